@@ -1,9 +1,9 @@
-"""What holds for every test: examples that are the same in every run, logs put back, golden files.
+"""Setup for every test: fixed Hypothesis examples, restored logging, golden files.
 
-By itself Hypothesis draws other examples in every run, and takes one that was slow for a fault, as
-it is where the machine was busy elsewhere: a change would fail by chance for what is none of it.
-More of them, and so others, are drawn with `PROPERTIES_EFFORT=10`, or by
-`--hypothesis-profile=default`."""
+By default Hypothesis draws different examples in every run and reports slow ones as failures, so an
+unrelated change could fail by chance or on a busy machine. Both are off here.
+`PROPERTIES_EFFORT=10` or `--hypothesis-profile=default` draws more, and therefore different,
+examples."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -23,24 +23,24 @@ settings.register_profile(
 settings.load_profile("the same")
 
 FORKED = {"contracts", "e2e", "integration"}
-"""Folders whose services and verbs are forks of a process that has imported them."""
+"""Folders whose services and verbs run as forks of a process that has imported them."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Fork or execute what this test starts, and its fixtures with it."""
+    """Select whether the test and its fixtures fork or execute their processes."""
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
     starts.use(folder in FORKED and item.get_closest_marker("executes") is None)
 
 
 def pytest_unconfigure() -> None:
-    """End the process that was forked."""
+    """End the process that tests fork from."""
     starts.end()
 
 
 @pytest.fixture(autouse=True)
 def _logs_put_back() -> Iterator[None]:
-    """A service or verb that ran in this process has set them up: the next test begins without."""
+    """Restore logging, which a service or verb may have configured in this process."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     before = structlog.get_config() if structlog.is_configured() else None
@@ -53,13 +53,13 @@ def _logs_put_back() -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that writes golden files."""
+    """Add the option `--write-golden`."""
     parser.addoption("--write-golden", action="store_true", help="write golden files again")
 
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
-    """Compares what the product says with the golden file beside the test's module."""
+    """Compare output with the golden file next to the test's module."""
     name = request.node.name
 
     def compare(texts: Mapping[str, str]) -> None:

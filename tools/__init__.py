@@ -1,1 +1,1 @@
-"""Programs for people who work on Apportion; nothing that we ship imports them."""
+"""Programs for the developers of Apportion. Nothing that we ship imports them."""

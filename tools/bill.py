@@ -1,12 +1,12 @@
-"""The bill of materials: all that we ship with, in CycloneDX 1.6, out of the locks: `make sbom`.
+"""Write the bill of materials (CycloneDX 1.6) from the locks: `make sbom`.
 
     python -m tools.bill dist/apportion.cdx.json [--image apportion:release]
 
-Packages are those of requirements/runtime.txt, with the hashes that an installation insists on;
-what each needs and its licence are as it says itself where it is installed. Images are those that
-are pinned by digest. With `--image` the packages of Debian in that image are listed too, as its
-dpkg has them. Invariant: the same locks and image give the same bytes, so no time and no random
-number is in it; the serial number is made of all the rest."""
+The packages are those of requirements/runtime.txt, with the hashes that an installation requires.
+Dependencies and licences come from the installed metadata. Images are those pinned by digest. With
+`--image`, the Debian packages of that image are listed too, as its dpkg reports them.
+Invariant: the same locks and image give the same bytes. The document has no time and no random
+number; its serial number is derived from its content."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NAMESPACE = uuid.UUID("6a1c5f0e-2f0b-5d55-9c0e-0d2f2a4b7c11")
 
 
 class Locked(NamedTuple):
-    """One package of a lock; `marker` says where it is installed, and is empty for everywhere."""
+    """One package of a lock. An empty `marker` means that it is installed everywhere."""
 
     name: str
     version: str
@@ -45,12 +45,12 @@ class Locked(NamedTuple):
 
     @property
     def purl(self) -> str:
-        """Its name among all packages of the world."""
+        """The package URL (purl)."""
         return f"pkg:pypi/{self.name}@{self.version}"
 
 
 def locked(text: str) -> list[Locked]:
-    """The packages of a lock, in its order. Raises ValueError for a line without a hash."""
+    """Return the packages of a lock, in its order. Raises ValueError for a line without a hash."""
     found = []
     for block in re.split(r"\n(?=\S)", text.strip()):
         line, hashes = _LINE.match(block), tuple(_HASH.findall(block))
@@ -62,12 +62,12 @@ def locked(text: str) -> list[Locked]:
 
 
 def canonical(name: str) -> str:
-    """The normal form of a project's name."""
+    """Return the normal form of a project's name (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def debian(image: str) -> list[dict[str, Any]]:
-    """The packages of Debian in an image, as its own list has them. Raises ClickException."""
+    """Return the Debian packages of an image, as its dpkg lists them. Raises ClickException."""
     podman = shutil.which("podman")
     if podman is None:
         raise ClickException(f"no podman to look into {image} with: install it")
@@ -86,7 +86,7 @@ def debian(image: str) -> list[dict[str, Any]]:
 
 
 def bill(image: str | None = None) -> dict[str, Any]:
-    """The whole document. Raises ClickException where `image` cannot be looked into."""
+    """Return the whole document. Raises ClickException if `image` cannot be read."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     packages = locked(LOCK.read_text("utf-8"))
     ours = f"pkg:pypi/{project['name']}@{project['version']}"
@@ -123,7 +123,7 @@ def _package(each: Locked) -> dict[str, Any]:
         "name": each.name,
         "version": each.version,
         "purl": each.purl,
-        # One file for each machine; which one is installed is by its hash.
+        # One file for each platform. The hash identifies the one that is installed.
         "externalReferences": [
             {
                 "type": "distribution",
@@ -148,7 +148,7 @@ def _image(name: str, digest: str) -> dict[str, Any]:
 
 
 def _said(each: Locked) -> metadata.PackageMetadata | None:
-    """What the package says of itself; None where another version, or none, is installed."""
+    """The installed metadata of the package; None if that version is not installed."""
     try:
         found = metadata.distribution(each.name)
     except metadata.PackageNotFoundError:

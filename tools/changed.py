@@ -1,11 +1,10 @@
-"""The tests that a change can break: `make test-changed`, for while you develop.
+"""Run the tests that a change can break: `make test-changed`, for use during development.
 
-A test file is chosen if its imports lead to a changed file, through any number of other files. With
-`--processes` also if it starts services or verbs, which may run any module of the product. A
-changed file that is not Python belongs to the Python files that name it. `.ci/run` runs everything
-whatever this says.
+A test file is chosen if it imports a changed file, directly or indirectly. With `--processes`, also
+if it starts services or verbs, which may run any module of the product. A changed file that is not
+Python counts as part of the Python files that name it. `.ci/run` always runs every test.
 
-    python -m tools.changed main            of this branch, and of what is uncommitted, against main
+    python -m tools.changed main            this branch and uncommitted changes, against main
     python -m tools.changed --list main     only print the files"""
 
 import argparse
@@ -21,12 +20,12 @@ from click import echo
 from tests.tidy.tree import ROOT, parsed, python_files
 
 ROOTS = ("services/", "schemas/", "")
-"""Where Python looks for modules, below the root of the repository."""
+"""Folders in which Python looks for modules, relative to the root of the repository."""
 PRODUCT = "services/apportion/"
 STARTS = ("apportion.cli.main", "from apportion.{", ".venv/bin/apportion")
-"""Text of a file that starts services or verbs as processes."""
+"""Strings that mark a file as starting services or verbs as processes."""
 STARTED_BY_OTHERS = "tests/support/starts.py"
-"""It forks what the others start, and every test imports it."""
+"""Forks what the other tests start. Every test imports it, so imports say nothing about it."""
 ALWAYS = ("tests/tidy",)
 
 
@@ -50,7 +49,7 @@ def changed_since(base: str) -> set[str]:
 def chosen(
     changed: Iterable[str], sources: Mapping[str, str], *, processes: bool = False
 ) -> list[str]:
-    """The test files among `sources` (path to text) that depend on a changed file."""
+    """Return the test files in `sources` (path to text) that depend on a changed file."""
     users: dict[str, set[str]] = defaultdict(set)
     for path, source in sources.items():
         for module in _imported(path, source):
@@ -67,7 +66,7 @@ def chosen(
 def _users_of(
     path: str, users: Mapping[str, set[str]], starters: set[str], sources: Mapping[str, str]
 ) -> set[str]:
-    """The files that a change of `path` reaches in one step."""
+    """The files that depend on `path` directly."""
     if not path.endswith(".py"):
         name = PurePath(path).name
         return {user for user, source in sources.items() if name in source}
@@ -89,7 +88,7 @@ def _is_test(path: str) -> bool:
 
 
 def _modules(path: str) -> Iterator[str]:
-    """The names under which a file is imported."""
+    """The module names under which a file can be imported."""
     for root in ROOTS:
         if path.startswith(root):
             name = path.removeprefix(root).removesuffix(".py").removesuffix("/__init__")
@@ -98,7 +97,7 @@ def _modules(path: str) -> Iterator[str]:
 
 
 def _imported(path: str, source: str) -> Iterator[str]:
-    """Every module that a file may import; a name imported from one may be a module as well."""
+    """Every module that a file may import. An imported name counts too: it may be a module."""
     folders = PurePath(next(_modules(path)).replace(".", "/"))
     for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
@@ -113,7 +112,7 @@ def _imported(path: str, source: str) -> Iterator[str]:
 
 
 def main() -> int:
-    """The exit status of pytest, or 0 where the files are only listed."""
+    """Return pytest's exit status, or 0 if the files are only listed."""
     parser = argparse.ArgumentParser(prog="python -m tools.changed", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("base", nargs="?", default="main", help="what the change is made to")

@@ -1,7 +1,8 @@
 """Check a commit message: `python tools/commits.py FILE`, which the commit-msg hook runs.
 
-The subject is imperative, starts with a capital letter, has at most 72 characters and no full stop;
-an empty line follows it. Needs nothing but Python: the hook runs outside of any environment."""
+The subject is imperative, starts with a capital letter, has at most 72 characters and no full stop.
+An empty line follows it. Uses only the standard library, because the hook runs outside any
+environment."""
 
 import re
 import sys
@@ -19,7 +20,7 @@ IMPERATIVE = re.compile(r"Alias|Bias|Bring|Embed|Ping|Shed|String")
 
 
 def faults(message: str) -> Iterator[str]:
-    """Yield what breaks the rules in a message, without its comment lines."""
+    """Yield the rules that a message breaks. Comment lines are ignored."""
     lines = [line for line in message.splitlines() if not line.startswith("#")]
     subject = lines[0] if lines else ""
     if BY_GIT.match(subject):

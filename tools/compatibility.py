@@ -1,11 +1,12 @@
-"""Writes docs/compatibility.md: what is taken over from five systems, and which test shows it.
+"""Write docs/compatibility.md: what we support of five systems, and which test shows it.
 
     python -m tools.compatibility             write it
-    python -m tools.compatibility --check     say what differs, write nothing
+    python -m tools.compatibility --check     report what differs, write nothing
 
-The rows are in tools/compatibility.toml; a test belongs to the row whose id its name begins with,
-as in `test_A2_...`. Invariant: a row has a test; a difference says what happens here, and has a
-test where that can be tested."""
+The rows are in tools/compatibility.toml. A test belongs to the row whose id its name begins with,
+as in `test_A2_...`.
+Invariant: every row has a test. Every difference states what happens here, and has a test if it can
+be tested."""
 
 import argparse
 import ast
@@ -26,7 +27,9 @@ _NAME = re.compile(r"test_([A-Z][0-9]+)_")
 
 
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One promise; `real` is the command that tries it where tests have a fake."""
+    """One promise.
+
+    `real` is the command that checks it against a real system if the tests use a fake."""
 
     id: str
     text: str
@@ -34,14 +37,14 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class System(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of the systems that are replaced."""
+    """One of the systems that Apportion replaces."""
 
     title: str
     rows: tuple[Row, ...]
 
 
 class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What means something particular elsewhere, and what happens here."""
+    """A feature that has its own meaning in another system, and what Apportion does instead."""
 
     id: str
     text: str
@@ -49,14 +52,14 @@ class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """The content of the TOML file."""
 
     system: tuple[System, ...]
     difference: tuple[Difference, ...] = ()
 
 
 class Shown(NamedTuple):
-    """A test, and what it says that it shows."""
+    """A test and the docstring that says what it shows."""
 
     path: str
     name: str
@@ -64,12 +67,12 @@ class Shown(NamedTuple):
 
 
 def table() -> Table:
-    """The rows of the file."""
+    """Read the rows from the file."""
     return msgspec.convert(tomllib.loads(TABLE.read_text("utf-8")), Table)
 
 
 def by_row(folder: Path) -> dict[str, list[Shown]]:
-    """Every test that is named after a row, in the order of paths and then of the file."""
+    """Return the tests of each row, ordered by path and then by position in the file."""
     found: dict[str, list[Shown]] = defaultdict(list)
     for path in sorted(folder.rglob("test_*.py")):
         for shown in _named(path):
@@ -87,7 +90,7 @@ def _named(path: Path) -> Iterator[Shown]:
 
 
 def problems(rows: Table, shown: Mapping[str, list[Shown]]) -> list[str]:
-    """Rows that nobody shows, and tests of rows that there are not."""
+    """Return the rows without a test, and the tests whose row does not exist."""
     known = [row.id for system in rows.system for row in system.rows]
     lines = [f"{each}: has no test named test_{each}_..." for each in known if each not in shown]
     for each in sorted(set(shown) - set(known) - {row.id for row in rows.difference}):
@@ -96,7 +99,7 @@ def problems(rows: Table, shown: Mapping[str, list[Shown]]) -> list[str]:
 
 
 def page(rows: Table, shown: Mapping[str, list[Shown]]) -> str:
-    """The whole page."""
+    """Return the text of the page."""
     every = [row for system in rows.system for row in system.rows]
     lines = [
         "# Compatibility",
@@ -126,7 +129,7 @@ def page(rows: Table, shown: Mapping[str, list[Shown]]) -> str:
 
 
 def _differences(rows: Table, shown: Mapping[str, list[Shown]]) -> Iterator[str]:
-    """The last section, where there is one."""
+    """The last section; empty if there are no differences."""
     if not rows.difference:
         return
     yield from (
@@ -154,12 +157,12 @@ def _link(test: Shown) -> str:
 
 
 def _quoted(says: str) -> str:
-    """What a test says, as the title of a link in a table."""
+    """A test's docstring, escaped for the title of a link in a table."""
     return says.replace('"', "'").replace("|", "/")
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check; the exit status is 1 where something is wrong."""
+    """Write or check the page. Returns exit status 1 if there is a problem."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="say what differs, write nothing")
     options = parser.parse_args(arguments)

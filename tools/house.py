@@ -1,12 +1,12 @@
-"""Measure the house: the figures of issue 33, each with its limit.
+"""Measure the code base: the figures of issue 33, each with its limit.
 
     python -m tools.house                    the table
-    python -m tools.house --list circles     and the places that one figure counts
+    python -m tools.house --list circles     also the places that one figure counts
     python -m tools.house --root ../before   another checkout
 
-How each figure is counted is in the docstring of its function. The tests of tests/tidy hold the
-figures of the structure, and that of sentences in assertions; the others are for people who decide
-what to simplify next."""
+The docstring of each figure's function says how it is counted. tests/tidy enforces the structural
+figures and the one about sentences in assertions. The others help to decide what to simplify
+next."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROSE_WORDS = 4
 VERB = re.compile(r'"(apportion\.cli\.[\w.]+):\w+"')
 WORD = re.compile(r"\b_\w+")
 BOUNDARIES = ("main", "port", "plugin")
-"""Names of modules that are there to be few things' way in, however short they are."""
+"""Words in the names of modules that may stay small because they are an entry point."""
 
 
 class House:
@@ -43,7 +43,7 @@ class House:
 
     @cached_property
     def files(self) -> list[str]:
-        """What people write of what we ship: Python, JavaScript, CSS and HTML."""
+        """The hand-written files that we ship: Python, JavaScript, CSS and HTML."""
         found = (path for top in SHIPPED for path in (self.root / top).rglob("*"))
         return sorted(
             path.relative_to(self.root).as_posix()
@@ -63,7 +63,7 @@ class House:
 
     @cached_property
     def imports(self) -> dict[str, set[str]]:
-        """The modules of ours that each of our modules imports, also inside of functions."""
+        """For each of our modules, the modules of ours that it imports, also inside functions."""
         return {
             name: set(imported(parsed(self.sources[path]), self.modules)) - {name}
             for name, path in self.modules.items()
@@ -81,14 +81,14 @@ class House:
 
 
 def dotted(path: str) -> str:
-    """The name by which a file is imported."""
+    """Return the module name under which a file is imported."""
     return ".".join(Path(path).with_suffix("").parts[1:]).removesuffix(".__init__")
 
 
 def imported(tree: ast.Module, modules: Mapping[str, str]) -> Iterator[str]:
-    """The modules that a module imports; of `from package import name`, the module it is in.
+    """Yield the modules that a module imports; for `from package import name`, also the submodule.
 
-    What only a type checker imports is left out."""
+    Imports under TYPE_CHECKING are left out."""
     skipped = {
         inner
         for node in ast.walk(tree)
@@ -115,12 +115,12 @@ def written_files(house: House) -> list[str]:
 
 
 def python_lines(house: House) -> list[str]:
-    """Lines of Python in services/ and schemas/, empty ones as well."""
+    """Lines of Python in services/ and schemas/, including empty ones."""
     return [line for source in house.sources.values() for line in source.splitlines()]
 
 
 def used_once(house: House) -> list[str]:
-    """Private functions whose name is twice in their file: where they are defined and used."""
+    """Private functions whose name occurs twice in their file: definition and one use."""
     found = []
     for path, source in house.sources.items():
         words = Counter(WORD.findall(source))
@@ -154,7 +154,7 @@ def _is_prose(value: object) -> bool:
 
 
 def full_folders(house: House) -> list[str]:
-    """Folders of Python with more than 20 modules, `__init__` not counted."""
+    """Folders of Python with more than 20 modules, not counting `__init__`."""
     count = Counter(
         Path(path).parent.as_posix() for path in house.sources if not path.endswith("__init__.py")
     )
@@ -208,13 +208,13 @@ def verbs_importing_verbs(house: House) -> list[str]:
 
 
 def long_functions(house: House) -> list[str]:
-    """Functions of more than 60 lines, docstrings not counted."""
+    """Functions of more than 60 lines, not counting docstrings."""
     found = (sizes.long_functions(path, source) for path, source in house.sources.items())
     return [str(each) for offences in found for each in offences]
 
 
 def complex_functions(house: House) -> list[str]:
-    """Functions that ruff lets be more complex than 12, for a reason given there."""
+    """Functions for which ruff's limit of complexity 12 is lifted by a comment."""
     return [
         f"{path}:{number}: {line.strip()}"
         for path, source in house.sources.items()
@@ -224,7 +224,7 @@ def complex_functions(house: House) -> list[str]:
 
 
 def long_classes(house: House) -> list[str]:
-    """Classes of more than 300 lines, docstrings not counted."""
+    """Classes of more than 300 lines, not counting docstrings."""
     found = (sizes.long_classes(path, source) for path, source in house.sources.items())
     return [str(each) for offences in found for each in offences]
 
@@ -235,10 +235,10 @@ def long_files(house: House) -> list[str]:
 
 
 def one_importer(house: House) -> list[str]:
-    """Modules of fewer than 80 lines that one module imports, unless they are a boundary.
+    """Modules of fewer than 80 lines that only one module imports, unless they are a boundary.
 
-    A boundary is a port (it has a Protocol), a plugin, a service's main, a verb, a schema, or what
-    another layer imports: core stays pure."""
+    A boundary is a port (it has a Protocol), a plugin, a service's main, a verb, a schema, or a
+    module that another layer imports (core stays pure)."""
     importers: dict[str, set[str]] = defaultdict(set)
     for name, others in house.imports.items():
         for other in others:
@@ -258,7 +258,7 @@ def one_importer(house: House) -> list[str]:
 
 
 class Figure(NamedTuple):
-    """One row of the table; `structural` ones are held by tests/tidy."""
+    """One row of the table. tests/tidy enforces the `structural` ones."""
 
     name: str
     places: Callable[[House], list[str]]
@@ -283,7 +283,7 @@ FIGURES = (
 
 
 def table(house: House) -> Iterator[str]:
-    """A line for each figure: its name, what was measured, its limit, and what is counted."""
+    """Yield a line for each figure: its name, current value, limit and definition."""
     yield f"{'figure':<14}{'now':>8}{'limit':>8}  what is counted"
     for figure in FIGURES:
         now = len(figure.places(house))

@@ -1,12 +1,12 @@
-"""Renders deploy/kubernetes from the Helm chart, so that nothing is written twice: `make generate`.
+"""Render deploy/kubernetes from the Helm chart: `make generate`.
 
     python -m tools.kustomize            write the manifests
-    python -m tools.kustomize --check    say which would change, and write none
+    python -m tools.kustomize --check    list the files that would change, write nothing
 
-Each template becomes the file of its name, with the values of deploy/helm/kustomize.yaml; those of
-`dra/`, `extender/`, `monitoring/` and `receipts/` as with these on. The ledger server's
-configuration in the chart is the one of the services.
-Invariant: what is rendered is a function of the tree alone."""
+Each template becomes the file of the same name, rendered with deploy/helm/kustomize.yaml. Those of
+`dra/`, `extender/`, `monitoring/` and `receipts/` are rendered with these features enabled. The
+chart's NATS configuration is a copy of the one in services/.
+Invariant: the output is a function of the tree alone."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ ALONE = {
                     "monitoring.scrape.enabled"),
     "receipts/": ("receipts.enabled",),
 }  # fmt: skip
-"""Templates that are there with settings alone, and so in folders of their own."""
+"""Templates that exist only with certain settings, and therefore have their own folders."""
 GENERATED = "# Rendered from deploy/helm/apportion by tools/kustomize.py; do not edit.\n"
 
 
 def files() -> dict[Path, str]:
-    """Path and text of everything that is rendered."""
+    """Return everything that is rendered: path to text."""
     documents: dict[str, list[str]] = {}
     for only, settings in ALONE.items():
         options = [word for name in settings for word in ("--set", f"{name}=true")]
@@ -54,19 +54,19 @@ def files() -> dict[Path, str]:
 
 
 def differing() -> list[Path]:
-    """Those that stand in the tree with another text, or not at all."""
+    """Return the files that are missing from the tree or have another text there."""
     made = files()
     return [path for path, text in made.items() if not path.exists() or path.read_text() != text]
 
 
 def main() -> int:
-    """Write them, or say what differs; the exit code."""
+    """Write the files, or print what differs. Returns the exit status."""
     if "--check" in sys.argv[1:]:
         late = differing()
         for path in late:
             echo(f"{path.relative_to(ROOT)}: is out of date; run: make generate")
         return int(bool(late))
-    CONFIGURED.write_text(CONFIGURATION.read_text("utf-8"), "utf-8")  # the chart reads it
+    CONFIGURED.write_text(CONFIGURATION.read_text("utf-8"), "utf-8")  # the chart includes this copy
     for path, text in files().items():
         path.write_text(text, "utf-8")
     return 0

@@ -1,14 +1,14 @@
-"""Every check of this repository, in lanes that run beside each other: `make test`.
+"""Run every check of this repository in parallel lanes: `make test`.
 
 Most lanes wait for servers half of the time, so three lanes more than there are processors keep
-these busy. A lane that only computes gives way to those whose services have to answer in time.
-Tests with the mark `nightly`, which take long and rarely fail, have a lane of their own.
-Invariants: every test is in one lane; a lane that fails, also without a word, fails the whole; the
-last line counts the tests of all lanes.
+them busy. Lanes that only compute run at a lower priority than those whose services must answer in
+time. Tests marked `nightly`, which take long and rarely fail, have a lane of their own.
+Invariants: every test is in exactly one lane. A lane that fails, even without output, fails the
+run. The last line counts the tests of all lanes.
 
-    python -m tools.lanes                    all of them, but those of --nightly
+    python -m tools.lanes                    all lanes except those of --nightly
     python -m tools.lanes nats simulation    these
-    python -m tools.lanes --nightly          what takes long and rarely fails"""
+    python -m tools.lanes --nightly          the tests that take long and rarely fail"""
 
 import argparse
 import os
@@ -28,13 +28,13 @@ from tests.support.control_plane import BUILD, REQUIRED
 
 PYTEST = [sys.executable, "-m", "pytest", "--durations=10"]
 SLOW_DOWN = 10
-"""How much a lane that only computes gives way; see nice(1)."""
+"""The niceness of lanes that only compute; see nice(1)."""
 COUNTED = re.compile(r"\b(\d+) (passed|failed|skipped|error)")
 CLOSING = re.compile(r"^(?:=+ )?\d+ \w+.* in [\d.]+s\b", re.MULTILINE)
 
 
 class Lane(NamedTuple):
-    """One row of checks: the tests under its paths, less those under a path of another lane."""
+    """A group of checks: the tests under its paths, except those under a path of another lane."""
 
     name: str
     paths: tuple[str, ...]
@@ -61,7 +61,7 @@ LANES = (
     Lane("core", ("tests/golden", "tests/properties", "tests/unit"), computes=True),
     Lane("static", ("tests/tidy",), computes=True),
 )
-"""Those that take long begin first."""
+"""The lanes that take longest start first."""
 INTERPRETED = Lane(
     "interpreted",
     (
@@ -73,36 +73,36 @@ INTERPRETED = Lane(
     ),
     computes=True,
 )
-"""Some of the tests once more, on sources that nobody compiled."""
+"""Some of the tests again, with uncompiled sources."""
 SELDOM = Lane("seldom", ("tests",))
 """The tests with the mark `nightly`."""
 NIGHTLY = (SELDOM, INTERPRETED)
 
 
 class Ended(NamedTuple):
-    """How a lane went."""
+    """The result of a lane."""
 
     name: str
     ok: bool
     took_s: float
     output: str
     cpu_s: float = 0.0
-    """What its processes computed, without those that it left to themselves, as podman does."""
+    """CPU time of its processes, in seconds. Detached processes (such as podman's) do not count."""
 
 
 def environment(temporary: str) -> dict[str, str]:
-    """That of a lane: Python keeps what it compiled of the sources, and the folders are its own.
+    """Return the environment of a lane: bytecode is cached, and temporary folders are its own.
 
-    Tests start hundreds of processes. Where a machine forbids to keep it, each of them compiles
-    anew all that it imports, which is more than half of what it takes to start a service. Two
-    pytests that share a root for temporary folders sweep the same old ones when they end, and one
-    of them may fail for it."""
+    Tests start hundreds of processes. Without cached bytecode, each compiles all that it imports
+    again, which is more than half of a service's start time. Two pytest runs that share a root for
+    temporary folders both delete the same old folders when they end, and one of them may fail on
+    it."""
     kept = {name: each for name, each in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | {"PYTEST_DEBUG_TEMPROOT": temporary}
 
 
 def commands(lane: Lane) -> Iterator[Sequence[str]]:
-    """What a lane runs, one after the other while they succeed."""
+    """Yield the commands of a lane. Each runs only if the one before it succeeded."""
     if lane.name == "static":
         yield ["make", "check"]
         return
@@ -110,7 +110,7 @@ def commands(lane: Lane) -> Iterator[Sequence[str]]:
         lane.name in {"kubernetes", "containers", "security", "seldom"}
         and os.environ.get(REQUIRED) == "1"
     ):
-        # Each returns at once where there is one, and waits for a build under way.
+        # Each returns at once if the build exists, and waits for a build in progress.
         yield [str(BUILD)]
         yield [str(BUILD), "--helm"]
     if lane is INTERPRETED:
@@ -141,7 +141,7 @@ def run(lane: Lane) -> Ended:
 
 
 def ran(command: Sequence[str], environ: dict[str, str]) -> tuple[str, int, float]:
-    """What a command said, its exit status, and the seconds of a processor that it took."""
+    """Run a command. Return its output, its exit status and its CPU time in seconds."""
     with subprocess.Popen(
         command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
@@ -153,7 +153,9 @@ def ran(command: Sequence[str], environ: dict[str, str]) -> tuple[str, int, floa
 
 
 def counts(ended: Ended) -> Counter[str]:
-    """Its tests by outcome; a lane that fails although no test of it did counts as one that did."""
+    """Count a lane's tests by outcome.
+
+    A lane that fails without a failed test counts as one failure."""
     lines = list(CLOSING.finditer(ended.output))
     closing = lines[-1].string[lines[-1].start() :].partition("\n")[0] if lines else ""
     found = Counter({word: int(number) for number, word in COUNTED.findall(closing)})
@@ -164,7 +166,7 @@ def counts(ended: Ended) -> Counter[str]:
 
 
 def main() -> int:
-    """Exit status 0 if every lane is well."""
+    """Return exit status 0 if every lane succeeded."""
     every = {lane.name: lane for lane in (*LANES, *NIGHTLY)}
     parser = argparse.ArgumentParser(prog="python -m tools.lanes", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -187,7 +189,7 @@ def main() -> int:
 
 
 def report(ended: Sequence[Ended], took_s: float) -> int:
-    """Print what each lane took, and the sum of their tests; the exit status."""
+    """Print each lane's time and the sum of their tests. Returns the exit status."""
     total: Counter[str] = Counter()
     echo("=== lanes")
     for each in ended:

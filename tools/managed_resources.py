@@ -1,11 +1,10 @@
-"""Tells kube-scheduler of every resource that is about devices: `make generate`.
+"""List every device resource in kube-scheduler's configuration: `make generate`.
 
     python -m tools.managed_resources
 
-Its configuration has to name them one by one. They are those of the dialects as nobody renamed
-them, so that whoever adds a dialect has no list to keep here.
-
-Invariant: only the list is written; the rest of the file is kept as it stands."""
+kube-scheduler needs each resource by name. The names come from the dialects with their default
+configuration, so a new dialect needs no change here.
+Invariant: only the list is rewritten; the rest of the file is kept."""
 
 from pathlib import Path
 
@@ -17,7 +16,7 @@ HEAD = "    managedResources:\n"
 
 
 def told(text: str) -> str:
-    """The configuration with the list as it must be; it is the last thing in the file."""
+    """Return the configuration with the current list, which is the last thing in the file."""
     kept, head, _ = text.partition(HEAD)
     names = sorted(claimed(DialectConfig()))
     lines = (f"      - {{name: {name}, ignoredByScheduler: true}}\n" for name in names)

@@ -1,11 +1,11 @@
-"""How many small faults the tests notice: `make mutants N=40 SEED=1`.
+"""Measure how many small faults the tests notice: `make mutants N=40 SEED=1`.
 
-Each mutant changes one place of the services, chosen at random by the seed, on a copy of the tree
-without compiled modules, so that the change is what runs. First run the tests that name the changed
-module, then one seed of the simulation, then every other fast test whose imports lead to the
-module, and for modules that use Kubernetes the tests with a real API server, where there is one.
-The first test that fails has caught the mutant, unless it fails without the change as well.
-Annotations, texts, logs, metrics and the command line are not changed."""
+Each mutant changes one place of the services, chosen at random by the seed, in a copy of the tree
+without compiled modules, so that the changed source is what runs. First run the tests that name the
+changed module, then one seed of the simulation, then every other fast test that imports the module,
+directly or indirectly. For modules that use Kubernetes, the tests against a real API server follow
+if there is one. The first test that fails has caught the mutant, unless it also fails without the
+change. Annotations, texts, logs, metrics and the command line are not mutated."""
 
 import argparse
 import ast
@@ -63,7 +63,7 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 
 
 class Mutant(NamedTuple):
-    """One place of a file, and what stands there instead."""
+    """One place of a file, and the code that replaces it."""
 
     path: str
     line: int
@@ -73,18 +73,18 @@ class Mutant(NamedTuple):
     end: int
 
     def told(self) -> str:
-        """Where it is and what it changes, in a line."""
+        """Its position and its change, in one line."""
         before, after = (" ".join(text.split()) for text in (self.before, self.after))
         return f"{self.path}:{self.line}: {before}  ->  {after}"
 
     def source(self) -> str:
-        """The whole file with the change."""
+        """The text of the whole file with the change."""
         text = (ROOT / self.path).read_bytes()
         return (text[: self.start] + self.after.encode() + text[self.end :]).decode()
 
 
 def changes(node: ast.AST) -> Iterator[str]:
-    """What a node could be instead; a statement could be missing."""
+    """Yield replacements for a node. A statement can also be removed."""
     match node:
         case ast.Compare(left=left, ops=[op], comparators=others) if type(op) in SWAPS:
             yield ast.unparse(ast.Compare(left, [SWAPS[type(op)]()], others))  # type: ignore[list-item]
@@ -110,7 +110,7 @@ def changes(node: ast.AST) -> Iterator[str]:
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
-    """Every mutant of a file, in the order of its places."""
+    """Yield every mutant of a file, in source order."""
     text = path.read_bytes()
     lines = [0]
     for line in text.splitlines(keepends=True):
@@ -125,7 +125,7 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
 
 
 def _running(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
-    """What runs in functions, except what only tells."""
+    """The code that runs in functions, except logs and metrics."""
     for child in ast.iter_child_nodes(tree):
         match child:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -136,7 +136,7 @@ def _running(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
 
 def _inside(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
     if isinstance(node, ast.JoinedStr):
-        return  # of what is inside nobody knows the place
+        return  # nodes inside an f-string have no usable position
     if isinstance(node, _PLAIN) and QUIET.search(ast.unparse(node)):
         return
     if isinstance(node, ast.expr | ast.stmt):
@@ -152,7 +152,7 @@ _PLAIN = ast.Expr | ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | as
 
 
 def chosen(count: int, seed: int) -> list[Mutant]:
-    """So many mutants, each of another line, every line of the scope as likely as another."""
+    """Choose `count` mutants on different lines; every line in scope is equally likely."""
     files = sorted(
         path for path in SCOPE.rglob("*.py") if path.relative_to(SCOPE).parts[0] not in LEFT_OUT
     )
@@ -165,7 +165,7 @@ def chosen(count: int, seed: int) -> list[Mutant]:
 
 
 def nearest(path: str) -> list[str]:
-    """Tests that are called as this file or its folder, or import it, or else its package."""
+    """Return the tests named after this file or its folder, or that import it or its package."""
     module = path.removeprefix("services/").removesuffix(".py").removesuffix("/__init__")
     package, _, name = module.replace("/", ".").rpartition(".")
     called = {f"test_{name}.py", f"test_{package.rpartition('.')[2]}.py"}
@@ -190,7 +190,7 @@ def nearest(path: str) -> list[str]:
 
 @cache
 def reaching(path: str) -> list[str]:
-    """Return the test files whose imports lead to this file."""
+    """Return the test files that import this file, directly or indirectly."""
     return changed.chosen({path}, python_files())
 
 
@@ -204,7 +204,7 @@ NEEDY = (
 
 
 def trial(mutant: Mutant, copy: Path) -> str:
-    """Who catches it, or nothing."""
+    """Return the test that catches the mutant, or ""."""
     pytest = ["-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider"]
     near, reached = nearest(mutant.path), reaching(mutant.path)
     others = [path for path in reached if path.startswith(FAST) and path not in near]
@@ -242,7 +242,7 @@ def _caught(step: Sequence[str], copy: Path) -> str:
         return "never ended"
     if done.returncode == 0:
         return ""
-    broken = "while loading conftest" in done.stderr  # which pytest takes for a wrong usage
+    broken = "while loading conftest" in done.stderr  # pytest reports this as a usage error
     if done.returncode in {USAGE_ERROR, NO_TESTS} and not broken:
         raise RuntimeError(done.stdout + done.stderr)
     found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
@@ -250,7 +250,7 @@ def _caught(step: Sequence[str], copy: Path) -> str:
 
 
 def main() -> int:
-    """Exit status 0 if nine of ten are caught."""
+    """Return exit status 0 if nine of ten mutants are caught."""
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("-n", type=int, default=40, help="how many")
@@ -271,7 +271,7 @@ def main() -> int:
 
 
 def tried(every: Sequence[Mutant], jobs: int) -> list[tuple[Mutant, str]]:
-    """Each with who caught it, and a line for each as it ends."""
+    """Try every mutant and print a line as each ends. Returns each with the test that caught it."""
     with tempfile.TemporaryDirectory(prefix="apportion-mutants-") as folder:
         free: SimpleQueue[Path] = SimpleQueue()
         for number in range(jobs):

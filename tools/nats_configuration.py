@@ -1,9 +1,9 @@
-"""Writes nats.conf out of the table of identities: `make generate`.
+"""Write nats.conf from the table of identities: `make generate`.
 
     python -m tools.nats_configuration             write it
-    python -m tools.nats_configuration --check     say whether it would change
+    python -m tools.nats_configuration --check     report whether it would change
 
-Invariant: what is written is a function of the table alone."""
+Invariant: the output is a function of the table alone."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ TARGETS: dict[Path, tuple[User, ...]] = {
     ROOT / "deploy/helm/apportion/files/nats.conf": WITH_PASSWORDS,
     ROOT / "deploy/helm/apportion/files/nats-callout.conf": WITH_CALLOUT,
 }
-"""The one of the package, and the chart's, without a callout and with it; and whom each knows."""
+"""The package's file and the chart's two (with and without an auth callout), with their users."""
 
 
 def differing() -> list[Path]:
-    """Those that stand in the tree with another text."""
+    """Return the files whose text in the tree differs."""
     return [
         path
         for path, users in TARGETS.items()
@@ -33,7 +33,7 @@ def differing() -> list[Path]:
 
 
 def main() -> int:
-    """Write them, or say what differs; the exit code."""
+    """Write the files, or print what differs. Returns the exit status."""
     if "--check" in sys.argv[1:]:
         late = differing()
         for path in late:

@@ -1,11 +1,12 @@
-"""Images by digest: which ones we name, and what their tags mean by now.
+"""List the images that we pin by digest, and refresh their digests.
 
-    python -m tools.pins            say which images are pinned, and where
-    python -m tools.pins --refresh  look each tag up, and write its digest of today: `make digests`
+    python -m tools.pins            list the pinned images and their digests
+    python -m tools.pins --refresh  write the current digest of each tag: `make digests`
 
-A tag is moved by whoever may push it; a digest is the content. The tag stays beside it, for people
-and for the next look. Invariant: `unpinned` finds every image of somebody else's that is named
-without a digest, and every action of a workflow without a commit."""
+A tag can be moved by anyone who may push it; a digest identifies the content. The tag is kept next
+to the digest, for readers and for the next refresh.
+Invariant: `unpinned` finds every third-party image that is named without a digest, and every
+workflow action without a commit."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from click import ClickException, echo
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = ("deploy/docker/Dockerfile", "docker-compose.yml", "deploy/helm/apportion/values.yaml")
-"""Where images of others are named; deploy/kubernetes is rendered from the last one."""
+"""Files that name third-party images. deploy/kubernetes is rendered from the last one."""
 PINNED = re.compile(r"(?P<image>\w[\w./-]*:\w[\w.-]*)@(?P<digest>sha256:[0-9a-f]{64})\b")
 _NAMED = re.compile(r"^[ \t-]*(?:image:|FROM|ARG BASE=)[ \t]*(?P<image>\S+)", re.MULTILINE)
 _DEFAULT = re.compile(r"^\$\{\w+:-(.*)\}$")
@@ -32,17 +33,17 @@ TOOLS: dict[str, tuple[str, ...]] = {
     "skopeo": ("inspect", "--format", "{{.Digest}}", "docker://{image}"),
     "docker": ("buildx", "imagetools", "inspect", "--format", "{{.Manifest.Digest}}", "{image}"),
 }
-"""What asks a registry for the digest of an index, without pulling anything."""
+"""Commands that print the digest of an image index without pulling it."""
 
 
 def pinned() -> dict[str, str]:
-    """Every image that we name, with its digest."""
+    """Return every image that we name, with its digest."""
     found = (PINNED.finditer((ROOT / name).read_text("utf-8")) for name in FILES)
     return {each["image"]: each["digest"] for every in found for each in every}
 
 
 def unpinned(text: str) -> Iterator[str]:
-    """The images without a digest, and actions without a commit, of a file."""
+    """Yield the images without a digest and the actions without a commit in a file."""
     stages = set(_STAGE.findall(text))
     for found in _NAMED.finditer(text):
         image = _DEFAULT.sub(r"\1", found["image"].strip("\"'"))
@@ -54,14 +55,14 @@ def unpinned(text: str) -> Iterator[str]:
 
 
 def refreshed(text: str, digest_of: Callable[[str], str]) -> str:
-    """The text with the digest that each tag has now."""
+    """Return the text with the current digest of each tag."""
     return PINNED.sub(lambda found: f"{found['image']}@{digest_of(found['image'])}", text)
 
 
 def digest_of(image: str) -> str:
-    """The digest of a tag, by the first tool that is there.
+    """Return the digest of a tag, using the first tool that is installed.
 
-    Raises ClickException: there is no tool, or its registry does not answer with a digest."""
+    Raises ClickException if there is no tool, or the registry does not answer with a digest."""
     tool = next((name for name in TOOLS if shutil.which(name)), None)
     if tool is None:
         raise ClickException(f"no {' or '.join(TOOLS)} to look up {image} with: install one")
@@ -74,7 +75,7 @@ def digest_of(image: str) -> str:
 
 
 def main() -> None:
-    """Say what is pinned, or pin it anew."""
+    """List what is pinned, or pin it again."""
     if "--refresh" not in sys.argv[1:]:
         for image, digest in pinned().items():
             echo(f"{image}@{digest}")

@@ -1,10 +1,11 @@
-"""Writes what is derived from the descriptors of policies, filters and refusal codes.
+"""Write the manual's page of policies, filters and refusal codes from their descriptors.
 
-    python -m tools.reference             write the page of the manual
-    python -m tools.reference --check     say what differs, write nothing
+    python -m tools.reference             write the page
+    python -m tools.reference --check     report what differs, write nothing
 
-Command line, API, console, explanations and the laboratory read the descriptors themselves; a page
-of the manual cannot. Invariant: nothing here says what no descriptor does."""
+The command line, API, console, explanations and laboratory read the descriptors directly; a page of
+the manual cannot.
+Invariant: every statement here comes from a descriptor."""
 
 import sys
 from collections.abc import Iterator
@@ -46,7 +47,7 @@ of a node, a rule of what a device is, an amount of what a device has free, or n
 
 
 def page() -> str:
-    """The page of the manual."""
+    """Return the text of the page."""
     policies = (f"| `{name}` | {text.prefers} |\n" for name, text in POLICIES.items())
     return HEAD + "".join(policies) + CODES + "".join(f"| {row} |\n" for row in _rows())
 
@@ -82,12 +83,12 @@ def _events(cause: Cause[Any]) -> str:
 
 
 def files() -> dict[str, str]:
-    """What is generated, by path."""
+    """Return the generated files: path to text."""
     return {PAGE: page()}
 
 
 def main() -> int:
-    """Write the files, or say which differ."""
+    """Write the files, or print which differ."""
     differing = [
         path
         for path, text in files().items()

@@ -1,18 +1,15 @@
-"""A release: the wheel, the image, their bill of materials, and signed provenance: `make release`.
+"""Sign and check a release, built by `make release`: wheel, image and bill of materials.
 
     python -m tools.release sign --key KEY DIST
     python -m tools.release check --public KEY.pub DIST
-
-`sign` writes `provenance.intoto.json` beside the files of DIST: a statement of in-toto with the
-provenance of SLSA 1.0, in an envelope of DSSE. It names every file with its SHA-256, the digest of
-the image, the commit, and the locks and base images that the build was held to. Any tool that knows
-DSSE can check it, for one:
+`sign` writes `provenance.intoto.json` into DIST: an in-toto statement with SLSA 1.0 provenance in a
+DSSE envelope. It names every file with its SHA-256, the digest of the image, the commit, and the
+locks and base images of the build. Any tool that supports DSSE can check it, for example:
 
     cosign verify-blob-attestation --key KEY.pub --type https://slsa.dev/provenance/v1
         --insecure-ignore-tlog --signature DIST/provenance.intoto.json DIST/FILE
-
-Invariant: `check` passes only where DIST has the files that were signed, with their content, and no
-other."""
+Invariant: `check` passes only if DIST has exactly the files that were signed, with the same
+content."""
 
 from __future__ import annotations
 
@@ -50,11 +47,11 @@ IMAGE: Final = "apportion.oci.tar"
 
 
 class Untrusted(Exception):
-    """What lies in the folder is not what was signed; the message says what differs."""
+    """The folder differs from what was signed; the message names the difference."""
 
 
 def signed(statement: Mapping[str, Any], key: SigningKey) -> dict[str, Any]:
-    """The statement in an envelope of DSSE 1.0, which the key signs."""
+    """Return the statement in a DSSE 1.0 envelope, signed by `key`."""
     body = json.dumps(statement, sort_keys=True).encode()
     signature = bytes.fromhex(key.sign(authenticated(PAYLOAD_TYPE, body)))
     return {
@@ -65,7 +62,7 @@ def signed(statement: Mapping[str, Any], key: SigningKey) -> dict[str, Any]:
 
 
 def opened(envelope: Mapping[str, Any], key: VerifyingKey) -> dict[str, Any]:
-    """The statement in an envelope. Raises Untrusted where the key did not sign it."""
+    """Return the statement in an envelope. Raises Untrusted if the key did not sign it."""
     try:
         body = base64.b64decode(envelope["payload"], validate=True)
         signatures = [base64.b64decode(each["sig"], validate=True).hex()
@@ -81,12 +78,12 @@ def opened(envelope: Mapping[str, Any], key: VerifyingKey) -> dict[str, Any]:
 
 
 def authenticated(payload_type: str, body: bytes) -> bytes:
-    """What DSSE 1.0 signs of a payload (its pre-authentication encoding)."""
+    """Return DSSE 1.0's pre-authentication encoding of a payload: the bytes that are signed."""
     return b"DSSEv1 %d %s %d %s" % (len(payload_type), payload_type.encode(), len(body), body)
 
 
 def provenance(folder: Path, *, commit: str, key_id: str, finished: datetime) -> dict[str, Any]:
-    """The statement about every file of a folder, and the image that is in one of them."""
+    """Return the statement about every file of a folder and the image that one of them contains."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     images = [
         {"name": name, "digest": {"sha256": digest.removeprefix("sha256:")}}
@@ -105,7 +102,7 @@ def provenance(folder: Path, *, commit: str, key_id: str, finished: datetime) ->
                     {"name": "apportion", "digest": {"gitCommit": commit}}, *locks, *images
                 ],
             },
-            # SLSA's Build level 1: who holds the key built it, on a machine of their own.
+            # SLSA Build level 1: the holder of the key built it on their own machine.
             "runDetails": {
                 "builder": {"id": f"urn:apportion:key:{key_id}"},
                 "metadata": {"finishedOn": finished.strftime("%Y-%m-%dT%H:%M:%SZ")},
@@ -115,7 +112,7 @@ def provenance(folder: Path, *, commit: str, key_id: str, finished: datetime) ->
 
 
 def compared(statement: Mapping[str, Any], folder: Path) -> list[str]:
-    """The files of a folder, each as its statement has it. Raises Untrusted."""
+    """Return the folder's file names if they match the statement. Raises Untrusted otherwise."""
     wanted = {each["name"]: each["digest"]["sha256"] for each in statement["subject"]}
     there = {each["name"]: each["digest"]["sha256"] for each in _subjects(folder)}
     for name in sorted(wanted.keys() | there.keys()):
@@ -129,7 +126,9 @@ def compared(statement: Mapping[str, Any], folder: Path) -> list[str]:
 
 
 def image_digest(archive: Path) -> str:
-    """The SHA-256 of the one manifest in an archive of OCI: the digest that a registry gives it."""
+    """Return the SHA-256 of the manifest in an OCI archive:
+
+    the digest that a registry would give it."""
     with tarfile.open(archive) as tar:
         index = tar.extractfile("index.json")
         manifests = json.loads(index.read())["manifests"] if index is not None else []
@@ -154,7 +153,7 @@ def _sha256(path: Path) -> str:
 
 
 def _commit() -> str:
-    """The commit of a checkout in which nothing was changed."""
+    """The commit of a clean checkout. Raises ClickException if anything is uncommitted."""
     changed = _git("status", "--porcelain")
     if changed:
         raise click.ClickException(f"commit first, the checkout was changed:\n{changed}")

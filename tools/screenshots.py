@@ -1,9 +1,9 @@
-"""The console's pages as pictures, light and dark, wide and narrow: what `docs/console` shows.
+"""Take pictures of the console's pages, light and dark, wide and narrow, for `docs/console`.
 
     python -m tools.screenshots [FOLDER] [--page pods] [--theme dark] [--width 390]
 
-A real `apportion up` with 200 nodes, pods of eight namespaces, a node that lost its power, a cordon
-and people who wait, in real Chromium. It is for looking at: no test compares pixels."""
+Runs a real `apportion up` with 200 nodes, pods in eight namespaces, a node without power, a cordon
+and pending pods, in real Chromium. The pictures are for people: no test compares pixels."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ WIDTHS = (WIDE[0], NARROW[0])
 NAMES = (
     *navigation(), "fleet-card", "fleet-namespaces", "fleet-past", "pod", "pod-waiting", "diff",
 )  # fmt: skip
-"""A picture of each page, and some of what a page shows where its address has more."""
+"""One picture of each page, and some of what a page shows for a longer address."""
 
 
 def manifests(seed: int) -> str:
-    """A wave of pods."""
+    """Return the manifests of one wave of pods."""
     chance = random.Random(seed)
     pods = []
     for model, cards, memory_mib, count, namespace, names in SHAPES:
@@ -79,7 +79,7 @@ def manifests(seed: int) -> str:
 
 
 def happen(up: Standalone) -> None:
-    """What there is to look at: two waves of pods, a node lost, one cordoned, some pods ended."""
+    """Create something to see: two waves of pods, a lost node, a cordoned one, some ended pods."""
     up.run("submit", "--wait", "-f", "-", stdin=manifests(1).encode())
     reason = ("--reason", "PSU replaced on Monday, ticket INF-2291")
     assert up.run("cordon", "h100-7", *reason).returncode == 0
@@ -91,7 +91,7 @@ def happen(up: Standalone) -> None:
 
 
 def pages(up: Standalone) -> Iterator[tuple[str, str]]:
-    """Names of pictures with their addresses."""
+    """Yield the name and the address of each picture."""
     pods = up.json("get", "pods")["items"]
     runs = next(pod for pod in reversed(pods) if pod["namespace"] == "vision" and pod["node"])
     waits = next(pod for pod in pods if pod["phase"] == "pending" and pod["refused_revision"])
@@ -112,7 +112,7 @@ def pages(up: Standalone) -> Iterator[tuple[str, str]]:
 
 
 def take(browser: Browser, base: str, shown: list[tuple[str, str]], asked: Namespace) -> None:
-    """Every page that is asked for, at each width and in each theme of those."""
+    """Take every requested page at each requested width and theme."""
     for theme in asked.theme or THEMES:
         for size in (each for each in (WIDE, NARROW) if each[0] in (asked.width or WIDTHS)):
             with opened(browser, base, size=size, theme=theme) as page:
@@ -127,7 +127,7 @@ def take(browser: Browser, base: str, shown: list[tuple[str, str]], asked: Names
 
 
 def arguments() -> ArgumentParser:
-    """What can be asked for; all of it unless told."""
+    """Parse the options. The default is every picture."""
     parser = ArgumentParser("python -m tools.screenshots", description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER, metavar="FOLDER",
                         help="where the pictures go (docs/console)")  # fmt: skip
@@ -138,7 +138,7 @@ def arguments() -> ArgumentParser:
 
 
 def main() -> None:
-    """Start all of it, and look."""
+    """Start everything and take the pictures."""
     asked = arguments().parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:

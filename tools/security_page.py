@@ -1,12 +1,12 @@
-"""Keeps the tables of docs/security.md: identities, attacks and the reviewer's points.
+"""Keep the tables of docs/security.md: identities, attacks and the reviewer's points.
 
     python -m tools.security_page             write them
-    python -m tools.security_page --check     say what differs, write nothing
+    python -m tools.security_page --check     report what differs, write nothing
 
-The words around them are written by hand. What an identity may do is of the table in
-`services/apportion/core/identity`, the rows are in tools/security_page.toml. Invariant: every role
-has its worst case, every attack tests of its number in tests/security, and every test that a row
-names is there."""
+The text around them is written by hand. The permissions of an identity come from the table in
+`services/apportion/core/identity`; the rows are in tools/security_page.toml.
+Invariant: every role has its worst case, every attack has tests with its number in tests/security,
+and every test that a row names exists."""
 
 import argparse
 import re
@@ -25,11 +25,11 @@ ROWS = ROOT / "tools" / "security_page.toml"
 PAGE = ROOT / "docs" / "security.md"
 ATTACKS = "tests/security/test_attack_{:02}_*.py"
 ENOUGH = 34
-"""How many of the points are met at least. It may only rise: 34 is the goal (#32)."""
+"""The least number of points that are met. It may only rise; 34 is the goal (#32)."""
 
 
 class Worst(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What whoever holds an identity of this role can do at worst, and what he cannot."""
+    """The worst that the holder of an identity with this role can do, and what it cannot do."""
 
     role: str
     can: str
@@ -37,7 +37,7 @@ class Worst(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Attack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One that worked once, and what stops it."""
+    """An attack that worked once, and what stops it."""
 
     id: int
     who: str
@@ -46,7 +46,7 @@ class Attack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One that a reviewer asks for; `tests` are `path` or `path::function`."""
+    """A point that a reviewer asks for. `tests` are `path` or `path::function`."""
 
     id: int
     asks: str
@@ -56,7 +56,7 @@ class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """The content of the TOML file."""
 
     worst: tuple[Worst, ...]
     attack: tuple[Attack, ...]
@@ -64,12 +64,12 @@ class Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def rows() -> Rows:
-    """The rows of the file."""
+    """Read the rows from the file."""
     return msgspec.convert(tomllib.loads(ROWS.read_text("utf-8")), Rows)
 
 
 def problems(table: Rows, roles: Iterable[Role] = ROLES) -> Iterator[str]:
-    """What is missing, and tests that are not there."""
+    """Yield what is missing, and tests that do not exist."""
     known = [role.name for role in roles]
     if [each.role for each in table.worst] != known:
         yield f"the worst of {', '.join(known)}: one row for each, in this order"
@@ -86,7 +86,7 @@ def problems(table: Rows, roles: Iterable[Role] = ROLES) -> Iterator[str]:
 
 
 def absent(tests: Iterable[str]) -> Iterator[str]:
-    """Those of the tests that there are not."""
+    """Yield the tests that do not exist."""
     for test in tests:
         path, _, name = test.partition("::")
         file = ROOT / path
@@ -96,7 +96,7 @@ def absent(tests: Iterable[str]) -> Iterator[str]:
 
 
 def page(text: str, table: Rows, roles: Iterable[Role] = ROLES) -> str:
-    """The page with its tables as they are to be; its other words stay."""
+    """Return the page with current tables; its other text is kept."""
     made = {
         "identities": _identities(table, roles),
         "attacks": _attacks(table),
@@ -152,7 +152,7 @@ def _link(test: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check; the exit status is 1 where something is wrong."""
+    """Write or check the page. Returns exit status 1 if there is a problem."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="say what differs, write nothing")
     options = parser.parse_args(arguments)

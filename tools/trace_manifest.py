@@ -1,13 +1,13 @@
-"""Count what a person has to visit to follow the reading of one manifest.
+"""Count what a reader has to visit to follow the parsing of one manifest.
 
     python -m tools.trace_manifest                     all of examples/pods, the worst last
-    python -m tools.trace_manifest D1-hami.yaml        one, with the files in the order of entry
+    python -m tools.trace_manifest D1-hami.yaml        one, with the files in order of entry
 
-A file counts once it is entered, a function once it is called, and a jump is a call from one file
-into another. The reading is that of `apportion submit -f`: from the file to pods, with everything
-that it warns about. Tables that a process builds once (the names of all dialects) are built before
-the count, as a reader does not step into them; with `--cold` they are counted too. `--pure` counts
-only `read_documents`, from parsed documents to pods."""
+A file counts once it is entered and a function once it is called. A jump is a call from one file
+into another. The traced code is that of `apportion submit -f`: from the file to pods, with every
+warning. Tables that a process builds once (the names of all dialects) are built before the count,
+because a reader does not step into them; `--cold` counts them too. `--pure` counts only
+`read_documents`, from parsed documents to pods."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ OURS = (str(ROOT / "services"), str(ROOT / "schemas"))
 
 @dataclass(slots=True)
 class Visits:
-    """What was entered, in the order of entry; functions by file and qualified name."""
+    """What was entered, in order of entry; functions by file and qualified name."""
 
     files: dict[str, None] = field(default_factory=dict)
     functions: dict[tuple[str, str], None] = field(default_factory=dict)
     jumps: int = 0
 
     def profile(self, frame: FrameType, event: str, _: object) -> None:
-        """Note one call; comprehensions and lambdas belong to the function around them."""
+        """Record one call. Comprehensions and lambdas belong to the function around them."""
         file, name = frame.f_code.co_filename, frame.f_code.co_qualname
         if event != "call" or not file.startswith(OURS) or name.endswith(">"):
             return
@@ -49,7 +49,7 @@ class Visits:
 
 
 def visits(work: Callable[[], object]) -> Visits:
-    """What is entered while this runs."""
+    """Return what is entered while `work` runs."""
     found = Visits()
     sys.setprofile(found.profile)
     try:
@@ -60,7 +60,7 @@ def visits(work: Callable[[], object]) -> Visits:
 
 
 def reading(path: Path, *, pure: bool, cold: bool) -> Visits:
-    """What is entered while this manifest is read; unless `cold`, for the second time."""
+    """Return what is entered while the manifest is read: the second time, unless `cold`."""
 
     def documents() -> list[Document]:
         found = read_manifest_files([str(path)], BytesIO())

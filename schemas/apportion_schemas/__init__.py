@@ -1,11 +1,8 @@
-"""The events of the ledger: what anyone who audits Apportion imports.
+"""The events of the ledger, for anything that reads or audits it.
 
-Every fact about devices, pods and placements is one of these events, a CloudEvents 1.0 JSON
-document on a NATS subject. This package needs msgspec and the standard library only, so that an
-auditor, a billing job or a dashboard can read the ledger without installing a scheduler.
-
-Invariant: what `decode` accepts, `encode` writes back unchanged, and what it does not accept it
-names: an event is never skipped in silence."""
+Each is a CloudEvents 1.0 JSON document on a NATS subject. This package needs only msgspec and the
+standard library, so that a reader need not install a scheduler. Invariant: `encode` writes back
+unchanged what `decode` accepts, and no event is skipped without an error."""
 
 from apportion_schemas.agreement import DifferenceFound as DifferenceFound
 from apportion_schemas.agreement import LedgerRebuilt as LedgerRebuilt

@@ -1,6 +1,6 @@
-"""Where cluster and ledger came to differ, and what was done about it.
+"""Events about differences between cluster and ledger, and their repair.
 
-In health there is none of these events: whoever counts them knows whether the two agree."""
+A healthy cluster has none, so their count shows whether the two agree."""
 
 from typing import Annotated, Literal
 
@@ -11,20 +11,19 @@ from apportion_schemas.placement import Share
 from apportion_schemas.quantities import CONTAINERS_MAX, COUNT_MAX, Name, Natural, Payload, Text
 from apportion_schemas.workload import PodSubmitted
 
+# gone: only the ledger has the pod. annotation: the pod's annotation has other shares than the
+# ledger. conflict: the pod runs with shares that the ledger cannot account for. missed: another
+# change in the cluster that no watch reported.
 DifferenceKind = Literal["gone", "annotation", "conflict", "missed"]
-"""`gone`: the ledger has a pod that the cluster has not. `annotation`: the pod says otherwise of
-its shares than the ledger. `conflict`: the pod runs with shares that the ledger cannot account for.
-`missed`: another fact of the cluster that no watch told of."""
 
 
 @event("adoption.{node}.{pod}", "watcher", born=3)
 class PodAdopted(Payload, frozen=True):
-    """A pod that runs in the cluster without a placement of this ledger: it is held from now on.
+    """A running pod without a placement of this ledger is adopted with its devices.
 
-    Another scheduler bound it, or an attempt that was given up, or the ledger was lost. `evidence`
-    names the annotation that tells of the shares, `attempt` is the one it speaks of (0: none).
-    `pod` is its uid, which `submitted` has as well. `running`: no agent of ours has to hand the
-    shares out, for the kubelet has, or another plugin does."""
+    Another scheduler bound it, or an attempt that was voided, or the ledger was lost. `evidence`
+    names the annotation that lists the shares, `attempt` is the attempt in it (0: none). `pod` is
+    the uid, as in `submitted`. `running`: the shares were already handed out to its containers."""
 
     pod: Name
     node: Name
@@ -37,10 +36,11 @@ class PodAdopted(Payload, frozen=True):
 
 @event("cluster.difference.{name}", "watcher")
 class DifferenceFound(Payload, frozen=True):
-    """A comparison of the whole found that cluster and ledger differ, in what each of them says.
+    """A full comparison found a difference between the cluster and the ledger.
 
-    What can be repaired is, by an event of its own right after this one. `pod` is the uid; where
-    the difference is not about a pod, `name` says what it is about."""
+    `ledger` and `cluster` describe the two sides. If it can be repaired, another event right after
+    this one does so. `pod` is the uid; if the difference is not about a pod, `name` is its
+    object."""
 
     kind: DifferenceKind
     name: Name
@@ -51,9 +51,10 @@ class DifferenceFound(Payload, frozen=True):
 
 @event("operator.ledger", "operator")
 class LedgerRebuilt(Payload, frozen=True):
-    """A lost ledger is written anew from the annotations of bound pods, of which there are `pods`.
+    """A lost ledger is rebuilt from the annotations of `pods` bound pods.
 
-    The PodAdopted of each of them follow; `unread` are those whose devices nobody can tell."""
+    Their PodAdopted events follow; `unread` counts the pods whose devices could not be
+    determined."""
 
     by: Name
     reason: Text

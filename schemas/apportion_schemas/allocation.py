@@ -1,12 +1,8 @@
-"""What became of a placement, in the API server and on the node; and whether its agent is heard.
+"""Results of placements in the API server and on nodes, and presence of agents.
 
-The binder writes what it observed of a binding; a node's agent tells what it really handed to the
-container, and whether that holds it.
-
-Agents say over and over that they are there, and nobody stores that. A scheduler that hears nothing
-for a while writes it down, and again when the agent is back. So all readers know which nodes are
-without an agent, and since when. A refused report is told once for each node and cause in an hour,
-however often the agent tries."""
+The binder reports bindings; a node's agent reports what containers were given, and whether they
+exceed it. Agents send heartbeats that are not stored; a scheduler records only that an agent fell
+silent or resumed. A refused report is recorded once an hour for each node and cause."""
 
 from typing import Annotated, Literal
 
@@ -15,11 +11,10 @@ from msgspec import Meta
 from apportion_schemas.catalogue import event
 from apportion_schemas.quantities import Cores, MemoryMib, Name, Natural, Payload, Text
 
+# raised: the container wrote a larger limit into its region. zeroed: its region counts far less
+# memory than the driver. removed: it removed or broke its region. unheld: it runs without its
+# share, or one of its processes uses the device and is not in its region.
 BreachCode = Literal["raised", "zeroed", "removed", "unheld"]
-"""`raised`: the container wrote a larger limit into its region. `zeroed`: its region counts far
-less memory than the driver does. `removed`: it removed or broke its region. `unheld`: it runs
-without its share, or a process of it uses the device and is not in its region.
-"""
 
 
 @event("binding.{node}", "binder")
@@ -33,7 +28,7 @@ class PodBound(Payload, frozen=True):
 
 @event("binding.{node}", "binder")
 class BindFailed(Payload, frozen=True):
-    """The binding was refused. `final`: trying again cannot help, the placement must be voided."""
+    """Binding failed; if `final`, no retry can help and the placement must be voided."""
 
     pod: Name
     node: Name
@@ -44,7 +39,7 @@ class BindFailed(Payload, frozen=True):
 
 @event("allocation.{node}", "agent")
 class SharesAllocated(Payload, frozen=True):
-    """The shares of a pod are in its containers; `devices` are the real device ids."""
+    """A pod's shares are in its containers; `devices` are the real device ids."""
 
     pod: Name
     node: Name
@@ -64,11 +59,11 @@ class AllocationFailed(Payload, frozen=True):
 
 @event("allocation.{node}", "agent")
 class ShareBreached(Payload, frozen=True):
-    """A container is not held to its share of a device, or was not until its agent restored it.
+    """A container exceeds its share of a device, or did until its agent restored it.
 
-    Granted are `memory_mib` and `cores`. `memory_found_mib` and `cores_found` are the limits that
-    its region had if it was `raised`; else the memory in use that the driver counts. An agent
-    reports each code once an hour for each container and device."""
+    `memory_mib` and `cores` are granted. `memory_found_mib` and `cores_found` are the limits in its
+    region if it was `raised`, else the memory in use by the driver's count. An agent reports each
+    code once an hour for each container and device."""
 
     pod: Name
     node: Name
@@ -84,7 +79,7 @@ class ShareBreached(Payload, frozen=True):
 
 @event("presence.{node}", "scheduler")
 class NodeSilent(Payload, frozen=True):
-    """The agent of a node was not heard for `grace_s` seconds: nobody there hands out shares."""
+    """A node's agent was silent for `grace_s` seconds: it hands out no shares."""
 
     node: Name
     grace_s: Annotated[int, Meta(ge=1, le=86_400)]
@@ -99,9 +94,9 @@ class NodeHeard(Payload, frozen=True):
 
 @event("intake.{node}", "intake")
 class ReportRefused(Payload, frozen=True):
-    """Something that the agent of this node said was not appended.
+    """A report of this node's agent was not appended.
 
-    `cause` is the name under which it was refused, `message` the first of it in words."""
+    `cause` is the name of the reason, and `message` the first message about it."""
 
     node: Name
     cause: Name

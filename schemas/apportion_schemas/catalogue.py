@@ -1,10 +1,10 @@
-"""Which event goes where, who may write it, and what it was before.
+"""Catalogue of events: subject, only writer and former versions of each.
 
-Each payload says so itself: `event` stands above its class and makes its row here. Old events stay
-in the ledger, so a row holds every version of its event. Invariants: one event type has one writer
-and one kind of subject, which no version changes; a version that was written once keeps its fields.
-The JSON Schemas, `asyncapi.yaml` and the table in the documentation are made from the rows; who may
-append to a subject stands in `apportion.core.identity.roles`."""
+The decorator `event` adds a row for its payload. Old events stay in the ledger, so a row has every
+version of its event. Invariants: an event type has one writer and one kind of subject, which no
+version changes; a version keeps its fields for ever. The JSON Schemas, `asyncapi.yaml` and the
+documentation's table are made from the rows; `apportion.core.identity.roles` has the
+permissions."""
 
 import re
 from collections.abc import Callable
@@ -17,28 +17,23 @@ from apportion_schemas.quantities import Payload
 
 SUBJECTS = "apportion.v1"
 TYPE_PREFIX = "apportion.dev/"
-READING = "reading"
-"""Below `operator`: how the ledger is to be read, which readers look up before they begin."""
+READING = "reading"  # below `operator`: events that set how the ledger is read, looked up first
 _is_token = re.compile(r"[A-Za-z0-9_~-]+").fullmatch  # most names; `quote` leaves them as they are
+# The newest version of each event that is legal without `FormatEnabled`. It must not grow after
+# the first release, because existing ledgers rely on it. Numbers above 1 count the versions of
+# earlier builds, whose ledgers (tests/golden/ledgers) must stay readable, so they are never reused.
+# These versions need no lift: the newest one accepts them, with defaults for missing fields.
 BORN: Final[dict[str, int]] = {}
-"""The newest version of each event that is legal without `FormatEnabled`, of the first release.
-
-It may grow until that is out, and never after: what it names is legal on ledgers that are there.
-The numbers above 1 are of builds before that release, whose ledgers (tests/golden/ledgers) must
-stay readable, so they are not given out again. No lift is kept for them: what these builds wrote in
-an older version is what the newest one allows, with the defaults for what it left out.
-"""
 P = TypeVar("P", bound=type[Payload])
 
 
 class Older(NamedTuple):
-    """One version of an event that is written no more, and how the next version tells the same.
+    """A former version of an event, and how to lift it to the next version.
 
-    `payload` has the fields as they were written, in a class of the event's own name; it is kept in
-    a module of a package `older`. `lift` takes the JSON object of a payload of this version and
-    returns that of the next one. It may change what it is given, and it finds an answer for
-    whatever this version allowed: a build that refused what another has applied would hold another
-    state."""
+    `payload` has the fields of that version, in a class of the event's name in a package `older`.
+    `lift` turns the JSON object of this version into that of the next, and may modify its argument.
+    It must accept everything that this version allowed, because a build that refuses what another
+    has applied would have another state."""
 
     payload: type[Payload]
     lift: Callable[[dict[str, Any]], dict[str, Any]]
@@ -47,8 +42,8 @@ class Older(NamedTuple):
 class EventType(NamedTuple):
     """One row: the payload, its subject below `apportion.v1`, and its only writer.
 
-    `payload` is of the newest version, which is the one that is written. `older` are those before
-    it, from `first` on. `subject` has fields of the payload in braces, which `subject_of` fills."""
+    `payload` is of the newest version, which is the one written. `older` are the versions from
+    `first` on. `subject` has fields of the payload in braces, which `subject_of` fills in."""
 
     payload: type[Payload]
     subject: str
@@ -63,30 +58,31 @@ class EventType(NamedTuple):
 
     @property
     def appender(self) -> str:
-        """The role that appends it to the stream: the writer, but for agents, who are not trusted
-        with the ledger: they hand in what they write, and an intake judges and appends it."""
+        """The role that appends it: the writer, but an intake for agents.
+
+        Agents may not write to the ledger: an intake judges what they report and appends it."""
         return "intake" if self.writer == "agent" else self.writer
 
     @property
     def version(self) -> int:
         """The version that this build writes; older ones are lifted to it."""
-        return (BORN.get(self.payload.__name__) or 1) + len(self.older)  # for each event written
+        return (BORN.get(self.payload.__name__) or 1) + len(self.older)  # hot: runs for each event
 
     @property
     def first(self) -> int:
         """The version of the first release, or 1 for an event that came later.
 
-        Builds before that release counted the versions that they wrote too. Each had some of the
-        fields of `first` and no other, so those are read as `first` is."""
+        Earlier versions have some of the fields of `first` and no others, so they are decoded as
+        `first`."""
         return self.born or 1
 
     @property
     def born(self) -> int:
-        """Up to which version it is legal on every ledger; 0 where an operator enables each."""
+        """The highest version legal on every ledger; 0 if each needs to be enabled."""
         return BORN.get(self.name, 0)
 
     def payload_of(self, version: int) -> type[Payload]:
-        """The payload by which that version, from 1 to the newest, is read."""
+        """The payload class with which that version, from 1 to the newest, is decoded."""
         at = max(version - self.first, 0)
         return self.older[at].payload if at < len(self.older) else self.payload
 
@@ -102,7 +98,7 @@ class EventType(NamedTuple):
 
 
 def token(name: str) -> str:
-    """Encode any name as one NATS subject token, reversibly (`.` and wildcards cannot stand)."""
+    """Encode any name reversibly as one NATS subject token, without `.` or wildcards."""
     if _is_token(name):
         return name
     return quote(name, safe="").replace(".", "%2E")
@@ -120,9 +116,9 @@ BY_PAYLOAD: Final[dict[type[Payload], EventType]] = {}
 def event(
     subject: str, writer: str, *, born: int = 1, older: tuple[Older, ...] = ()
 ) -> Callable[[P], P]:
-    """Declare a payload as an event: on which subject it stands, and who alone writes it.
+    """Declare a payload as an event with this subject and only writer.
 
-    `born` is its number in `BORN`: what comes after the first release has 0."""
+    `born` is its number in `BORN`: events added after the first release have 0."""
 
     def declare(payload: P) -> P:
         row = EventType(payload, subject, writer, older, _filler(f"{SUBJECTS}.{subject}"))
@@ -135,7 +131,7 @@ def event(
 
 
 def _filler(subject: str) -> Callable[[Any], str]:
-    """What puts the fields into the subject; it is made once, for each event that is read."""
+    """Return the function that fills payload fields into the subject, prepared once."""
     parts = [
         (text, attrgetter(field) if field else None)
         for text, field, _, _ in Formatter().parse(subject)
@@ -149,5 +145,5 @@ def _filler(subject: str) -> Callable[[Any], str]:
 
 
 def subject_of(data: Payload) -> str:
-    """The NATS subject of an event with this payload, as in `apportion.v1.placement.node-1`."""
+    """The NATS subject of this payload's event, as in `apportion.v1.placement.node-1`."""
     return BY_PAYLOAD[type(data)].subject_of(data)

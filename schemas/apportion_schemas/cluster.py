@@ -1,4 +1,4 @@
-"""What Kubernetes says of nodes, gangs, queues and quotas, as far as a decision needs it."""
+"""Facts from Kubernetes that decisions need, about nodes, gangs, queues and so on."""
 
 from typing import Annotated, Literal
 
@@ -22,7 +22,7 @@ from apportion_schemas.workload import Disk, HostPort, LabelExpression, Names, P
 
 
 class Taint(Payload, frozen=True):
-    """One entry of `spec.taints[]` of a node, which keeps pods without the toleration away."""
+    """One entry of a node's `spec.taints[]`; it repels pods without the toleration."""
 
     key: Key
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
@@ -30,11 +30,10 @@ class Taint(Payload, frozen=True):
 
 
 class Neighbour(Payload, frozen=True):
-    """Pods on a node that others placed there, `count` of them alike, as far as pods of ours mind.
+    """A group of `count` identical pods that other schedulers bound to a node.
 
-    They are of one namespace and have the same labels, host ports, disks, volume claims and
-    required anti-affinity, which keeps pods away that come after them. `terminating`: the pods are
-    being deleted."""
+    They have the same namespace, labels, host ports, disks, volume claims and required
+    anti-affinity, which all affect our pods. `terminating`: they are being deleted."""
 
     namespace: Name
     labels: Labels = {}
@@ -48,15 +47,14 @@ class Neighbour(Payload, frozen=True):
 
 @event("cluster.node.{node}", "watcher", born=4)
 class NodeObserved(Payload, frozen=True):
-    """A node of the cluster; amounts are `status.allocatable` less what other schedulers placed.
+    """A node of the cluster, with its allocatable amounts less other schedulers' pods.
 
-    `unhealthy_indexes` are the devices of the annotation `volcano.sh/gpu-unhealthy-ids`.
-    `unnamed_families` are families of devices of which pods of other schedulers hold some that
-    nobody names, so that none of them can be offered. `version` is the API server's revision as of
-    which this is so; of two writers, the one with the lower version has nothing to say. 0 where
-    there is no API server. `others` are the pods that other schedulers placed there.
-    `volume_limits`: by CSI driver, how many volumes of it the node can have attached
-    (`spec.drivers[].allocatable.count` of its CSINode)."""
+    Amounts are `status.allocatable`. `unhealthy_indexes` are the devices in the annotation
+    `volcano.sh/gpu-unhealthy-ids`. `unnamed_families` are device families of which none can be
+    offered, because other schedulers' pods use unknown devices of them. `version` is the API
+    server's revision of these facts, 0 without an API server; between two writers the higher
+    version wins. `others` are the pods of other schedulers. `volume_limits` is the number of
+    attachable volumes by CSI driver (`spec.drivers[].allocatable.count` of the CSINode)."""
 
     node: Name
     ready: bool
@@ -83,7 +81,9 @@ class NodeGone(Payload, frozen=True):
 
 @event("cluster.group.{group}", "watcher")
 class PodGroupObserved(Payload, frozen=True):
-    """A gang: `min_available` of its pods are placed at once or none is (Volcano's `minMember`)."""
+    """A gang: at least `min_available` pods are placed together, or none is.
+
+    That is Volcano's `minMember`."""
 
     group: Name
     min_available: Natural
@@ -94,18 +94,18 @@ class PodGroupObserved(Payload, frozen=True):
 
 @event("cluster.group.{group}", "watcher")
 class PodGroupGone(Payload, frozen=True):
-    """A gang's declaration left the cluster; where it has no pods it is forgotten."""
+    """A gang's declaration was deleted; the gang is forgotten if it has no pods."""
 
     group: Name
 
 
 @event("cluster.queue.{queue}", "watcher")
 class QueueObserved(Payload, frozen=True):
-    """A Volcano queue: its weight and the most it may hold of each resource.
+    """A Volcano queue with its weight and limits.
 
-    In `capability` CPU is in thousandths and memory in MiB; whatever is not there is not limited.
-    `cards` is `volcano.sh/card.quota`, cards by model: where it is set, one that it leaves out is
-    not for this queue."""
+    In `capability`, CPU is in thousandths and memory in MiB; a resource that is not in it is
+    unlimited. `cards` is `volcano.sh/card.quota`, devices by model: if set, models that are not in
+    it are forbidden."""
 
     queue: Name
     weight: Natural = 1
@@ -116,12 +116,11 @@ class QueueObserved(Payload, frozen=True):
 
 @event("cluster.quota.{namespace}.{quota}", "watcher")
 class QuotaObserved(Payload, frozen=True):
-    """A `ResourceQuota`, as far as it may bound devices.
+    """A `ResourceQuota`, as far as it limits devices.
 
-    `hard` is what `spec.hard` says of extended resources, in whole units and under the names that
-    it has there: `requests.nvidia.com/gpu`, `limits.nvidia.com/gpumem`. `version` is the API
-    server's revision as of which this is so; of two writers, the one with the lower version has
-    nothing to say."""
+    `hard` has the extended resources of `spec.hard` in whole units, under their names there, as in
+    `requests.nvidia.com/gpu` or `limits.nvidia.com/gpumem`. `version` is the API server's revision
+    of these facts; between two writers the higher version wins."""
 
     namespace: Name
     quota: Name
@@ -131,7 +130,7 @@ class QuotaObserved(Payload, frozen=True):
 
 @event("cluster.quota.{namespace}.{quota}", "watcher")
 class QuotaGone(Payload, frozen=True):
-    """A quota left the cluster, or bounds no extended resource any more."""
+    """A quota was deleted, or no longer limits any extended resource."""
 
     namespace: Name
     quota: Name
@@ -139,10 +138,10 @@ class QuotaGone(Payload, frozen=True):
 
 @event("cluster.budget.{namespace}.{budget}", "watcher")
 class BudgetObserved(Payload, frozen=True):
-    """A `PodDisruptionBudget`: how many of the pods that it selects may be evicted now.
+    """A `PodDisruptionBudget`: how many of its pods may be evicted now.
 
-    `allowed` is `status.disruptionsAllowed`; pods of its namespace are selected by `selector`, and
-    an empty one selects none, which is kube-scheduler's reading. `version` is as of a quota."""
+    `allowed` is `status.disruptionsAllowed`. `selector` selects pods of the namespace; as in
+    kube-scheduler, an empty one selects none. `version` is as in QuotaObserved."""
 
     namespace: Name
     budget: Name
@@ -153,28 +152,28 @@ class BudgetObserved(Payload, frozen=True):
 
 @event("cluster.budget.{namespace}.{budget}", "watcher")
 class BudgetGone(Payload, frozen=True):
-    """A disruption budget left the cluster."""
+    """A disruption budget was deleted."""
 
     namespace: Name
     budget: Name
 
 
+# first-consumer: bound once a pod that mounts it has a node (WaitForFirstConsumer), unavailable if
+# no node could have its volume. unbound: its volume does not exist yet, and is created or found
+# without us. missing: the claim does not exist.
 VolumeClaimState = Literal[
     "bound", "first-consumer", "unbound", "unavailable", "lost", "missing", "deleting"
 ]
-"""`first-consumer`: it is bound once a pod that mounts it has a node (WaitForFirstConsumer), and
-`unavailable` if there is none where it could be. `unbound`: its volume is made or found without us,
-and is not there yet. `missing`: there is no such claim."""
 
 
 @event("cluster.volume-claim.{namespace}.{claim}", "watcher")
 class VolumeClaimObserved(Payload, frozen=True):
-    """A PersistentVolumeClaim that a pod mounts, with its volume or those it may get.
+    """A PersistentVolumeClaim that a pod mounts, with its actual or possible volumes.
 
-    `nodes` is where the volume is, or could be: a disjunction of terms as of `NodeConstraints`, and
-    empty for anywhere. `single_pod`: no two pods may have it (`ReadWriteOncePod`). `driver` is the
-    CSI driver of its volume, or the one that will make it; empty for none that is known. `version`
-    is as of a quota."""
+    `nodes` says where the volume is or could be: alternative terms as in `NodeConstraints`, empty
+    for anywhere. `single_pod`: only one pod may use it (`ReadWriteOncePod`). `driver` is the CSI
+    driver of the volume or of its future one, empty if unknown. `version` is as in
+    QuotaObserved."""
 
     namespace: Name
     claim: Name
@@ -195,7 +194,9 @@ class VolumeClaimGone(Payload, frozen=True):
 
 @event("cluster.namespace.{namespace}", "watcher")
 class NamespaceObserved(Payload, frozen=True):
-    """The labels of a namespace, without its name among them. `version` is as of a quota."""
+    """The labels of a namespace, without the one that is its name.
+
+    `version` is as in QuotaObserved."""
 
     namespace: Name
     labels: Labels = {}
@@ -204,6 +205,6 @@ class NamespaceObserved(Payload, frozen=True):
 
 @event("cluster.namespace.{namespace}", "watcher")
 class NamespaceGone(Payload, frozen=True):
-    """A namespace left the cluster, or has no label of its own any more."""
+    """A namespace was deleted, or has no label of its own any more."""
 
     namespace: Name

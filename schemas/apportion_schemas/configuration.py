@@ -1,9 +1,8 @@
-"""The one configuration of a cluster: what a person writes, and what every service obeys.
+"""The configuration of a cluster: written by an operator, obeyed by every service.
 
-The document is itself the event's payload, key by key as it stands in the file, so that whoever
-reads the ledger sees what was applied. The keys of `nvidia` and `nodeconfig` are those of the HAMi
-and Volcano device plugins. Invariant: a default here is what a service does where nothing is said.
-"""
+The document is itself the event's payload, key by key, so that the ledger shows what was applied.
+The keys of `nvidia` and `nodeconfig` are those of the HAMi and Volcano device plugins. Invariant: a
+default here is what a service does without a setting."""
 
 from typing import Annotated, Literal
 
@@ -43,7 +42,7 @@ OperatingMode = Literal["hami-core", "mig", "mps"]
 
 
 class MigCount(Payload, frozen=True):
-    """So many instances of one MIG profile; `memory` is what each holds, in MiB."""
+    """`count` instances of one MIG profile; `memory` is that of each, in MiB."""
 
     name: Annotated[str, Meta(min_length=1, max_length=32)]
     memory: Annotated[int, Meta(ge=1, le=1 << 24)]
@@ -51,21 +50,21 @@ class MigCount(Payload, frozen=True):
 
 
 class MigGroup(Payload, frozen=True):
-    """Instances that a card may be cut into at once."""
+    """MIG instances that a device may have at the same time."""
 
     group: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.]+$", max_length=32)]
     geometries: Annotated[tuple[MigCount, ...], Meta(min_length=1, max_length=8)]
 
 
 class MigGeometries(Payload, frozen=True, rename="camel"):
-    """The only ways in which cards of these models are cut."""
+    """The only MIG geometries allowed on devices of these models."""
 
     models: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MODELS_MAX)]
     allowed_geometries: Annotated[tuple[MigGroup, ...], Meta(min_length=1, max_length=GROUPS_MAX)]
 
 
 class NvidiaConfiguration(Payload, frozen=True, rename="camel"):
-    """`nvidia`: resource names, what is filled in, and how cards are offered."""
+    """`nvidia`: resource names, defaults of requests, and how devices are offered."""
 
     dialect: Literal["", "hami", "volcano-vgpu"] = ""
     resource_count_name: ResourceName | None = None
@@ -94,7 +93,7 @@ class FilterDevices(Payload, frozen=True):
 
 
 class NodeConfiguration(Payload, frozen=True, rename=lambda name: name.replace("_", "")):
-    """`nodeconfig[]`: what is different on one node; None is as everywhere."""
+    """`nodeconfig[]`: settings of one node; None leaves the cluster's setting."""
 
     name: Name
     operating_mode: OperatingMode | None = None
@@ -106,9 +105,9 @@ class NodeConfiguration(Payload, frozen=True, rename=lambda name: name.replace("
 
 
 class PolicyConfiguration(Payload, frozen=True):
-    """`policy`: how nodes and devices are preferred; None leaves it as it is.
+    """`policy`: how nodes and devices are preferred; None leaves it unchanged.
 
-    `weights` say how much each resource counts where nodes are preferred by their load."""
+    `weights` are the weights of resources where the policy compares load."""
 
     nodes: Policy | None = None
     devices: Policy | None = None
@@ -116,7 +115,7 @@ class PolicyConfiguration(Payload, frozen=True):
 
 
 class Configuration(Payload, frozen=True, rename="camel"):
-    """The whole document that `apportion config` sets; what is not written has its default."""
+    """The whole document that `apportion config` sets; missing keys have defaults."""
 
     nvidia: NvidiaConfiguration = NvidiaConfiguration()
     nodeconfig: Annotated[tuple[NodeConfiguration, ...], Meta(max_length=NODES_MAX)] = ()
@@ -127,7 +126,7 @@ class Configuration(Payload, frozen=True, rename="camel"):
 
 @event("operator.configuration", "operator")
 class ConfigurationChanged(Payload, frozen=True):
-    """From this revision on, every service obeys this document, and nothing of an earlier one."""
+    """From this revision on, this document replaces the configuration."""
 
     by: Name
     reason: Text = ""

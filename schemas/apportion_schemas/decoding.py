@@ -1,7 +1,7 @@
-"""Decoding of bytes from outside, with one kind of error for all that can be wrong with them.
+"""Decode untrusted bytes with a single kind of error.
 
-msgspec raises RecursionError for a document that is nested too deep, and UnicodeDecodeError for
-text that is not UTF-8. A reader that handles msgspec's own errors alone would end with either."""
+msgspec raises RecursionError for a document nested too deep and UnicodeDecodeError for text that is
+not UTF-8, neither of which is an error of its own."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -13,7 +13,7 @@ Data = bytes | bytearray | memoryview | str | msgspec.Raw
 
 
 def from_outside(decode: Callable[[Data], T]) -> Callable[[Data], T]:
-    """Return `decode` with msgspec.DecodeError as the error for all that it cannot decode."""
+    """Return `decode` with msgspec.DecodeError raised for everything it cannot decode."""
 
     def decoded(data: Data) -> T:
         try:

@@ -1,21 +1,20 @@
-"""Bytes to events and back: CloudEvents 1.0, structured JSON.
+"""Encode and decode events as CloudEvents 1.0 in structured JSON.
 
-Three extension attributes carry what the ledger needs: `schemaversion`, `basis` (the revision that
-the writer had folded) and `cause` (the revision that made it write).
+There are three extension attributes: `schemaversion`, `basis` (the revision up to which the writer
+had folded) and `cause` (the revision that made it write). Writers use the newest version. Readers
+accept every version there ever was: an older payload is checked against its own fields and then
+lifted to the newest, so that only this module knows old versions.
 
-What is written is of the newest version. What is read may be of any version that ever was: an older
-one is held to its own fields and then lifted to the newest, so that only this module knows of it.
+Invariants: `decode` returns an event whose type, payload and subject are in the catalogue, or
+raises. `UnknownEvent` means that a newer writer exists, so the reader must stop; with any other
+error, every reader of any build refuses these bytes, for the same reason. That is why the format's
+legality is checked before the catalogue, and why JSON is refused at a fixed nesting depth."""
 
-Invariants: `decode` either returns an event whose type, payload and subject are all in the
-catalogue, or raises. `UnknownEvent` means that a newer writer exists, so a reader must stop there;
-all other errors mean that every reader, however new, refuses these bytes. Which it is, and why, no
-reader sees otherwise: a format that is not legal is refused before anybody looks whether it knows
-it, and bytes that nest so deep that a parser may give up, sooner or later, are refused for that."""
-
+import contextlib
 import re
 from collections.abc import Callable
 from itertools import accumulate
-from typing import Annotated, Any, Final, Literal, NoReturn
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -47,12 +46,12 @@ from apportion_schemas.quantities import Name, Natural, Payload
 EVENT_BYTES_MAX = 1 << 20  # the stream's max_msg_size
 ID_BYTES_MAX = 512
 SPEC_VERSION = "1.0"
+# The limit of nesting in JSON; a parser's own limit depends on its caller's stack depth.
 DEPTH_MAX: Final = 64
-"""No event nests deeper. A parser's own limit depends on who calls it, and from how far inside."""
 
 
 class EventError(Exception):
-    """An event that cannot be used; the message names the attribute, the value and the cure."""
+    """An unusable event; the message names the attribute, the value and the fix."""
 
 
 class UnreadableEvent(EventError):
@@ -60,25 +59,25 @@ class UnreadableEvent(EventError):
 
 
 class UnknownEvent(EventError):
-    """The type or its version is not in this build's catalogue: a newer writer exists.
+    """A newer writer exists: the type or its version is not in this build's catalogue.
 
-    Also where this build fails to lift an older version: another one will not."""
+    Also raised if this build fails to lift an older version, because other builds may not fail."""
 
 
 class InvalidEvent(EventError):
-    """The type is known and the payload breaks its schema, or stands on another's subject."""
+    """The type is known, but the payload breaks its schema or is on a wrong subject."""
 
 
 class NotEnabledEvent(InvalidEvent):
-    """No operator has said that this type, or this version of it, is legal on the ledger."""
+    """No operator has enabled this type, or this version of it, on the ledger."""
 
 
+# True if an operator has enabled this version of a type, which is not legal on every ledger.
 Legal = Callable[[str, int], bool]
-"""Whether a type is legal in a version, of those that are not legal on every ledger."""
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """One fact: what happened, who says so, when, and on which knowledge."""
+    """One fact: what happened, its source and time, and the knowledge behind it."""
 
     id: str
     source: str
@@ -102,13 +101,14 @@ class _Wire(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Head(Struct):
-    """What says of which build a document is, however that build goes on."""
+    """The attributes that show which build wrote a document, whatever else is in it."""
 
     specversion: str
     type: Name
     schemaversion: Version
 
 
+# All events, in the order of the documentation.
 CATALOGUE: Final = tuple(
     row
     for module in (
@@ -118,18 +118,16 @@ CATALOGUE: Final = tuple(
     for row in BY_PAYLOAD.values()
     if row.payload.__module__ == module.__name__
 )  # fmt: skip
-"""All events, in the order in which people read of them."""
 _decode_wire = msgspec.json.Decoder(_Wire).decode
 _decode_head = msgspec.json.Decoder(_Head).decode
 _DECODERS = {row.type: msgspec.json.Decoder(row.payload).decode for row in BY_TYPE.values()}
+# By type: the newest version and its decoder, if that is legal on every ledger.
 _NEWEST = {
     row.type: (row.version, _DECODERS[row.type])
     for row in BY_TYPE.values()
     if row.version <= row.born
 }
-"""By type: the newest version, and what reads its payload; of those that are legal everywhere."""
-_NOTHING = (0, msgspec.json.decode)
-"""Stands for a type that is not known: no event is of version 0."""
+_NOTHING = (0, msgspec.json.decode)  # for an unknown type: no event has version 0
 _encode = msgspec.json.Encoder().encode
 _NOT_TEXT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # all that bytes can cause
 _STRING = re.compile(rb'"(?:[^"\\]|\\.|\\\Z)*+(?:"|\Z)', re.DOTALL)
@@ -138,9 +136,7 @@ _NO_STEPS = bytes(set(range(256)) - _STEPS.keys())
 
 
 def encode(event: Event) -> bytes:
-    """The bytes of an event.
-
-    Raises InvalidEvent: the event would not be accepted back; nothing bad is ever written."""
+    """Encode the event. Raises InvalidEvent if `decode` would not accept the bytes."""
     row = BY_PAYLOAD[type(event.data)]
     try:
         data = _encode(event.data)
@@ -167,16 +163,15 @@ def encode(event: Event) -> bytes:
 
 
 def decode(payload: bytes, *, subject: str, legal: Legal = lambda _, __: True) -> Event:
-    """The event in these bytes, which came on this NATS subject.
+    """Decode an event that was received on this NATS subject.
 
-    `legal` is asked about formats that are not legal on every ledger. Without it whatever this
-    build knows is taken, which is for those who look at a record and hold no state.
-
-    Raises UnreadableEvent, NotEnabledEvent, UnknownEvent, InvalidEvent: see the module."""
+    `legal` decides about formats that are not legal on every ledger; by default all are, which is
+    for callers that show a record without a state. Raises UnreadableEvent, NotEnabledEvent,
+    UnknownEvent or InvalidEvent: see the module."""
     try:
         wire, data = _parsed(payload, legal)
     except EventError:
-        # What nests too deep is refused for that, whatever else is wrong with it.
+        # Too deep nesting is the reason given, whatever other errors there are.
         steps = _STRING.sub(b"", payload).translate(None, _NO_STEPS)
         if max(accumulate(map(_STEPS.__getitem__, steps)), default=0) > DEPTH_MAX:
             raise UnreadableEvent(
@@ -202,35 +197,25 @@ def _parsed(payload: bytes, legal: Legal) -> tuple[_Wire, Any]:
     try:
         wire = _decode_wire(payload)
     except _NOT_TEXT as error:
-        _refuse_broken(payload, legal, error)
+        with contextlib.suppress(*_NOT_TEXT):  # a newer build may have added attributes
+            _known(_decode_head(payload), legal)
+        raise UnreadableEvent(f"not a CloudEvents 1.0 document: {error}") from None
     version, decode_data = _NEWEST.get(wire.type, _NOTHING)
-    if wire.schemaversion != version or wire.specversion != SPEC_VERSION:
-        return wire, _decode_other(wire, legal)
+    if wire.schemaversion == version and wire.specversion == SPEC_VERSION:
+        try:
+            return wire, decode_data(wire.data)
+        except _NOT_TEXT as error:
+            raise InvalidEvent(f"{BY_TYPE[wire.type].name}: {error}") from None
+    row = _known(wire, legal)
     try:
-        return wire, decode_data(wire.data)
+        if wire.schemaversion == row.version:
+            return wire, _DECODERS[row.type](wire.data)
+        return wire, lifted(row, wire.schemaversion, wire.data)
     except _NOT_TEXT as error:
-        raise InvalidEvent(f"{BY_TYPE[wire.type].name}: {error}") from None
-
-
-def _refuse_broken(payload: bytes, legal: Legal, error: Exception) -> NoReturn:
-    """Say what is wrong with bytes that are no event of ours.
-
-    Raises UnknownEvent: they are of a newer build, which may have given an event more attributes.
-    Raises NotEnabledEvent: so they would be, if an operator had said that it may be. Raises
-    UnreadableEvent: they are neither."""
-    try:
-        head = _decode_head(payload)
-    except _NOT_TEXT:
-        pass
-    else:
-        _known(head, legal)
-    raise UnreadableEvent(f"not a CloudEvents 1.0 document: {error}") from None
+        raise InvalidEvent(f"{row.name} (version {wire.schemaversion}): {error}") from None
 
 
 def _known(head: _Head | _Wire, legal: Legal) -> EventType:
-    """The row of an event that this build can read.
-
-    Raises NotEnabledEvent, UnknownEvent, UnreadableEvent."""
     row = BY_TYPE.get(head.type)
     name = head.type.removeprefix(TYPE_PREFIX)
     born = BORN.get(name, 0) if name != head.type else 0
@@ -258,35 +243,21 @@ def _known(head: _Head | _Wire, legal: Legal) -> EventType:
     return row
 
 
-def _decode_other(wire: _Wire, legal: Legal) -> Payload:
-    """The payload of an event that is not of the newest version, or not legal on every ledger.
-
-    Raises NotEnabledEvent, UnknownEvent, UnreadableEvent, InvalidEvent: see the module."""
-    row = _known(wire, legal)
-    try:
-        if wire.schemaversion == row.version:
-            data: Payload = _DECODERS[row.type](wire.data)
-            return data
-        return lifted(row, wire.schemaversion, wire.data)
-    except _NOT_TEXT as error:
-        raise InvalidEvent(f"{row.name} (version {wire.schemaversion}): {error}") from None
-
-
 def lifted(row: EventType, version: int, data: bytes | Raw) -> Payload:
-    """What a payload of an older version says, as the newest version of the row tells it.
+    """Decode a payload of an older version and lift it to the row's newest version.
 
-    Raises msgspec.DecodeError: it breaks the schema of its own version, as builds of then saw it.
-    Raises UnknownEvent: this build fails to lift it, which is a fault of this build."""
+    Raises msgspec.DecodeError if it breaks the schema of its own version, and UnknownEvent if this
+    build fails to lift it, which is a bug of this build."""
     written = msgspec.json.decode(data, type=row.payload_of(version))
     steps = row.older[max(version - row.first, 0) :]
-    if not steps:  # of a build before the first release: it has fewer fields and needs no lift
+    if not steps:  # written before the first release: it has fewer fields and needs no lift
         return written
     fields = msgspec.json.decode(data)
     try:
         for older in steps:
             fields = older.lift(fields)
         return msgspec.json.decode(_encode(fields), type=row.payload)
-    except Exception as fault:  # any fault of a lift is the same to its readers
+    except Exception as fault:  # readers treat all bugs of a lift alike
         raise UnknownEvent(
             f"{row.name}: version {version} could not be lifted to {row.version} ({fault}), which "
             "is a fault of this build; upgrade Apportion, and report it with this event"

@@ -1,12 +1,11 @@
-"""By which rules the ledger is read: which formats are legal on it, what is set aside.
+"""Events that set how the ledger is read: legal formats and skipped revisions.
 
-A format is a type of event in one version. Those in `BORN` are legal on every ledger. Whatever came
-later is legal behind an operator's `FormatEnabled` alone: before that it changes nothing, for every
-reader alike, so nobody halts a reader by inventing a type. What halts readers nevertheless is taken
-out of the fold by `RevisionSetAside`, and stays in the ledger.
+A format is a type of event in one version. Those in `BORN` are legal on every ledger; a later one
+only after an operator's `FormatEnabled`. Before that it changes nothing for any reader, so that
+nobody can halt readers by inventing a type. Events that halt readers nevertheless can be skipped
+with `RevisionSetAside`; they stay in the ledger.
 
-Invariant: these two are read by every build in version 1, for ever; what they say is known before
-anything else is folded."""
+Invariant: every build reads version 1 of these two, and looks them up before it folds."""
 
 from typing import Annotated, Final
 
@@ -22,10 +21,10 @@ Version = Annotated[int, Meta(ge=1, le=VERSION_MAX)]
 
 @event("operator.reading.format.{format}", "operator")
 class FormatEnabled(Payload, frozen=True):
-    """Behind this revision events of the type `format` are legal up to this version.
+    """After this revision, events of the type `format` are legal up to this version.
 
-    `format` is the bare name, as in `PodPlaced`. A reader that does not know it halts before the
-    first one of it."""
+    `format` is the bare name, as in `PodPlaced`. A reader that does not know the version halts
+    before its first event."""
 
     format: Name
     version: Version
@@ -35,10 +34,10 @@ class FormatEnabled(Payload, frozen=True):
 
 @event("operator.reading.aside.{revision}", "operator")
 class RevisionSetAside(Payload, frozen=True):
-    """No reader applies the event at `revision`, which stands before this one.
+    """All readers skip the event at `revision`, which is before this one.
 
-    Whoever has applied it already begins anew without it, and so does who has halted before it. It
-    stays where it is, as evidence. An event of this type cannot be set aside."""
+    Readers that have applied it, or have halted before it, restart without it. It stays in the
+    ledger as evidence. An event of this type cannot be set aside."""
 
     revision: Annotated[int, Meta(ge=1, le=1 << 53)]
     by: Name

@@ -1,6 +1,6 @@
-"""What a node has: its devices, reported by the agent of that node and by nobody else.
+"""Inventory of a node: its devices, reported only by the agent of that node.
 
-A report is whole, never a difference, so that one event says all that is known of a node."""
+A report is always complete, never a difference."""
 
 from typing import Annotated, Final, Literal
 
@@ -21,27 +21,27 @@ from apportion_schemas.quantities import (
     Text,
 )
 
+# How a device is shared. The first three are the values of `volcano.sh/vgpu-mode`; `vnpu` divides
+# an Ascend device by templates; an `exclusive` device is handed out whole by the vendor's plugin.
 Mode = Literal["hami-core", "mps", "mig", "vnpu", "exclusive"]
-"""How a device is shared. The first three are the values of `volcano.sh/vgpu-mode`; `vnpu` cuts an
-Ascend device by templates; `exclusive` is a device that the vendor's own plugin hands out whole."""
 
 
 class MigSize(Payload, frozen=True):
-    """The memory of one MIG profile of a card, as its driver reports it."""
+    """The memory of one MIG profile of a device, as its driver reports it."""
 
     profile: Name
     memory_mib: MemoryMib
 
 
 class Device(Payload, frozen=True):
-    """One physical accelerator and what of it is on offer.
+    """One physical accelerator and what it offers.
 
-    `memory_mib` and `cores` are on offer (after memory and core scaling); `physical_memory_mib` is
-    what the card has. `cores` is percent for a GPU and AI cores for an NPU. `slots` is HAMi's
+    `memory_mib` and `cores` are offered amounts (after scaling), `physical_memory_mib` is the
+    device's own. `cores` is percent for a GPU and AI cores for an NPU. `slots` is HAMi's
     `deviceSplitCount`: how many containers may share the device. `mig_sizes` has the profiles of a
-    card in MIG mode whose driver was asked; the device catalogue has the others. `closed_slices` is
-    a bit mask of the memory slices that are not on offer: those of MIG instances of others, and of
-    one that had a critical XID a short time ago."""
+    device in MIG mode if its driver was queried; otherwise the device catalogue has them.
+    `closed_slices` is a bit mask of memory slices that are not offered: those of foreign MIG
+    instances, and of an instance with a recent critical XID."""
 
     id: Name
     index: Annotated[int, Meta(ge=0, lt=COUNT_MAX)]
@@ -60,12 +60,12 @@ class Device(Payload, frozen=True):
     closed_slices: Annotated[int, Meta(ge=0, lt=256)] = 0
 
 
+# The label with the name by which a kubelet registers its node.
 HOSTNAME: Final = "kubernetes.io/hostname"
-"""The label with which a kubelet names its node."""
 
 
 class Host(Payload, frozen=True):
-    """The node's CPU and memory as its agent sees them: used where no Kubernetes tells."""
+    """The node's CPU and memory by its agent, used if Kubernetes does not report them."""
 
     cpu_milli: CpuMilli
     memory_mib: HostMemoryMib
@@ -75,7 +75,7 @@ class Host(Payload, frozen=True):
 
 @event("inventory.{node}", "agent", born=2)
 class NodeReported(Payload, frozen=True):
-    """The whole inventory of a node, on the agent's start and on every change."""
+    """The complete inventory of a node, at the agent's start and on every change."""
 
     node: Name
     devices: Annotated[tuple[Device, ...], Meta(max_length=COUNT_MAX)]

@@ -1,4 +1,4 @@
-"""What a person did, with the person's name and reason."""
+"""Events of operators, with their name and reason."""
 
 from typing import Annotated, Final, Literal, NamedTuple
 
@@ -16,13 +16,12 @@ from apportion_schemas.quantities import (
 )
 
 Reason = Annotated[str, Meta(min_length=1, max_length=1024)]
+# See POLICIES for the meanings. Until prices have been learnt, price and fgd act as bestfit.
 Policy = Literal["price", "fgd", "bestfit", "binpack", "spread"]
-"""How nodes, or the devices of a node, are preferred; `POLICIES` says what each means. Until prices
-have been learnt `price` and `fgd` are `bestfit`."""
 
 
 class PolicyText(NamedTuple):
-    """A policy in words: what it prefers, and how it chooses among the devices of one node.
+    """A policy as text: what it prefers, and how it chooses a device of a node.
 
     `with_node`: one score chooses the node and its device together."""
 
@@ -31,6 +30,7 @@ class PolicyText(NamedTuple):
     with_node: bool = False
 
 
+# The texts of the command line, the API, the console and the documentation.
 POLICIES: Final[dict[Policy, PolicyText]] = {
     "price": PolicyText(
         "what the pods that usually come could no longer have, learnt from the ledger; as bestfit "
@@ -50,12 +50,11 @@ POLICIES: Final[dict[Policy, PolicyText]] = {
         "the emptiest node or device", "to where the fewest are, of equals to the emptiest"
     ),
 }
-"""What each policy means to people: command line, API, console and documentation read it here."""
 
 
 @event("operator.device.{device}", "operator")
 class DeviceCordoned(Payload, frozen=True):
-    """Nothing new goes onto this device; what runs there stays."""
+    """The device takes no new pods; pods that use it stay."""
 
     device: Name
     by: Name
@@ -64,7 +63,7 @@ class DeviceCordoned(Payload, frozen=True):
 
 @event("operator.device.{device}", "operator")
 class DeviceUncordoned(Payload, frozen=True):
-    """The device is on offer again, whoever had taken it off."""
+    """All cordons of the device are lifted."""
 
     device: Name
     by: Name
@@ -73,7 +72,7 @@ class DeviceUncordoned(Payload, frozen=True):
 
 @event("operator.node.{node}", "operator")
 class NodeCordoned(Payload, frozen=True):
-    """Nothing new goes onto this node; what runs there stays."""
+    """The node takes no new pods; pods on it stay."""
 
     node: Name
     by: Name
@@ -82,7 +81,7 @@ class NodeCordoned(Payload, frozen=True):
 
 @event("operator.node.{node}", "operator")
 class NodeUncordoned(Payload, frozen=True):
-    """The node is on offer again, whoever had taken it off."""
+    """All cordons of the node are lifted."""
 
     node: Name
     by: Name
@@ -91,7 +90,7 @@ class NodeUncordoned(Payload, frozen=True):
 
 @event("operator.device.{device}", "operator")
 class DeviceCordonLifted(Payload, frozen=True):
-    """One person's reason against the device, that of `of`, stands no more; others' do."""
+    """The cordon of one user, `of`, is lifted from the device; others stay."""
 
     device: Name
     of: Name
@@ -101,7 +100,7 @@ class DeviceCordonLifted(Payload, frozen=True):
 
 @event("operator.node.{node}", "operator")
 class NodeCordonLifted(Payload, frozen=True):
-    """One person's reason against the node, that of `of`, stands no more; others' do."""
+    """The cordon of one user, `of`, is lifted from the node; others stay."""
 
     node: Name
     of: Name
@@ -111,11 +110,10 @@ class NodeCordonLifted(Payload, frozen=True):
 
 @event("operator.resize.{pod}", "operator")
 class ResizeAsked(Payload, frozen=True):
-    """A pod that runs is to have more or less of its devices; the scheduler answers.
+    """A resize of a running pod's devices is requested; the scheduler answers it.
 
-    `memory_mib` is of each device of the container, and `cores` percent of each; what is not set
-    stays as it is. `container` may be left out of a pod of which one container alone has devices.
-    """
+    `memory_mib` and `cores` (percent) are for each device of the container; None leaves an amount
+    unchanged. `container` may be left out if only one container of the pod has devices."""
 
     pod: Name
     by: Name
@@ -126,10 +124,10 @@ class ResizeAsked(Payload, frozen=True):
 
 
 class NodeWeights(Payload, frozen=True):
-    """How much each resource counts in a node's load (Volcano's `binpack.cpu` and its sisters).
+    """The weights of resources in a node's load (Volcano's `binpack.cpu` and so on).
 
     `devices` is Volcano's `deviceshare.ScheduleWeight`, or the weight of `nvidia.com/gpu`. Only
-    resources that the pod asks for count."""
+    resources that the pod requests count."""
 
     cpu: Weight = 1
     memory: Weight = 1
@@ -140,8 +138,8 @@ class NodeWeights(Payload, frozen=True):
 class PolicyChanged(Payload, frozen=True):
     """From this revision on, decisions follow this policy.
 
-    `node_weights` are for `binpack` and `spread`; without them the devices alone decide, or CPU and
-    memory alike for a pod without."""
+    `node_weights` are for `binpack` and `spread`. Without them only devices count, or, for a pod
+    without devices, CPU and memory equally."""
 
     by: Name
     reason: Text = ""

@@ -1,7 +1,7 @@
-"""What was decided and why: the events that only a scheduler writes.
+"""Decisions with their explanations: the events that only a scheduler writes.
 
-A decision carries its explanation: a placement names the nodes it was preferred to, a refusal
-counts its causes. Refusals are codes with amounts; words are made from them at the edge."""
+A placement names the nodes that it was preferred to; a refusal counts its causes. Refusals are
+codes with amounts, and become text only where they are shown."""
 
 import re
 from enum import StrEnum
@@ -30,10 +30,10 @@ CODE_PATTERN = "^[A-Z][A-Za-z]{2,63}$"
 
 
 class RefusalCode(StrEnum):
-    """Why one node or device did not fit; the filters themselves say in which order.
+    """Why a node or device did not fit; the order is that of the filters.
 
-    These words are open: one more of them is no new version of the events that name them. A build
-    that does not know a word keeps it as it stands, so that all builds have the same state."""
+    The set is open: a new code is no new version of the events that contain it. A build keeps a
+    code that it does not know, so that all builds have the same state."""
 
     NODE_GONE = "NodeGone"
     NODE_NOT_READY = "NodeNotReady"
@@ -93,10 +93,10 @@ class RefusalCode(StrEnum):
 
 
 class MigInstance(Payload, frozen=True):
-    """A MIG instance: the profile's name and the memory slices that it covers.
+    """A MIG instance: its profile's name and the memory slices that it covers.
 
-    Where a person has said into which groups of instances cards of this model may be cut, `group`
-    is the one that the card follows as long as it is cut, and `position` the instance's in it."""
+    If the configuration restricts the MIG geometries of the device's model, `group` is the one in
+    use on the device, and `position` the instance's in it."""
 
     profile: Name
     start: Annotated[int, Meta(ge=0, lt=32)]
@@ -106,10 +106,10 @@ class MigInstance(Payload, frozen=True):
 
 
 class Share(Payload, frozen=True):
-    """What one container holds of one device.
+    """What one container has of one device.
 
-    `memory_mib` and `cores` are charged to the device. A MIG instance or a vNPU template says what
-    the container really gets where the device is cut in fixed pieces."""
+    `memory_mib` and `cores` are charged to the device. On a device that is divided into fixed
+    sizes, the MIG instance or vNPU template says what the container really gets."""
 
     container: Name
     device: Name
@@ -120,7 +120,7 @@ class Share(Payload, frozen=True):
 
 
 class Score(Payload, frozen=True):
-    """A node that fitted, with its total and the parts it came from; each part is 0 to 100."""
+    """A node that fits: its total score, and the parts of it, each 0 to 100."""
 
     node: Name
     total: float
@@ -129,13 +129,13 @@ class Score(Payload, frozen=True):
 
 @event("placement.{node}", "scheduler", born=2)
 class PodPlaced(Payload, frozen=True):
-    """A pod has a place. `previous` is the SHA-256 of the placement before it on that node.
+    """A pod is placed.
 
-    `previous` is over the bytes of the whole message, so whoever reads `placement.<node>` can show
-    from the data alone that nothing was lost, reordered or rewritten. `fitting` of `nodes` could
-    have taken the pod; `runners_up` are the best of the others. `borrowed` is what containers have
-    of the shares of others while those do not run, and `controls` how they are to be held: with
-    these two the event is all that the node's agent has to know of the pod."""
+    `previous` is the SHA-256 of the whole message of the previous placement on that node, so that
+    the messages on `placement.<node>` alone prove that none was lost, reordered or rewritten.
+    `fitting` of `nodes` could take the pod; `runners_up` are the best of the others. `borrowed` is
+    what containers may use of idle containers' shares, and `controls` are settings of how they are
+    limited. With these two, the node's agent needs no other event about the pod."""
 
     pod: Name
     namespace: Name
@@ -154,7 +154,7 @@ class PodPlaced(Payload, frozen=True):
 
 @event("placement.{node}", "scheduler")
 class PlacementVoided(Payload, frozen=True):
-    """A placement that came to nothing: its shares are free and the pod is pending again."""
+    """A placement failed: its shares are free and the pod is pending again."""
 
     pod: Name
     attempt: Natural
@@ -165,12 +165,12 @@ class PlacementVoided(Payload, frozen=True):
 
 @event("placement.{node}", "scheduler")
 class PodEvicted(Payload, frozen=True):
-    """A pod is to give up its place for one of higher priority; it holds it until it is gone.
+    """A pod is evicted for one of higher priority, and is placed until it is gone.
 
-    `beneficiary` is the uid of the pod for which it goes, `beneficiary_name` that one's
-    `namespace/name`, and `nominated` the node where that is to be placed, which takes no pod of its
-    priority or less until then. `budgets` are the PodDisruptionBudgets that this exceeds. The
-    binder deletes the pod, with the grace that its own spec gives it."""
+    `beneficiary` is the uid of the pod that needs the room, `beneficiary_name` its
+    `namespace/name`, and `nominated` the node where it is to be placed. Until then that node takes
+    no pod of its priority or less. `budgets` are the PodDisruptionBudgets that this exceeds. The
+    binder deletes the pod with the grace period of its own spec."""
 
     pod: Name
     namespace: Name
@@ -189,9 +189,9 @@ class PodEvicted(Payload, frozen=True):
 
 @event("placement.{node}", "scheduler")
 class PodResized(Payload, frozen=True):
-    """A pod that runs holds more or less of the same devices from now on.
+    """A running pod has more or less of the same devices from now on.
 
-    `shares` are all that it holds, in the order of its placement, and `asked` the revision of the
+    `shares` are all its shares in the order of its placement, and `asked` is the revision of the
     ResizeAsked that this answers."""
 
     pod: Name
@@ -205,7 +205,7 @@ class PodResized(Payload, frozen=True):
 
 
 class NearMiss(Payload, frozen=True):
-    """A node (and device) that nearly fitted: what the filter needed and what there was."""
+    """A node (and device) that nearly fitted: needed and available amounts."""
 
     node: Name
     code: RefusalCode
@@ -215,7 +215,7 @@ class NearMiss(Payload, frozen=True):
 
 
 class GangShortage(Payload, frozen=True):
-    """How far a gang got: pods that must start together, pods there are, and pods that fitted."""
+    """How far a gang got: pods that must start together, pods present, pods that fit."""
 
     needed: Natural
     present: Natural
@@ -223,10 +223,10 @@ class GangShortage(Payload, frozen=True):
 
 
 class QueueShortage(Payload, frozen=True):
-    """What keeps a pod out of its queue: how much it needs, and what the queue may still hold.
+    """A queue's limit that a pod exceeds: the amount that it needs and what is left.
 
-    `resource` is as the queue names it: one of its capability, or a model of its card quota. CPU is
-    in thousandths, memory in MiB. It is empty where the queue is closed."""
+    `resource` is a name of the queue's capability, or a model of its card quota. CPU is in
+    thousandths, memory in MiB. It is empty if the queue is closed."""
 
     queue: Name
     resource: Key = ""
@@ -235,8 +235,9 @@ class QueueShortage(Payload, frozen=True):
 
 
 class QuotaShortage(Payload, frozen=True):
-    """What keeps a pod out of its namespace: the quota, under which name it counts what is lacking,
-    how much the pod needs, how much pods of the namespace hold, and the most that they may."""
+    """A quota that a pod exceeds: what it needs, what its namespace uses, the limit.
+
+    `resource` is the name under which the quota counts what is lacking."""
 
     quota: Name
     resource: Key
@@ -245,6 +246,10 @@ class QuotaShortage(Payload, frozen=True):
     most: Natural
 
 
+# no-device: the pod has no device; container-unknown: the named container has none;
+# container-ambiguous: several containers have devices; mode: shares of this mode have one size;
+# memory-beyond-device: more than a device of its kind has; memory, cores: not enough free;
+# device-gone: no longer reported by its agent; limit: refused by a queue or a quota.
 ResizeCode = Literal[
     "no-device",
     "container-unknown",
@@ -256,19 +261,15 @@ ResizeCode = Literal[
     "device-gone",
     "limit",
 ]
-"""Why a pod cannot have another size: it holds no device, the container that was named does not, or
-several do; its device is shared in a mode whose shares have one size; no device of its kind has so
-much memory, or it has not got so much memory or cores free; its agent does not report it any more;
-or a queue or a quota allows no more."""
 
 
 @event("pending.{pod}", "scheduler")
 class ResizeRefused(Payload, frozen=True):
-    """A pod that runs cannot have what was asked for it, and holds what it held.
+    """A requested resize of a running pod is refused; the pod keeps its shares.
 
-    `asked` is the revision of the ResizeAsked that this answers. `containers` are those that hold
-    devices, where that is the trouble. `needed` and `available` are MiB or percent beyond what the
-    pod holds, or MiB in all where no device has so much."""
+    `asked` is the revision of the ResizeAsked that this answers. `containers` are those with
+    devices, if the container is the problem. `needed` and `available` are MiB or percent beyond the
+    pod's share, or MiB in total if no device has that much."""
 
     pod: Name
     namespace: Name
@@ -285,8 +286,9 @@ class ResizeRefused(Payload, frozen=True):
 
 
 class VolumeShortage(Payload, frozen=True):
-    """The claim for which a pod may go nowhere, and its state; `in-use`: another pod has it, and
-    only one may."""
+    """The claim that keeps a pod from every node, and its state.
+
+    `in-use`: another pod uses it, and only one may."""
 
     claim: Name
     state: VolumeClaimState | Literal["in-use"]
@@ -294,15 +296,14 @@ class VolumeShortage(Payload, frozen=True):
 
 @event("pending.{pod}", "scheduler", born=2)
 class PodRefused(Payload, frozen=True):
-    """No node fits. `reasons` counts nodes per code; written only when the set of codes changes, or
-    the quota that is too small.
+    """No node fits; `reasons` counts nodes per code.
 
-    `gang` is set for a pod whose gang could not be placed whole; the reasons are then those of the
-    first member that found no place beside the others, without what these would take: a node that
-    has room for it alone is not counted. `queue` is set where nodes have room that the pod's queue
-    may not take, which is counted under its code; on no node is it counted where nodes were not
-    looked at. `quota` is set where its namespace may not take it, in the same way. `volume` is set
-    where a claim of the pod keeps it from every node."""
+    It is written only if the set of codes changes, or the exceeded quota. `gang` is set if the
+    pod's gang could not be placed as a whole. The reasons are then those of the first member that
+    did not fit next to the others; nodes that would have room for it alone are not counted. `queue`
+    is set if nodes have room that the pod's queue may not take, counted under its code, or under no
+    node if none was tried. `quota` is the same for its namespace. `volume` is set if a volume claim
+    of the pod keeps it from every node."""
 
     pod: Name
     namespace: Name

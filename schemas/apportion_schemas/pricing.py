@@ -1,7 +1,6 @@
-"""What pods are worth, learnt from the pods that came: data that a policy decides by.
+"""Prices of pod shapes, learnt from the pods that were submitted.
 
-Prices are facts of the ledger like any other: whoever folds up to the same revision weighs nodes by
-the same numbers, however and wherever they were worked out."""
+They are events, so that all readers of a revision score nodes by the same numbers."""
 
 from typing import Annotated
 
@@ -17,12 +16,12 @@ VALUE_MAX = 1 << 40
 
 
 class PricedShape(Payload, frozen=True):
-    """One sort of pod: what it takes, how often it came, and what it is worth to the cluster.
+    """A group of identical pods: their request, how often it came, and its value.
 
-    `ask` is None for a pod without devices; its container's name says nothing. `modes` and
-    `use_types` are as in `DeviceConstraints`. `size` is what it takes of the devices that there
-    are, `value` what it is worth by the prices; both in millionths of a device. A pod without
-    devices has a size too, for its CPU."""
+    `ask` is None for pods without devices; its container name has no meaning. `modes` and
+    `use_types` are as in `DeviceConstraints`. `size` is the part of the fleet's devices that it
+    takes, and `value` its worth by the prices, both in millionths of a device. A pod without
+    devices has a size for its CPU."""
 
     ask: Ask | None
     cpu_milli: CpuMilli
@@ -36,7 +35,7 @@ class PricedShape(Payload, frozen=True):
 
 @event("policy.prices", "scheduler")
 class PricesLearnt(Payload, frozen=True):
-    """From this revision on, the policies that weigh shapes weigh these; `pods` were counted."""
+    """From this revision on, policies use these prices; `pods` were counted."""
 
     pods: Natural
     shapes: Annotated[tuple[PricedShape, ...], Meta(max_length=SHAPES_MAX)]

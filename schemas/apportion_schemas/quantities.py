@@ -1,8 +1,7 @@
-"""The bounded scalar types that events are made of.
+"""Bounded scalar types for the fields of events.
 
-An event comes from outside, so every field has a limit here, once. Amounts are whole numbers with
-their unit in the field's name; a negative or absurd amount is refused when the event is decoded,
-before it can reach a fold."""
+Events are untrusted input, so every field has a limit. Amounts are whole numbers with the unit in
+the field's name. An amount out of range is refused at decoding, before any fold sees it."""
 
 from typing import Annotated
 
@@ -37,6 +36,6 @@ Labels = dict[Key, Text]
 class Payload(
     Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
 ):
-    """What every part of an event is: immutable, strict, and silent about its defaults.
+    """Base of every part of an event: immutable, strict, defaults left out in JSON.
 
-    What never changes holds nothing that holds it: the collector of cycles need not know of it."""
+    Immutable objects cannot be part of a reference cycle, so the garbage collector skips them."""

@@ -1,7 +1,7 @@
-"""What shares were used for, as their node saw it: for reports of cost and of idle cards.
+"""Usage of shares as measured on their node, for reports of cost and idle devices.
 
-Samples come and go over plain messages (`UsageSample`), and stand in no ledger; once an hour the
-node sums them up in an event."""
+Samples (`UsageSample`) are plain messages that no ledger stores. Once an hour, the node sums them
+up in an event."""
 
 from typing import Annotated
 
@@ -11,18 +11,16 @@ from apportion_schemas.catalogue import event
 from apportion_schemas.placement import MigInstance
 from apportion_schemas.quantities import COUNT_MAX, Cores, MemoryMib, Name, Natural, Payload, Text
 
-SHARES_MAX = 512
-"""Of one event; a node with more says the rest in another one."""
+SHARES_MAX = 512  # of one event; a node with more shares writes several
 UNSHARED_MAX = 64
 
 
 class ShareUsed(Payload, frozen=True):
     """What one container used of one device.
 
-    The share was looked at for `seconds`, and the integrals are over these: MiB and percent of the
-    device's compute, times seconds. Compute is None where neither the driver nor the container's
-    region tells it. `bound` is the revision of the PodBound or PodAdopted by which the pod held the
-    device; 0 where the agent did not record it."""
+    It was sampled over `seconds`; the integrals are MiB, and percent of the device's compute, times
+    seconds. Compute is None if neither the driver nor the container's region reports it. `bound` is
+    the revision of the pod's PodBound or PodAdopted, 0 if the agent did not record it."""
 
     pod: Name
     namespace: Name
@@ -41,7 +39,7 @@ class ShareUsed(Payload, frozen=True):
 
 
 class UnsharedUsed(Payload, frozen=True):
-    """A program that used a device without a share of it; `pod` is empty outside of pods."""
+    """A program that used a device without a share; `pod` is empty outside of pods."""
 
     device: Name
     command: Text
@@ -53,7 +51,7 @@ class UnsharedUsed(Payload, frozen=True):
 
 @event("usage.{node}", "agent", born=2)
 class UsageRecorded(Payload, frozen=True):
-    """What was used on a node in the `seconds` before; `shares` with their size at the end."""
+    """Usage on a node in the last `seconds`; `shares` have their size at the end."""
 
     node: Name
     seconds: Natural
@@ -62,7 +60,7 @@ class UsageRecorded(Payload, frozen=True):
 
 
 class ShareUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one container uses of one device now: MiB, and percent of the device's compute."""
+    """Current use of a device by one container, in MiB and percent of its compute."""
 
     pod: Name
     namespace: Name
@@ -87,7 +85,7 @@ class UnsharedUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DeviceUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is used of a whole device by whomever."""
+    """Current use of a whole device, by all processes."""
 
     device: Name
     memory_used_mib: MemoryMib
@@ -95,7 +93,7 @@ class DeviceUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UsageSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One look at a node, in JSON on `apportion.usage.{node}`: a plain message, stored nowhere."""
+    """One sample of a node: a plain JSON message on `apportion.usage.{node}`."""
 
     node: Name
     time: Text

@@ -1,7 +1,7 @@
-"""What was asked for: pods, in terms that no longer depend on the dialect they were written in.
+"""Submitted pods, in terms that do not depend on the dialect of their manifest.
 
-The writer (watcher, or the command line where there is no Kubernetes) has already read resource
-names, units and defaults; `dialect` names the family it found, for whoever must answer in it."""
+The writer (the watcher, or the command line without Kubernetes) has already resolved resource
+names, units and defaults; `dialect` is the family of names, for answers that must use it."""
 
 from typing import Annotated, Literal
 
@@ -31,6 +31,7 @@ from apportion_schemas.quantities import (
 
 Names = Annotated[tuple[Name, ...], Meta(max_length=256)]
 Containers = Annotated[tuple[Name, ...], Meta(max_length=CONTAINERS_MAX)]
+# Environment variables of a container that configure how HAMi-core limits it.
 Control = Literal[
     "ACTIVE_OOM_KILLER",
     "CUDA_DISABLE_CONTROL",
@@ -38,20 +39,18 @@ Control = Literal[
     "GPU_CORE_UTILIZATION_POLICY",
     "LIBCUDA_LOG_LEVEL",
 ]
-"""Variables of a container's environment that say how HAMi-core is to hold it."""
 Controls = Annotated[
     dict[Name, dict[Control, Annotated[str, Meta(max_length=64)]]], Meta(max_length=CONTAINERS_MAX)
 ]
 
 
 class Ask(Payload, frozen=True):
-    """What one container wants: `count` different devices, and this much of each.
+    """What one container requests: `count` different devices, and this much of each.
 
-    `memory_mib` is an amount and `memory_percent` a part of the device; exactly one is set (with
-    both unset, the whole memory). `cores` is the percent of the device's compute; 100 is the device
-    alone. `cap_memory`: an amount above the device's size means the whole device
-    (volcano.sh/vgpu-memory). `profile` is a MIG profile by its name: an instance of exactly that
-    one. `family` is the device catalogue's."""
+    At most one of `memory_mib` and `memory_percent` is set; without either it is the whole memory.
+    `cores` is percent of the device's compute; 100 is a device that is not shared. `cap_memory`: an
+    amount above the device's size requests the whole device (volcano.sh/vgpu-memory). `profile` is
+    the name of the exact MIG profile. `family` is one of the device catalogue."""
 
     container: Name
     family: Name
@@ -65,14 +64,14 @@ class Ask(Payload, frozen=True):
 
     @property
     def whole(self) -> bool:
-        """Whether each device is wanted alone and entire."""
+        """True if each device is requested whole and unshared."""
         return (
             self.cores == WHOLE and self.memory_mib is None and self.memory_percent in (None, WHOLE)
         )
 
 
 class DeviceConstraints(Payload, frozen=True):
-    """Which devices will do. An empty tuple is no constraint."""
+    """Which devices are acceptable; an empty tuple is no constraint."""
 
     modes: tuple[Mode, ...] = ()
     use_types: Names = ()
@@ -84,7 +83,7 @@ class DeviceConstraints(Payload, frozen=True):
 
 
 class Toleration(Payload, frozen=True):
-    """One entry of `spec.tolerations[]` of a pod, which lets it onto nodes with such a taint."""
+    """One entry of a pod's `spec.tolerations[]`."""
 
     key: Key = ""
     operator: Literal["Exists", "Equal"] = "Equal"
@@ -95,7 +94,7 @@ class Toleration(Payload, frozen=True):
 class NodeExpression(Payload, frozen=True):
     """One match expression of a node selector term.
 
-    `of_field`: the key is no label but the field `metadata.name` (`matchFields`)."""
+    `of_field`: the key is the field `metadata.name` (`matchFields`), not a label."""
 
     key: Key
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
@@ -107,14 +106,14 @@ Term = Annotated[tuple[NodeExpression, ...], Meta(max_length=64)]
 
 
 class PreferredTerm(Payload, frozen=True):
-    """A preferred node affinity: a node that matches the term gains the weight."""
+    """A preferred node affinity: nodes that match the term gain the weight."""
 
     weight: Annotated[int, Meta(ge=1, le=100)]
     term: Term
 
 
 class HostPort(Payload, frozen=True):
-    """`ports[].hostPort` of a container: a port of its node, at `ip` or, if empty, any address."""
+    """A container's `ports[].hostPort`; an empty `ip` is any address of the node."""
 
     port: Annotated[int, Meta(ge=1, le=65535)]
     protocol: Literal["TCP", "UDP", "SCTP"] = "TCP"
@@ -122,16 +121,16 @@ class HostPort(Payload, frozen=True):
 
 
 class Disk(Payload, frozen=True):
-    """A disk that pods name themselves; on one node several have it only if all of them read it.
+    """A disk in a pod spec; pods of a node share it only if all use it read-only.
 
-    `name` has its kind before it, as in `iscsi/iqn.2026-01.org:disk`."""
+    `name` begins with its kind, as in `iscsi/iqn.2026-01.org:disk`."""
 
     name: Annotated[str, Meta(min_length=1, max_length=1024)]
     read_only: bool = False
 
 
 class NodeConstraints(Payload, frozen=True):
-    """What the pod needs of a node beside devices; the fields of a Kubernetes pod spec.
+    """What a pod requires of a node in addition to devices, as in a pod spec.
 
     `required` is a disjunction of terms, each a conjunction of expressions."""
 
@@ -155,10 +154,10 @@ class LabelExpression(Payload, frozen=True):
 
 
 class PodSelector(Payload, frozen=True):
-    """Pods whose labels meet every expression; no expression is every pod, no namespace any.
+    """Selects pods whose labels match every expression; empty fields match any.
 
-    With `by_label` (`namespaceSelector`) the pods of namespaces whose own labels meet all of it
-    count as well as those of `namespaces`, and none beside them."""
+    With `by_label` (`namespaceSelector`), pods count in namespaces whose labels match all of it,
+    and in those of `namespaces`."""
 
     expressions: Annotated[tuple[LabelExpression, ...], Meta(max_length=64)] = ()
     namespaces: Names = ()
@@ -166,27 +165,27 @@ class PodSelector(Payload, frozen=True):
 
 
 class PodTerm(Payload, frozen=True):
-    """The nodes that have the same value of the label `topology_key` as one with such a pod."""
+    """Nodes in the same `topology_key` domain as a node with a selected pod."""
 
     pods: PodSelector
     topology_key: Key
 
 
 class PreferredPodTerm(Payload, frozen=True):
-    """Such nodes gain the weight for every such pod there; a negative one is anti-affinity."""
+    """A weight per selected pod for the nodes of a term; negative for anti-affinity."""
 
     weight: Annotated[int, Meta(ge=-100, le=100)]
     term: PodTerm
 
 
 class SpreadConstraint(Payload, frozen=True):
-    """`spec.topologySpreadConstraints[]`: where such pods are few.
+    """`spec.topologySpreadConstraints[]`: prefer domains with few such pods.
 
-    `required` is `DoNotSchedule`: with the pod, no value of the label `topology_key` may have more
-    than `max_skew` such pods above the value that has fewest. Where there are fewer than
-    `min_domains` values, the fewest count as none. Nodes count whatever the pod's own selector and
-    affinity say of them if `any_node` (`nodeAffinityPolicy: Ignore`), and only without taints that
-    it does not tolerate if `untainted` (`nodeTaintsPolicy: Honor`)."""
+    A domain is a value of the label `topology_key`. `required` is `DoNotSchedule`: with the pod, no
+    domain may have more than `max_skew` selected pods above the lowest count, which is 0 if there
+    are fewer than `min_domains` domains. Nodes count even against the pod's own selector and
+    affinity if `any_node` (`nodeAffinityPolicy: Ignore`), and only without taints that the pod does
+    not tolerate if `untainted` (`nodeTaintsPolicy: Honor`)."""
 
     pods: PodSelector
     topology_key: Key
@@ -209,12 +208,11 @@ class PodConstraints(Payload, frozen=True):
     spread: Annotated[tuple[SpreadConstraint, ...], Meta(max_length=64)] = ()
 
 
-NO_WISHES = PodConstraints()
-"""Of most pods, which share it: whoever asks often need not look into it."""
+NO_WISHES = PodConstraints()  # shared by most pods, so that a check of identity is enough
 
 
 class DeviceWeights(Payload, frozen=True):
-    """`hami.io/device-scoring-weights`: how much each part of a device's load counts."""
+    """`hami.io/device-scoring-weights`: the weights of the parts of a device's load."""
 
     slots: Weight
     cores: Weight
@@ -222,11 +220,11 @@ class DeviceWeights(Payload, frozen=True):
 
 
 class Shape(Payload, frozen=True, weakref=True, gc=True):  # weak references need the collector
-    """All that decides where a pod may go. Pods of one shape are one class to the scheduler.
+    """All that decides where a pod may be placed; pods of one shape are one class.
 
-    `node_policy` and `device_policy` are the pod's own, empty where the cluster's holds. The latter
-    may be a chain with commas: `binpack`, `spread` and `numa` in the order in which devices are
-    compared, `mutex` (only idle devices) and `topology-aware` (only the best linked ones)."""
+    `node_policy` and `device_policy` are the pod's own, empty for the cluster's. The latter may be
+    a chain with commas: `binpack`, `spread` and `numa` in the order in which devices are compared,
+    `mutex` (only idle devices) and `topology-aware` (only the best linked devices)."""
 
     asks: Annotated[tuple[Ask, ...], Meta(max_length=CONTAINERS_MAX)] = ()
     devices: DeviceConstraints = DeviceConstraints()
@@ -239,22 +237,21 @@ class Shape(Payload, frozen=True, weakref=True, gc=True):  # weak references nee
 
 @event("workload.{uid}", "watcher", born=3)
 class PodSubmitted(Payload, frozen=True):
-    """A pod wants a place. `uid` is `metadata.uid`; `group` is `namespace/name` of its gang.
+    """A pod is submitted and waits to be placed.
 
-    `high_priority` names the containers whose tasks go first on a shared device (HAMi's
-    `nvidia.com/priority: 0`); it binds the node's agent and no decision. `init_containers` and
-    `containers` name those of the spec, in its order, for device plugins that count them; a pod
-    that asks for no device leaves them out. `chooser` is the kube-scheduler that chooses the pod's
-    node and asks our extender; the pod is then placed when that is asked for, where it says.
-    `queue` is what the pod itself says; a gang's queue goes before it, and without both it is
-    `default`. `borrowing` are asks that take nothing: the first container that holds as much, and
-    does not run beside them, lends them its devices. A container that holds more than it asks for,
-    because it lends, has its own ask there as well. While the pod has `gates`
-    (`spec.schedulingGates`) no place is looked for. Where not `preempts` (`preemptionPolicy:
-    Never`) no pod of lower priority is evicted for it, and unless it is `evictable`
-    (`volcano.sh/preemptable: "false"`) it goes for nobody. `volume_claims` name the
-    PersistentVolumeClaims that it mounts, those of generic ephemeral volumes among them. `controls`
-    is what containers that ask for devices say of themselves in their environment."""
+    `uid` is `metadata.uid`; `group` is `namespace/name` of its gang. `high_priority` names the
+    containers whose tasks go first on a shared device (HAMi's `nvidia.com/priority: 0`); only the
+    node's agent uses it. `init_containers` and `containers` are names in the order of the spec, for
+    device plugins that count them; a pod without device requests leaves them out. `chooser` is the
+    kube-scheduler that chooses the pod's node through our extender, at whose request it is placed.
+    `queue` is the pod's own setting; its gang's queue overrides it, and the default is `default`.
+    `borrowing` are asks that take nothing: they use the devices of the first container that has as
+    much and does not run at the same time. A lender with more than its own request has its own ask
+    there as well. A pod with `gates` (`spec.schedulingGates`) is not placed. Unless it `preempts`
+    (`preemptionPolicy: Never`), no pod of lower priority is evicted for it. Unless it is
+    `evictable` (`volcano.sh/preemptable: "false"`), it is never evicted for another pod.
+    `volume_claims` are the PersistentVolumeClaims that it mounts, including those of generic
+    ephemeral volumes. `controls` are HAMi-core settings in the environment of its containers."""
 
     uid: Name
     namespace: Name
@@ -281,11 +278,11 @@ class PodSubmitted(Payload, frozen=True):
 
 @event("workload.{uid}", "watcher", born=2)
 class PodChanged(Payload, frozen=True):
-    """A live pod says otherwise of itself than when it was submitted, or changed last.
+    """A live pod changed since it was submitted or last changed.
 
-    It is the whole of what may change of a pod: its labels, its gates, which only ever go, its CPU
-    and memory, which are resized in place (`pods/resize`), and whether it is being deleted
-    (`metadata.deletionTimestamp`) while it still runs on its node."""
+    It has everything of a pod that may change: labels, gates (only ever removed), CPU and memory
+    (resized in place by `pods/resize`), and whether it is being deleted
+    (`metadata.deletionTimestamp`) but still runs."""
 
     uid: Name
     labels: Labels = {}
@@ -297,7 +294,7 @@ class PodChanged(Payload, frozen=True):
 
 @event("workload.{uid}", "watcher")
 class PodGone(Payload, frozen=True):
-    """A pod finished, failed, was deleted or evicted: what it held is free."""
+    """A pod finished, failed, was deleted or evicted: its resources are free."""
 
     uid: Name
     reason: Text = ""
@@ -305,9 +302,9 @@ class PodGone(Payload, frozen=True):
 
 @event("workload.{uid}", "watcher")
 class PodRejected(Payload, frozen=True):
-    """A pod that cannot be read as it is: no place is looked for until that is mended.
+    """A pod's manifest is invalid: it is not placed until that is fixed.
 
-    `field` is the path in the pod's manifest, `value` what stands there, `fix` what to do."""
+    `field` is the path in the manifest, `value` the value there, and `fix` what to do."""
 
     uid: Name
     namespace: Name

@@ -1,4 +1,4 @@
 """Apportion shares accelerators among Kubernetes pods.
 
-The ledger is the cluster: every fact about devices, pods and placements is an event on one NATS
-JetStream stream, and every service is a fold over it plus one kind of effect."""
+Every fact about devices, pods and placements is an event on one NATS JetStream stream, the
+ledger. Every service folds that stream into a state and adds one kind of effect."""

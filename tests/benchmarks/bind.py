@@ -1,15 +1,16 @@
-"""How fast pods are bound in Kubernetes, against the API server's own limit in the same run.
+"""Measure how fast pods are bound in Kubernetes, against the API server's own limit.
 
     python -m tests.benchmarks.bind --json
 
-A real etcd and kube-apiserver, a real ledger and all services on this machine; nodes with eight
-simulated GPUs each. A third of `--pods` pods are there when the watcher starts; once they are bound
-it is ended, the other services are stopped short, and a bare client with the binder's account binds
-as many pods with the same annotations; and so three times, because a machine is not as fast in one
-minute as in the next. `bound_per_s` is from the first PodSubmitted in the ledger to the last
-PodBound, `raw_binds_per_s` of the bare client. `writes_per_pod` is counted by the API server:
-mutating requests while pods were bound, Events apart. `p99_ms` is from the creation of a pod to its
-PodBound, at `--steady` pods per second."""
+Runs a real etcd, kube-apiserver and ledger with all services on this machine; nodes have eight
+simulated GPUs each. A third of `--pods` pods exist when the watcher starts. Once they are bound the
+watcher is ended, the other services are suspended, and a bare client with the binder's account
+binds as many pods with the same annotations. This is done three times, because a machine's speed
+varies from minute to minute.
+`bound_per_s` is from the first PodSubmitted in the ledger to the last PodBound, `raw_binds_per_s`
+is the bare client's rate. `writes_per_pod` is counted by the API server: mutating requests while
+pods were bound, except Events. `p99_ms` is from the creation of a pod to its PodBound, at
+`--steady` pods per second."""
 
 import argparse
 import asyncio
@@ -52,7 +53,7 @@ MUTATING = {"POST", "PUT", "PATCH", "DELETE"}
 
 
 async def many(works: list[Callable[[], Awaitable[Any]]]) -> None:
-    """All of them, so many at a time."""
+    """Run them all, a limited number at a time."""
     waiting = iter(works)
 
     async def worker() -> None:
@@ -63,19 +64,19 @@ async def many(works: list[Callable[[], Awaitable[Any]]]) -> None:
 
 
 async def post(api: KubeApi, path: str, document: dict[str, Any]) -> None:
-    """One POST that must succeed."""
+    """Send one POST that must succeed."""
     answer = await api.request("POST", path, body=msgspec.json.encode(document))
     assert answer.ok, answer.refusal()
 
 
 async def create_pods(api: KubeApi, prefix: str, count: int) -> None:
-    """Pods of eight shapes that all fit."""
+    """Create pods of eight shapes that all fit."""
     pods = [kube_pod(f"{prefix}-{n}", share(1000 + 500 * (n % 8), 2 + n % 8)) for n in range(count)]
     await many([partial(post, api, PODS, pod) for pod in pods])
 
 
 async def raw_s(api: KubeApi, nodes: int, count: int, annotations: dict[str, str]) -> float:
-    """How long a client that does nothing else takes for so many bindings."""
+    """Return the seconds that a client which does nothing else takes for `count` bindings."""
 
     def binding(number: int) -> Callable[[], Awaitable[None]]:
         name = f"raw-{number}"
@@ -93,22 +94,22 @@ async def raw_s(api: KubeApi, nodes: int, count: int, annotations: dict[str, str
 
 
 async def remove_pods(api: KubeApi, prefix: str, count: int) -> None:
-    """Remove them at once, as the kubelet does with pods that have ended."""
+    """Delete the pods at once, as the kubelet does with ended pods."""
     now = msgspec.json.encode({"gracePeriodSeconds": 0})
     paths = [f"{PODS}/{prefix}-{n}" for n in range(count)]
     await many([partial(api.request, "DELETE", path, body=now) for path in paths])
 
 
 async def mutations(api: KubeApi) -> int:
-    """Mutating requests that the API server has answered, Events and leases apart."""
+    """Return how many mutating requests the API server has answered, except Events and leases."""
     kinds = (await writes(api)).items()
     return sum(count for kind, count in kinds if kind.split()[0] not in {"events", "leases"})
 
 
 async def writes(api: KubeApi) -> Counter[str]:
-    """Mutating requests that the API server has answered, by what they are about.
+    """Return how many mutating requests the API server has answered, by resource.
 
-    Behind that stands the status of those that it refused."""
+    Refused ones have their status after the resource."""
     found = Counter[str]()
     for labels, count in _COUNT.findall((await api.get("/metrics")).decode()):
         about = dict(_LABEL.findall(labels))
@@ -128,23 +129,23 @@ class _Info(msgspec.Struct, frozen=True):
 
 
 class Log:
-    """What stands in the ledger, read when nothing is measured any more.
+    """The ledger's records, read after the measurement.
 
-    Meanwhile the server is asked how many bindings it has: a reader beside the services would take
-    a twentieth of what they take, and no cluster has it."""
+    During it, the server is asked for the number of bindings: a reader on this machine would take a
+    twentieth of the services' CPU, and no real cluster has one."""
 
     def __init__(self, ledger: JetStreamLedger) -> None:
         self._ledger = ledger
         self._records: list[Record] = []
 
     async def bound(self) -> int:
-        """How many bindings there are now."""
+        """Return the current number of bindings."""
         query = {"subjects_filter": "apportion.v1.binding.>"}
         info = await call_api(self._ledger.wire, f"STREAM.INFO.{STREAM}", query)
         return sum((msgspec.json.decode(info, type=_Info).state.subjects or {}).values())
 
     async def until_bound(self, count: int) -> None:
-        """Wait for so many bindings."""
+        """Wait until there are `count` bindings."""
 
         async def there() -> bool:
             return await self.bound() >= count
@@ -152,28 +153,29 @@ class Log:
         await until(there, f"{count} bindings", timeout_s=WAIT_S, interval_s=0.5)
 
     async def read(self) -> None:
-        """Read all that stands there."""
+        """Read the whole ledger."""
         self._records.clear()
         reading = await self._ledger.follow(self._records.append)
         await reading.caught_up()
         await reading.stop()
 
     def binding_s(self, pods: int, turn: int) -> float:
-        """How long the first `pods` pods took, `turn` by `turn`: first submitted to last bound."""
+        """Return the seconds for the first `pods` pods, in turns of `turn`: first submitted to
+        last bound."""
         submitted = [moment_s for moment_s, _ in self.of(PodSubmitted)]
         bound = [moment_s for moment_s, _ in self.of(PodBound)]
         turns = range(0, pods, turn)
         return sum(bound[first + turn - 1] - submitted[first] for first in turns)
 
     def of(self, kind: type[P]) -> list[tuple[float, P]]:
-        """The payloads of one type, in order, each with its time in seconds."""
+        """Return the payloads of one type, in order, each with its time in seconds."""
         events = (decode(record.payload, subject=record.subject) for record in self._records)
         return [(seconds(e.time), e.data) for e in events if isinstance(e.data, kind)]
 
 
 @contextmanager
 def stopped_short(services: list[ServiceProcess]) -> Iterator[None]:
-    """For so long they do nothing."""
+    """Suspend these services within the context."""
     for service in services:
         service.stop_short()
     try:
@@ -184,14 +186,14 @@ def stopped_short(services: list[ServiceProcess]) -> Iterator[None]:
 
 
 async def after(wait_s: float) -> None:
-    """The next arrival of a steady stream is due then."""
+    """Wait until the next arrival of a steady stream is due."""
     due: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_later(max(wait_s, 0.0), due.set_result, None)
     await due
 
 
 async def services_turn(world: KubeWorld, api: KubeApi, log: Log, turn: int, count: int) -> int:
-    """So many pods are bound; how many writes that took."""
+    """Bind `count` pods. Returns the number of writes."""
     await create_pods(api, f"pod-{turn}", count)
     watcher = world.service("watcher")
     before = await mutations(api)
@@ -201,7 +203,7 @@ async def services_turn(world: KubeWorld, api: KubeApi, log: Log, turn: int, cou
 
 
 async def steady_p99_ms(log: Log, api: KubeApi, count: int, per_s: float) -> float:
-    """From a pod's creation to PodBound, at a steady rate."""
+    """Return the latency from a pod's creation to PodBound at a steady rate."""
     created_s: dict[str, float] = {}
     before = await log.bound()
     began_s = time.time()
@@ -222,12 +224,12 @@ async def steady_p99_ms(log: Log, api: KubeApi, count: int, per_s: float) -> flo
 
 
 def seconds(moment: str) -> float:
-    """An event's time, in seconds since the epoch."""
+    """Return an event's time, in seconds since the epoch."""
     return datetime.fromisoformat(moment).timestamp()
 
 
 async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """One run."""
+    """Run the benchmark once."""
     plane = ControlPlane(binaries(), folder / "plane")
     plane.start()
     try:
@@ -276,7 +278,7 @@ async def _measure(
 
 
 def in_a_folder(given: argparse.Namespace) -> dict[str, Any]:
-    """One run, of which nothing is left."""
+    """Run the benchmark once, and remove everything."""
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(measure(given, Path(folder)))
 

@@ -1,19 +1,16 @@
-"""A whole cluster's pods through Apportion, and then the same pods through kube-scheduler.
+"""Schedule a whole cluster's pods with Apportion, and then the same pods with kube-scheduler.
 
     python -m tests.benchmarks.cluster --json
 
-A real etcd and kube-apiserver with `--nodes` nodes, which are objects without a kubelet, and
-`--pods` pods of eight shapes that ask for CPU and memory alone. All of them are there when the
-schedulers are started: first watcher, scheduler and binder on an empty ledger of a real
-nats-server, then, on a fresh control plane, kube-scheduler, whose own limit of 50 requests a second
-is lifted.
-
-`first_bound_s` and `all_bound_s` are from the start of those processes, `bound_per_s` is from the
-first binding to the last, as the API server counts them, which is asked once a second. `writes` are
-the requests meanwhile that changed something. `cpu_s` is what a process took from that
-start until all were bound. `peak_mib` is the most memory (RSS) that it ever held, which with the
-API server and etcd is also of the making of the nodes and pods. At the end every pod is looked at:
-it is bound, and no node holds more than it has."""
+Runs a real etcd and kube-apiserver with `--nodes` nodes, which are objects without a kubelet, and
+`--pods` pods of eight shapes that request only CPU and memory. All of them exist when the
+schedulers start: first watcher, scheduler and binder on an empty ledger of a real nats-server;
+then, on a fresh control plane, kube-scheduler without its default limit of 50 requests per second.
+`first_bound_s` and `all_bound_s` are from the start of those processes. `bound_per_s` is from the
+first binding to the last, as the API server counts them, polled once a second. `writes` are the
+mutating requests in that time. `cpu_s` is a process's CPU time from that start until all were
+bound. `peak_mib` is its peak memory (RSS), which for the API server and etcd includes the creation
+of nodes and pods. At the end every pod is checked: it is bound, and no node is overcommitted."""
 
 import argparse
 import asyncio
@@ -43,13 +40,13 @@ from tests.support.processes import ServiceProcess
 
 FIRST_INTERVAL_S = 0.25
 INTERVAL_S = 1.0
-"""Each look takes the API server 0.05 s."""
+"""Each poll takes the API server 0.05 s."""
 STALL_S = 300.0
-"""So long without another binding, and the run has failed."""
+"""Without a binding for this long, the run has failed."""
 BINDINGS = "pods/binding"
 PAGE = 5000
 REQUESTS_PER_S = 1000
-"""More than it comes to send."""
+"""More than it can send."""
 CPUS, MEMORY_GIB, PLACES = 64, 256, 110
 SHAPES = [(1 + number % 4, 1 + number) for number in range(8)]
 """CPUs and GiB of memory of a pod."""
@@ -60,13 +57,13 @@ Contender = Callable[[ControlPlane, Path], AbstractAsyncContextManager[Start]]
 
 
 def say(text: str) -> None:
-    """What goes on, for somebody who waits."""
+    """Print progress."""
     print(text, file=sys.stderr, flush=True)
 
 
 @asynccontextmanager
 async def apportion(plane: ControlPlane, folder: Path) -> AsyncIterator[Start]:
-    """An empty ledger, and how the three services are started upon it."""
+    """Yield a function that starts the three services on an empty ledger."""
     kube = {
         verb: ("--kubeconfig", str(plane.kubeconfig_of(verb))) for verb in ("watcher", "binder")
     }
@@ -85,7 +82,7 @@ async def apportion(plane: ControlPlane, folder: Path) -> AsyncIterator[Start]:
 
 @asynccontextmanager
 async def kube_scheduler(plane: ControlPlane, folder: Path) -> AsyncIterator[Start]:
-    """How kube-scheduler is started."""
+    """Yield a function that starts kube-scheduler."""
     async with AsyncExitStack() as stack:
 
         async def start() -> Pids:
@@ -99,11 +96,11 @@ CONTENDERS: dict[str, tuple[str, Contender]] = {
     "apportion": ("apportion", apportion),
     "kube_scheduler": ("default-scheduler", kube_scheduler),
 }
-"""By what a figure is called: the name that pods give, and who answers to it."""
+"""By prefix of the figures: the schedulerName of the pods, and the contender."""
 
 
 async def furnish(api: KubeApi, nodes: int, pods: int, scheduler: str) -> None:
-    """Make the nodes, then the pods."""
+    """Create the nodes, then the pods."""
     room = {"cpu": str(CPUS), "memory": f"{MEMORY_GIB}Gi", "pods": str(PLACES)}
     began_s = time.perf_counter()
     await many(
@@ -133,7 +130,7 @@ class Progress:
         self.at_first = 0
 
     async def watch(self, api: KubeApi, pods: int) -> None:
-        """Wait until so many are bound; AssertionError once nothing more is."""
+        """Wait until all pods are bound. Raises AssertionError if it stalls."""
         seen, interval_s = 0, FIRST_INTERVAL_S
 
         async def more() -> int:
@@ -153,20 +150,20 @@ class Progress:
 
 
 def cpu_s(pid: int) -> float:
-    """The processor's seconds that a process has used."""
+    """Return the CPU time of a process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_mib(pid: int) -> int:
-    """The most memory that a process has held."""
+    """Return the peak memory of a process."""
     text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     (peak_kib,) = re.findall(r"^VmHWM:\s+(\d+) kB$", text, re.MULTILINE)
     return round(int(peak_kib) / 1024)
 
 
 async def examined(api: KubeApi, pods: int) -> None:
-    """Every pod is bound and no node holds too much, or the run is worth nothing."""
+    """Check that every pod is bound and no node is overcommitted."""
     places, cpus, gib = Counter[str](), Counter[str](), Counter[str]()
     query = {"limit": str(PAGE)}
     while True:
@@ -189,7 +186,7 @@ async def examined(api: KubeApi, pods: int) -> None:
 async def run(
     name: str, options: argparse.Namespace, plane: ControlPlane, folder: Path
 ) -> dict[str, Any]:
-    """The figures of one of them."""
+    """Return the figures of one contender."""
     scheduler, contender = CONTENDERS[name]
     async with open_kube(plane.kubeconfig, None) as api, contender(plane, folder) as start:
         await furnish(api, options.nodes, options.pods, scheduler)
@@ -216,7 +213,7 @@ async def run(
 
 
 def both(options: argparse.Namespace) -> dict[str, Any]:
-    """One run of each, on a control plane of its own, of which nothing is left."""
+    """Run each contender once on its own control plane, and remove everything."""
     figures: dict[str, Any] = {"nodes": options.nodes, "pods": options.pods}
     for name in CONTENDERS:
         with tempfile.TemporaryDirectory() as temporary:
@@ -224,7 +221,7 @@ def both(options: argparse.Namespace) -> dict[str, Any]:
             say(f"{name}: a control plane")
             plane = ControlPlane(binaries(), folder / "plane")
             try:
-                plane.start()  # outside of a loop, where Ctrl-C would wait for its end
+                plane.start()  # outside a loop, where Ctrl-C would wait for its end
                 figures[name] = asyncio.run(run(name, options, plane, folder))
             finally:
                 plane.stop()

@@ -1,16 +1,15 @@
-"""How smoothly a browser draws every card of a large fleet while things happen in it.
+"""Measure how smoothly a browser draws every GPU of a large fleet while it changes.
 
     python -m tests.benchmarks.console --json
 
-A real ledger with `--nodes` nodes of eight cards and `--pods` pods that hold shares of them, a real
-gateway, and Chromium without a screen and without a GPU (software drawing, which a desktop beats).
-Meanwhile cards fail and recover, `--events` each second, and the page takes the changed rows. For
-`--seconds` the picture is dragged to and fro, so that each frame draws every card anew.
-
-`first_s` is from the address to the first picture; `fleet_mib` is what it asked for that as JSON,
-and `fleet_wire_mib` as gzip makes it. Frames are told as the browser shows them: milliseconds from
-one to the next, median and 95th percentile, and what a second has at that median. Wanted are 30
-frames a second."""
+Runs a real ledger with `--nodes` nodes of eight GPUs and `--pods` pods with shares of them, a real
+gateway, and headless Chromium with software drawing, which a desktop beats. In the meantime GPUs
+fail and recover, `--events` each second, and the page applies the changed rows. For `--seconds` the
+picture is dragged to and fro, so that each frame redraws every GPU.
+`first_s` is from the address to the first picture; `fleet_mib` is the size of that data as JSON,
+and `fleet_wire_mib` its size with gzip. Frame times are in milliseconds from one frame to the next,
+as the browser shows them: median and 95th percentile, and frames per second at that median. The
+target is 30 frames per second."""
 
 from __future__ import annotations
 
@@ -68,7 +67,7 @@ async seconds => {
 
 
 def devices(node: int) -> Iterator[Device]:
-    """The cards of a node; nodes of one model stand in a row, as pools do."""
+    """Yield the GPUs of a node; nodes of one model are adjacent, as in pools."""
     model, memory_mib = MODELS[node % len(MODELS)]
     for index in range(CARDS):
         yield Device(
@@ -78,7 +77,7 @@ def devices(node: int) -> Iterator[Device]:
 
 
 def adopted(number: int, nodes: int) -> PodAdopted:
-    """A pod that holds half of two cards of a node, so that cards are whole, half and empty."""
+    """Return a pod with half of two GPUs of a node, so that GPUs are full, half full and empty."""
     node = number % nodes
     first = number // nodes * 2 % CARDS
     memory_mib = MODELS[node % len(MODELS)][1] // 2
@@ -100,7 +99,7 @@ def adopted(number: int, nodes: int) -> PodAdopted:
 
 @contextlib.asynccontextmanager
 async def cluster(folder: Path, nodes: int, pods: int) -> AsyncIterator[tuple[Facts, str]]:
-    """The ledger, and the URL of a gateway that is ready."""
+    """Yield the ledger and the URL of a ready gateway."""
     async with running_bus(folder / "nats") as bus:
         facts = Facts(bus)
         await facts.open()
@@ -126,7 +125,7 @@ def _batches(payloads: Iterable[Payload]) -> Iterator[tuple[Payload, ...]]:
 
 
 async def happen(facts: Facts, nodes: int, each_s: float, stopped: asyncio.Event) -> None:
-    """Cards fail and recover, one at a time, until it is stopped."""
+    """Let GPUs fail and recover, one at a time, until stopped."""
     for number in itertools.count():
         node = number * 37 % nodes
         device = f"GPU-{node:08}-{number % CARDS}"
@@ -142,7 +141,7 @@ async def happen(facts: Facts, nodes: int, each_s: float, stopped: asyncio.Event
 
 
 async def frames(page: Page, seconds: float) -> list[float]:
-    """Milliseconds between the frames in which the whole picture is dragged."""
+    """Return the milliseconds between frames while the whole picture is dragged."""
     box = await page.locator("#cards").bounding_box()
     assert box is not None
     await page.mouse.move(box["x"] + 400, box["y"] + 200)
@@ -198,7 +197,7 @@ async def _measure(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure as the command line says, and print the figures."""
+    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--pods", type=int, default=24_000)

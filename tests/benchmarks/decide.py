@@ -1,13 +1,13 @@
-"""How fast the engine decides, and whether that depends on the size of the cluster.
+"""Measure how fast the engine decides, and how that depends on the size of the cluster.
 
     python -m tests.benchmarks.decide --nodes 10000 --policy binpack --json
 
 A fleet of mixed nodes (8 devices each, every mode of sharing) is filled to 70 % with pods of at
-least 34 shapes; then, one for one, a pod leaves and a pod arrives and is decided, explanations on.
-The rate is of decisions with the departure and the fold of all events included; what arrives was
-decoded before, as a reader does it. `flatness` is that rate over the rate at a tenth of the nodes,
-in the same run by turns, each fleet in a process of its own. `make compile` first: interpreted, an
-engine decides several times slower."""
+least 34 shapes. Then, one for one, a pod ends and another arrives and is decided, with
+explanations. The rate includes the departures and the fold of all events; arriving events are
+decoded before, as by a reader. `flatness` is that rate divided by the rate at a tenth of the nodes.
+Both are measured alternately in the same run, each fleet in its own process. Run `make compile`
+first: an interpreted engine is several times slower."""
 
 import gc
 import multiprocessing
@@ -60,7 +60,7 @@ TIME = "2026-01-01T00:00:00.000000Z"
 
 
 def shapes() -> list[Shape]:
-    """Thirty-six shapes over every mode of sharing, most of them small."""
+    """Return thirty-six shapes over every mode of sharing, most of them small."""
     found = []
     node = NodeConstraints(cpu_milli=2000, memory_mib=8192)
     for memory_mib in (1000, 2000, 3000, 4096, 6000, 8000, 10000, 16000):
@@ -91,12 +91,12 @@ def shapes() -> list[Shape]:
 
 
 class FleetTooSmall(Exception):
-    """More pods left than found a place: such a fleet has too few nodes of some kind."""
+    """More pods ended than were placed: the fleet has too few nodes of some kind."""
 
 
 @dataclass
 class Bench:
-    """One fleet, and the ledger of it that is played into a state."""
+    """One fleet, and its ledger, which is folded into a state."""
 
     nodes: int
     policy: Policy
@@ -128,7 +128,7 @@ class Bench:
         self.live: list[str] = []
 
     def apply(self, data: Payload, engine: Engine | None = None) -> None:
-        """The event comes back from the ledger."""
+        """Fold an event as if it came back from the ledger."""
         self.revision += 1
         event = Event(id="b", source="bench", time=TIME, data=data)
         change = fold.apply(self.state, self.revision, event)
@@ -139,7 +139,7 @@ class Bench:
             self.histogram.observe(change)
 
     def submissions(self, count: int) -> list[PodSubmitted]:
-        """So many more pods of random shapes."""
+        """Return `count` more pods of random shapes."""
         found = []
         for shape in self.random.choices(self.shapes, k=count):
             self.pods += 1
@@ -150,7 +150,7 @@ class Bench:
         return found
 
     def arrive(self, submitted: PodSubmitted) -> bool:
-        """The pod is submitted and decided; whether it was placed."""
+        """Submit and decide a pod. Returns True if it was placed."""
         self.apply(submitted, self.engine)
         placed = False
         for event in decided(self.engine).events:
@@ -163,9 +163,7 @@ class Bench:
         return placed
 
     def depart(self, at: int) -> None:
-        """The pod that stands there ends.
-
-        Raises FleetTooSmall: none is left."""
+        """End the pod at that index. Raises FleetTooSmall if none is left."""
         if not self.live:
             raise FleetTooSmall(
                 f"too small a fleet: on {self.nodes} nodes most pods are refused, and none is left"
@@ -175,7 +173,7 @@ class Bench:
         self.apply(PodGone(uid=self.live.pop()), self.engine)
 
     def fill(self, part: float) -> None:
-        """Place pods until this part of the device memory is taken."""
+        """Place pods until this share of the device memory is in use."""
         devices = [device for node in self.state.nodes.values() for device in node.devices]
         total = sum(device.device.memory_mib for device in devices)
         step = max(self.nodes // 4, 50)
@@ -184,12 +182,12 @@ class Bench:
                 raise RuntimeError("the fleet cannot be filled that far")
 
     def learn(self) -> None:
-        """Prices, as the scheduler learns them beside its decisions; until now there were none."""
+        """Learn prices, as the scheduler does between its decisions; before this there are none."""
         types = node_types(self.state)
         self.apply(learn(self.histogram.shapes(), types, pods=self.histogram.pods), self.engine)
 
     def measure(self, decisions: int) -> tuple[float, list[float]]:
-        """Decisions per second, and the latency of each in microseconds."""
+        """Return decisions per second, and the latency of each in microseconds."""
         latencies = []
         arriving = self.submissions(decisions)
         leaving = [self.random.random() for _ in range(decisions)]
@@ -211,7 +209,7 @@ class Measured(NamedTuple):
 
 
 class Fleet:
-    """A fleet that decides in a process of its own, as every scheduler does."""
+    """A fleet that decides in its own process, as every scheduler does."""
 
     _bench: ClassVar[Bench]
 
@@ -220,7 +218,7 @@ class Fleet:
         self._ready = self._alone.submit(self._prepare, nodes, policy)
 
     def measure(self, decisions: int) -> Measured:
-        """So many decisions, after those before."""
+        """Make `decisions` more decisions."""
         self._ready.result()
         return self._alone.submit(self._measure, decisions).result()
 
@@ -243,7 +241,7 @@ class Fleet:
 
 
 def run(nodes: int, policy: Policy, decisions: int) -> dict[str, float]:
-    """The figures; both sizes by turns, so that a machine that grows slower is so for both."""
+    """Return the figures; both sizes alternate, so that a slowing machine affects both."""
     small, large = Fleet(max(nodes // 10, 1), policy), Fleet(nodes, policy)
     turns = [
         (small.measure(decisions // TURNS), large.measure(decisions // TURNS)) for _ in range(TURNS)

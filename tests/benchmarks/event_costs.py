@@ -1,13 +1,12 @@
 """What single events cost a scheduler that knows hundreds of shapes, at the worst of each type.
 
-`waiting` measures it beside its other figures. Half of the shapes have pods that run; the others
-wait: for larger devices than there are, for labels, for devices by name, for the company of others,
-in gangs, within a quota. An event costs what folding and observing it takes, and then the longest
-single decision that follows, with no pod, one pod and many pods of different shapes to decide for.
-Decisions are asked for as the scheduler does it, until there is nothing left to say.
-
-Times are of the CPU, in milliseconds, and the median of a few events of a type: a busy machine
-takes longer and decides nothing else."""
+`waiting` measures it with its other figures. Half of the shapes have running pods. The others are
+pending: for larger devices than exist, for labels, for named devices, for affinity, in gangs, or
+within a quota. The cost of an event is the time to fold and observe it, plus the longest single
+decision that follows, with no pod, one pod, and many pods of different shapes to decide. Decisions
+are requested as the scheduler does, until there are none left.
+Times are CPU milliseconds, the median of a few events of a type, so that a busy machine does not
+matter."""
 
 import gc
 import multiprocessing
@@ -57,7 +56,7 @@ from apportion_schemas import (
 from apportion_schemas.quantities import Payload
 from tests.benchmarks.decide import Bench
 
-FULL: Final = 0.7  # of the device memory is taken
+FULL: Final = 0.7  # share of the device memory in use
 REPEATS: Final = 5
 BATCH: Final = 32
 HUGE_MIB: Final = 200_000  # more than any device of the fleet has
@@ -78,14 +77,14 @@ GEOMETRIES: Final = [{"models": ["A100-SXM4-40GB"], "allowedGeometries": [_GROUP
 
 
 class EventType(NamedTuple):
-    """One type of event, and how the `n`-th of it looks."""
+    """One type of event, and a function that returns the `n`-th of it."""
 
     name: str
     event: Callable[[int], Payload]
 
 
 def event_costs(nodes: int, policy: Policy) -> dict[str, float]:
-    """The cost of each type of event in a process of its own, in milliseconds; dearest first."""
+    """Measure each type of event in another process. Returns milliseconds, highest first."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
         return alone.submit(_measured, nodes, policy).result()
 
@@ -101,7 +100,7 @@ def _measured(nodes: int, policy: Policy) -> dict[str, float]:
 
 
 class EventCosts:
-    """The costs on one fleet, on which nothing else is measured afterwards."""
+    """The costs on one fleet, which is not used for any other measurement."""
 
     def __init__(self, bench: Bench, part: float) -> None:
         self._bench = bench
@@ -114,7 +113,7 @@ class EventCosts:
         self._drain()
 
     def measure(self) -> dict[str, float]:
-        """The cost of each type, in milliseconds."""
+        """Return the cost of each type, in milliseconds."""
         found = {}
         for kind in self._types():
             found[kind.name] = round(median(self._cost(kind, n) for n in range(REPEATS)), 1)
@@ -135,7 +134,7 @@ class EventCosts:
         return max(longest) * 1e3
 
     def _drain(self) -> float:
-        """Decide until there is nothing left to say; seconds of the longest decision."""
+        """Decide until there is nothing left. Returns the seconds of the longest decision."""
         longest = 0.0
         while True:
             begun = time.process_time()
@@ -153,7 +152,7 @@ class EventCosts:
         return uid
 
     def _wait(self) -> None:
-        """Pods of many shapes that find no place."""
+        """Submit pods of many shapes that fit nowhere."""
         engine, pods = self._bench.engine, dict(WAITING)
         quota = QuotaObserved(namespace="poor", quota="q", hard={"limits.nvidia.com/gpumem": 1})
         self._bench.apply(quota, engine)
@@ -178,7 +177,7 @@ class EventCosts:
             self._submit(share(5000 + number), namespace="poor")
 
     def _types(self) -> Iterator[EventType]:
-        """Events of a type follow on those before them: what is cordoned is uncordoned next."""
+        """Events of one type build on each other: a cordoned node is uncordoned next."""
         names = sorted(self._bench.state.nodes)
         yield from self._of_all()
         yield from self._of_nodes(names)
@@ -193,14 +192,14 @@ class EventCosts:
         yield EventType("NodeGone", lambda n: NodeGone(node=names[-1 - n]))
 
     def _of_new_shape(self, number: int) -> Payload:
-        """A pod of a shape that nobody has seen, and that wants a label."""
+        """A pod of a new shape that needs a label."""
         node = structs.replace(NEEDS, selector={"zone": "z", f"new-{number}": "true"})
         shape = structs.replace(share(3000), node=node)
         uid = f"new-{number}"
         return PodSubmitted(uid=uid, namespace="default", name=uid, dialect="hami", shape=shape)
 
     def _of_all(self) -> Iterator[EventType]:
-        """Prices, policies and configurations, which concern every class."""
+        """Prices, policies and configurations, which affect every class."""
         histogram, state = self._bench.histogram, self._bench.state
         types, policy, configured = node_types(state), state.policy, state.configuration
         first = PolicyChanged(
@@ -225,7 +224,7 @@ class EventCosts:
         )
 
     def _of_nodes(self, names: Sequence[str]) -> Iterator[EventType]:
-        """Nodes that join, change, and are closed and opened."""
+        """Nodes that join, change, close and open."""
         nodes = self._bench.state.nodes.values()
         reports = [node.reported for node in nodes if node.reported is not None]
         yield EventType("NodeReported, a new node", lambda n: report(f"node-0{n}500-new"))
@@ -247,7 +246,7 @@ class EventCosts:
         yield EventType("NodeUncordoned", lambda n: NodeUncordoned(node=names[13 * n], by="bench"))
 
     def _of_devices(self, names: Sequence[str]) -> Iterator[EventType]:
-        """Devices that are closed, opened, and fail and recover."""
+        """Devices that close, open, fail and recover."""
         nodes = self._bench.state.nodes
 
         def device(number: int) -> str:
@@ -280,19 +279,19 @@ class EventCosts:
 
 
 def share(memory_mib: int, cores: int = 0) -> Shape:
-    """A share of a device."""
+    """Return the shape of a share of a device."""
     ask = Ask(container="main", family="nvidia", memory_mib=memory_mib, cores=cores)
     return Shape(asks=(ask,), devices=SHARED, node=NEEDS)
 
 
 def beside(app: str) -> PodTerm:
-    """On a node with a pod of this app."""
+    """Return affinity to a pod of this app on the same node."""
     here = LabelExpression(key="app", operator="In", values=(app,))
     return PodTerm(topology_key="kubernetes.io/hostname", pods=PodSelector(expressions=(here,)))
 
 
 def report(node: str, *, count: int = 8, model: str = "NVIDIA A100-SXM4-80GB") -> NodeReported:
-    """A node of so many cards."""
+    """Return the report of a node with `count` GPUs."""
     devices = tuple(
         Device(
             id=f"GPU-{node}-{index}",
@@ -311,7 +310,7 @@ def report(node: str, *, count: int = 8, model: str = "NVIDIA A100-SXM4-80GB") -
 def observed(
     node: str, *, labels: dict[str, str] | None = None, taints: tuple[Taint, ...] = ()
 ) -> NodeObserved:
-    """What Kubernetes says of a node: ready and roomy."""
+    """Return what Kubernetes reports of a node: ready and roomy."""
     return NodeObserved(
         node=node,
         ready=True,

@@ -1,7 +1,7 @@
-"""The load of the scale benchmark, in a process of its own: pods in, placements seen.
+"""The load of the scale benchmark, in its own process: it submits pods and sees placements.
 
 It writes as the watcher and reads as an auditor. Times are of the monotonic clock, which all
-processes of a machine share, so the parent may compare them with what it did itself."""
+processes of a machine share, so the parent may compare them with its own."""
 
 import asyncio
 import time
@@ -17,16 +17,16 @@ from apportion.runtime.ledger.port import Draft, Record
 from apportion_schemas import PodPlaced, decode
 from tests.benchmarks.pipeline import submissions
 
-BATCH = 500  # or the load's own fsyncs would be what is measured
+BATCH = 500  # smaller batches would measure the load's own fsyncs
 Append = Callable[[list[Draft]], Awaitable[object]]
 PLACEMENTS = "apportion.v1.placement.*"
 
 
 @dataclass
 class Seen:
-    """When each pod was sent and its submission acknowledged, and when its placement was seen.
+    """When each pod was sent, its submission acknowledged, and its placement seen.
 
-    `cpu_s` are the processor's seconds that the load itself used."""
+    `cpu_s` is the CPU time of the load itself, in seconds."""
 
     sent: dict[str, float] = field(default_factory=dict)
     acknowledged: dict[str, float] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Urls:
-    """Where the load writes, and where it reads."""
+    """The URLs at which the load writes and reads."""
 
     writer: str
     reader: str
@@ -70,23 +70,23 @@ class _Load:
                 self.seen.placements[event.data.pod] += 1
 
     def _deliver(self, record: Record) -> None:
-        # What it is can wait until the end: the load has no processor to spare.
+        # Decode at the end: the load has no CPU to spare.
         self._records.append((time.monotonic(), record))
         self._moved.set()
 
     @property
     def count(self) -> int:
-        """How many placements have been seen."""
+        """Return how many placements have been seen."""
         return len(self._records)
 
     async def until(self, done: Callable[[], bool]) -> None:
-        """Return once `done` says so of what has been seen."""
+        """Return once `done` is True."""
         while not done():
             self._moved.clear()
             await self._moved.wait()
 
     async def send(self, append: Append, drafts: list[Draft]) -> None:
-        """Append, and note when."""
+        """Append, and record the times."""
         names = [draft.id.partition("/")[0] for draft in drafts]
         self.seen.sent.update(dict.fromkeys(names, time.monotonic()))
         await append(drafts)
@@ -94,7 +94,7 @@ class _Load:
 
 
 def flood(urls: Urls, pods: int, window: int) -> Seen:
-    """Submit as fast as places are found, at most `window` pods without one."""
+    """Submit as fast as pods are placed, with at most `window` pending pods."""
 
     async def run() -> Seen:
         load = _Load(urls)
@@ -110,9 +110,9 @@ def flood(urls: Urls, pods: int, window: int) -> Seen:
 
 
 def pace(urls: Urls, pods: int, per_s: float) -> Seen:
-    """Submit one pod after the other, so many in a second, whatever becomes of those before.
+    """Submit pods one by one at a fixed rate, whatever becomes of the earlier ones.
 
-    As the watcher does: what comes while an append is under way goes into the next."""
+    As in the watcher, pods that arrive during an append go into the next one."""
 
     async def run() -> Seen:
         load = _Load(urls)

@@ -1,9 +1,9 @@
-"""How soon `make up` places its first pod on a fresh machine, in seconds.
+"""Measure the seconds until `make up` places its first pod on a fresh machine.
 
     python -m tests.benchmarks.newcomer --json
 
-Wanted are 90 seconds cold, with everything installed from a folder, and 10 seconds warm. It needs
-root and podman; see tests.support.newcomer."""
+The target is 90 seconds cold, with everything installed from a local folder, and 10 seconds warm.
+It needs root and podman; see tests.support.newcomer."""
 
 import tempfile
 from argparse import Namespace
@@ -14,7 +14,7 @@ from tests.support.newcomer import placements
 
 
 def measure(_given: Namespace) -> dict[str, float]:
-    """One run."""
+    """Run the benchmark once."""
     with tempfile.TemporaryDirectory() as folder:
         found = placements(Path(folder))
     return {f"{name}_s": float(found[name]) for name in ("cold", "warm")}

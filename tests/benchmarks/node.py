@@ -1,25 +1,23 @@
-"""What the agent of a node with a kubelet takes, in time, memory and processor.
+"""Measure the time, memory and CPU of the agent on a node with a kubelet.
 
     python -m tests.benchmarks.node --json
 
-A real agent process over the fake driver with eight cards, on a real ledger, and `--pods` pods with
-a tenth of a card each, of which at most eighty are there at once. Where this machine has the tests'
-control plane and may run a kubelet, it is the real one: the pods come through the API server,
-watcher, scheduler and binder, ten at a time. Elsewhere, and with `--kubelet fake`, it is the
-kubelet of the tests, with the sockets and books of the real one, and the pods come one after
-another.
-
-`allocate_p99_ms` and `prestart_p99_ms` are of the kubelet's two calls: as the kubelet of the tests
-sees them, and with the real one by the agent's own histogram `apportion_agent_kubelet_seconds`
-(between two bounds as Prometheus' `histogram_quantile` has it). `bound_to_allocated_p50_ms` is by
-the times of the two events. Then no pod comes or goes for `--idle` seconds, while the agent samples
-eighty shares every five seconds. Each has a process that both HAMi-core and the driver list: a
-real one, in a cgroup and a mount namespace like those of its container. `agent_cpu_percent` is of
-one core, by the processor's time. `agent_rss_mb` is what the agent has then, and `usage_series` how
-many series of use a scrape of it has: four of each share and two of each card.
-
-It exits with 1 if a figure is above its limit (`LIMITS`). For comparison it
-prints the limits of HAMi's plugin and monitor on stderr (`values.yaml` of its chart)."""
+Runs a real agent process over the fake driver with eight GPUs, on a real ledger, and `--pods` pods
+with a tenth of a GPU each, at most eighty at once. If this machine has the tests' control plane and
+can run a kubelet, the real one is used: pods go through the API server, watcher, scheduler and
+binder, ten at a time. Otherwise, and with `--kubelet fake`, the tests' kubelet is used, which has
+the sockets and records of the real one, and pods come one after another.
+`allocate_p99_ms` and `prestart_p99_ms` are the kubelet's two calls: as the fake kubelet measures
+them, or with the real one from the agent's histogram `apportion_agent_kubelet_seconds`
+(interpolated like Prometheus' `histogram_quantile`). `bound_to_allocated_p50_ms` is the difference
+between the times of the two events. Then for `--idle` seconds no pod comes or goes, while the agent
+samples eighty shares every five seconds. Each share has a process that both HAMi-core and the
+driver list: a real one, in a cgroup and mount namespace like those of its container.
+`agent_cpu_percent` is of one core, from CPU time. `agent_rss_mb` is the agent's memory at that
+time, and `usage_series` the number of usage series in a scrape: four of each share and two of each
+GPU.
+Exits with 1 if a figure exceeds its limit (`LIMITS`). For comparison, the limits of HAMi's plugin
+and monitor (`values.yaml` of its chart) go to stderr."""
 
 import argparse
 import asyncio
@@ -69,7 +67,7 @@ NAMES: Final = {ALLOCATE: "allocate", PRE_START: "prestart"}
 GPU: Final = "nvidia.com/gpu"
 CARDS, SLOTS, KEPT, WAVE = 8, 80, 80, 10
 SETTLE_S: Final = 12.0
-"""After which the agent has seen each process, and has cleared away the pods that ended."""
+"""After this time the agent has seen each process, and has cleaned up after ended pods."""
 MEMORY_MIB, CORES, USED_MIB, USED_PERCENT = 1000, 10, 500, 5
 LIMITS: Final = {"allocate_p99_ms": 5.0, "agent_rss_mb": 70.0, "agent_cpu_percent": 1.0}
 USAGE: Final = ("apportion_container_", "apportion_device_")
@@ -79,12 +77,12 @@ PAUSED: Final = {"image": "test:1", "imagePullPolicy": "Never", "command": ["sle
 
 
 def say(text: str) -> None:
-    """What goes on, for somebody who waits."""
+    """Print progress."""
     print(text, file=sys.stderr, flush=True)
 
 
 class Kubelet(Protocol):
-    """One of the two kubelets, with whatever it needs around it."""
+    """One of the two kubelets, with its environment."""
 
     facts: Facts
     agent: ServiceProcess
@@ -93,14 +91,14 @@ class Kubelet(Protocol):
         """Have these pods placed, bound, admitted and started."""
 
     async def end(self, names: list[str]) -> None:
-        """Let these pods go, until their shares and their slots are free."""
+        """End these pods, and wait until their shares and slots are free."""
 
     async def p99_ms(self, call: Call) -> float:
-        """What a call took, but for the hundredth part of them."""
+        """Return the 99th percentile of a call's duration."""
 
 
 class Fake:
-    """The kubelet of the tests: what a scheduler and a binder would write, it writes."""
+    """The fake kubelet; this class writes what a scheduler and a binder would."""
 
     def __init__(self, facts: Facts, agent: ServiceProcess, kubelet: FakeKubelet) -> None:
         self.facts = facts
@@ -142,7 +140,7 @@ class Fake:
 
 
 class Real:
-    """The real one: a person creates pods and deletes them."""
+    """The real kubelet; a user creates and deletes pods."""
 
     def __init__(self, world: KubeWorld, agent: ServiceProcess) -> None:
         self.facts = world.facts
@@ -156,7 +154,7 @@ class Real:
         await self.facts.count(SharesAllocated, before + len(names))
 
     async def end(self, names: list[str]) -> None:
-        """See Kubelet. The API server has a pod until its kubelet has ended it."""
+        """See Kubelet. The API server keeps a pod until its kubelet has ended it."""
         await self._world.plane.user("delete", "pods", *names, "--wait=true", "--timeout=120s")
 
     async def p99_ms(self, call: Call) -> float:
@@ -177,7 +175,7 @@ def _pod(name: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def fake(folder: Path) -> AsyncIterator[Kubelet]:
-    """An agent and the kubelet of the tests."""
+    """Run an agent and the fake kubelet."""
     async with running_bus(folder / "nats") as bus, FakeKubelet(folder / "k") as kubelet:
         facts = Facts(bus)
         await facts.open()
@@ -190,7 +188,7 @@ async def fake(folder: Path) -> AsyncIterator[Kubelet]:
 
 @asynccontextmanager
 async def real(folder: Path) -> AsyncIterator[Kubelet]:
-    """A cluster of one node."""
+    """Run a cluster of one node."""
     binaries, _ = find_binaries()
     assert binaries is not None
     plane = ControlPlane(binaries, folder / "plane")
@@ -210,7 +208,7 @@ async def real(folder: Path) -> AsyncIterator[Kubelet]:
 
 
 def agent_options(kubelet: Path, cdi: Path) -> tuple[str, ...]:
-    """Of an agent with the driver's cards."""
+    """Return the options of an agent with the driver's GPUs."""
     places = {"--kubelet": kubelet, "--cdi": cdi, "--state": kubelet / "state"}
     places |= {"--run": kubelet / "run"}
     return ("--node", NODE, *(str(word) for pair in places.items() for word in pair))
@@ -220,7 +218,7 @@ def agent_options(kubelet: Path, cdi: Path) -> tuple[str, ...]:
 
 
 def bound_to_allocated_ms(facts: Facts) -> list[float]:
-    """By the times of the two events, for each pod."""
+    """Return the milliseconds between the two events, for each pod."""
     at: dict[str, datetime] = {}
     took = []
     for _, event in facts.events:
@@ -233,7 +231,7 @@ def bound_to_allocated_ms(facts: Facts) -> list[float]:
 
 
 def quantile_ms(metrics: str, call: str, part: float) -> float:
-    """So much of the kubelet's calls took at most this long."""
+    """Return the quantile `part` of a call's duration."""
     pattern = rf'apportion_agent_kubelet_seconds_bucket{{call="{call}",le="([^"]+)"}} (\S+)'
     counts = [(float(bound), float(count)) for bound, count in re.findall(pattern, metrics)]
     wanted = part * counts[-1][1]
@@ -246,20 +244,20 @@ def quantile_ms(metrics: str, call: str, part: float) -> float:
 
 
 def cpu_s(process: int) -> float:
-    """Processor time of a process so far."""
+    """Return the CPU time of a process."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def rss_mb(process: int) -> float:
-    """Its resident memory."""
+    """Return the resident memory of a process."""
     status = Path(f"/proc/{process}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
     return int(line.split()[1]) / 1024
 
 
 async def pause(seconds: float) -> None:
-    """Let the agent work for so long."""
+    """Let the agent work for `seconds`."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await asyncio.Event().wait()
@@ -268,7 +266,7 @@ async def pause(seconds: float) -> None:
 async def play(
     kubelet: Kubelet, folder: Path, driver: FakeDriver, given: argparse.Namespace
 ) -> dict[str, Any]:
-    """Start the pods, leave the agent alone, and tell."""
+    """Start the pods, leave the agent alone, and return the figures."""
     names = [f"pod-{number}" for number in range(given.pods)]
     for first in range(0, len(names), WAVE):
         if first >= KEPT:
@@ -298,7 +296,7 @@ async def play(
 
 @contextlib.contextmanager
 def used(folder: Path, driver: FakeDriver) -> Iterator[None]:
-    """A process on each share of the node, as region, driver and kernel have it."""
+    """Run a process on each share of the node, known to region, driver and kernel."""
     cgroups = cgroup2()
     if cgroups is None:
         say("cgroups or mounts cannot be made here: the kernel does not say whose a process is")
@@ -314,7 +312,8 @@ def used(folder: Path, driver: FakeDriver) -> Iterator[None]:
 
 
 def cgroup2() -> Path | None:
-    """Where cgroups of version 2 are mounted, if this process may make cgroups and mounts."""
+    """Return the mount point of cgroup v2; None if this process may not create cgroups and
+    mounts."""
     mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
     found = next((Path(fields[1]) for fields in mounts if fields[2] == "cgroup2"), None)
     return found if found is not None and os.access(found, os.W_OK) and not missing() else None
@@ -322,7 +321,7 @@ def cgroup2() -> Path | None:
 
 @contextlib.contextmanager
 def contained(pods: Path, pod: str, cgroups: Path | None) -> Iterator[int]:
-    """A process that the kernel says is of that pod, where cgroups can be made; its id."""
+    """Yield the id of a process that belongs to that pod's cgroup, where cgroups can be created."""
     log = pods / pod / "containers" / "main" / "log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.touch()
@@ -343,22 +342,22 @@ def contained(pods: Path, pod: str, cgroups: Path | None) -> Iterator[int]:
             if folder is not None:
                 folder.rmdir()
                 folder.parent.rmdir()
-                with contextlib.suppress(OSError):  # others are in it still
+                with contextlib.suppress(OSError):  # other processes are still in it
                     folder.parent.parent.rmdir()
 
 
 @contextlib.contextmanager
 def driven(folder: Path) -> Iterator[FakeDriver]:
-    """The fake driver, for every process that is started meanwhile."""
+    """Yield the fake driver, for every process started within the context."""
     with fake_driver(folder, f"{CARDS}xA100-80GB") as driver:
         os.environ.update(driver.environment)
         yield driver
 
 
 def kubelet_of(wanted: str) -> tuple[str, Any]:
-    """The real one where there is one, unless the fake one is wanted; its name, and how it starts.
+    """Return the name and the starter of the wanted kubelet; by default the real one if available.
 
-    Raises SystemExit: the real one is wanted, and cannot run here."""
+    Raises SystemExit if the real one is wanted and cannot run here."""
     binaries, reason = find_binaries()
     if binaries is not None:
         reason = missing() or ("" if (binaries / "kubelet").exists() else "there is no kubelet")
@@ -368,7 +367,7 @@ def kubelet_of(wanted: str) -> tuple[str, Any]:
 
 
 async def main(given: argparse.Namespace) -> dict[str, Any]:
-    """All of it, in folders of its own."""
+    """Run the benchmark in its own folders."""
     name, started = kubelet_of(given.kubelet)
     say(f"with the {name} kubelet")
     with tempfile.TemporaryDirectory(prefix="node") as path, driven(Path(path)) as driver:

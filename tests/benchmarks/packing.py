@@ -1,19 +1,17 @@
-"""How much of a cluster each policy gets allocated, on a production trace.
+"""Measure how much of a cluster each policy gets allocated, on a production trace.
 
     python -m tests.benchmarks.packing --trace pods_default.csv \
         --nodes nodes.csv --policy price --online --json
 
 The protocol is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): the pods of the
-trace in an order drawn from the seed, then more drawn from it until 1.3 times the cluster's devices
-are asked for. They arrive one by one; each is placed at once or fails for good, and none departs.
-The result is the part of all devices that is allocated then, in percent.
-
-Everything goes through the real state, fold and engine, by `apportion.lab.packing`.
-The policies that weigh shapes know the
-trace's shapes beforehand, as in the paper; with `--online` they learn them from the pods as they
-come, by the scheduler's own rule, from an empty ledger. `decisions` is a SHA-256 over the bytes of
-all that was decided: whoever changes how nodes are weighed compares it with that of the commit
-before, which it must equal unless placements were meant to change."""
+trace in a random order, then more drawn from it until 1.3 times the cluster's devices are
+requested. They arrive one by one; each is placed at once or fails for good, and none ends. The
+result is the percentage of all devices that is allocated then.
+Everything goes through the real state, fold and engine, by `apportion.lab.packing`. Policies that
+weigh shapes know the trace's shapes in advance, as in the paper; with `--online` they learn them
+from arriving pods by the scheduler's own rule, from an empty ledger. `decisions` is a SHA-256 over
+the bytes of all decisions: if you change how nodes are weighed, compare it with the previous
+commit's. It must be equal unless placements are meant to change."""
 
 import argparse
 import resource
@@ -30,7 +28,7 @@ from tests.benchmarks.telling import parser_of, tell
 
 
 def measure(given: argparse.Namespace) -> dict[str, object]:
-    """One run for each seed."""
+    """Run the benchmark once for each seed."""
     first, _, last = given.seeds.partition("-")
     nodes = shuffled(read_trace_nodes(given.nodes))
     drafts = sorted(read_trace(given.trace), key=lambda draft: draft.name)

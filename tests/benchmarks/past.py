@@ -1,17 +1,17 @@
-"""How fast a look into the past is: the first one, one beside it, and what the index takes.
+"""Measure how fast past states are read: the first look, nearby looks, and the index.
 
     python -m tests.benchmarks.past --json
 
 A real nats-server holds 1,000,000 events over 5,000 nodes of 8 devices (as in `refold`), and a real
-gateway has read them: `index_s` is how long that took from its start, `index_mb` what it keeps on
-the disk. `first_*_s` are looks over HTTP at moments drawn from the whole ledger, each of them far
-from the one before; `beside_*_s` are looks up to `--beside` events after or before the last one, as
-a slider that is dragged makes them. Each is a summary, which counts every pod and device, so nearly
-all of the time is in finding the state. `now_*_s` is the same answer about the present, asked while
-others look into the past: `alone` without them. `story_s` and `who_s` are the history of a pod and
-the holders of a node since the beginning, `diff_s` is a tenth of the ledger compared.
-`*_cpu_s` are the seconds of a processor that the process which looks back took for the same, which
-say more where the machine has other work. `rss_mb` is the most memory that it has held."""
+gateway reads them: `index_s` is how long that takes from its start, `index_mb` what it stores on
+disk. `first_*_s` are looks over HTTP at random revisions of the whole ledger, each far from the one
+before; `beside_*_s` are looks up to `--beside` events before or after the last one, as from a
+dragged slider. Each is a summary, which counts every pod and device, so nearly all of the time is
+spent finding the state. `now_*_s` is the same answer about the present, requested during looks into
+the past, `alone` without them. `story_s` and `who_s` are a pod's history and a node's pods since
+the start; `diff_s` compares a tenth of the ledger.
+`*_cpu_s` is the CPU time of the process that looks back, which says more on a busy machine.
+`rss_mb` is its peak memory."""
 
 import argparse
 import asyncio
@@ -42,19 +42,19 @@ MODULE = b"apportion.gateway.past_process"
 
 
 class PastProcess:
-    """The process that looks back, seen from outside; its folder tells which it is."""
+    """The process that looks back, found by its folder and observed from outside."""
 
     def __init__(self, kept: Path) -> None:
         self._kept = str(kept).encode()
 
     def cpu_s(self) -> float:
-        """Seconds of a processor that it has taken."""
+        """Return its CPU time in seconds."""
         text = (self._folder() / "stat").read_text(encoding="ascii")
         user, system = text.rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def rss_mb(self) -> float:
-        """The most memory that it has held."""
+        """Return its peak memory."""
         status = (self._folder() / "status").read_text(encoding="ascii")
         return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
@@ -68,7 +68,7 @@ class PastProcess:
 
 
 class Asking:
-    """Questions to one gateway, each with the seconds that it took."""
+    """Requests to one gateway, with their durations."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, kept: Path) -> None:
         self._session = session
@@ -76,7 +76,7 @@ class Asking:
         self.past = PastProcess(kept)
 
     async def ask(self, path: str, **query: object) -> tuple[float, Any]:
-        """Seconds and answer, which must be good."""
+        """Return the seconds and the answer of a request, which must succeed."""
         began = time.perf_counter()
         target = f"{self._url}/{path}?{urllib.parse.urlencode(query)}"
         async with self._session.get(target) as answer:
@@ -85,7 +85,7 @@ class Asking:
         return time.perf_counter() - began, body
 
     async def at(self, revision: int) -> tuple[float, float]:
-        """One look at a moment: its seconds, and those of a processor."""
+        """Look at one revision. Returns wall-clock seconds and CPU seconds."""
         before = self.past.cpu_s()
         seconds, body = await self.ask("summary", at=revision)
         assert body["revision"] == revision
@@ -94,7 +94,7 @@ class Asking:
 
 @contextlib.asynccontextmanager
 async def gateway_on(bus: Bus, kept: Path) -> AsyncIterator[Asking]:
-    """A gateway on this ledger, ready for questions."""
+    """Yield a ready gateway on this ledger."""
     options = ("--listen", "127.0.0.1:0", "--past", str(kept))
     async with ServiceProcess("gateway", bus.server.url_for("gateway"), *options) as process:
         await process.ready(timeout_s=READ_S)
@@ -104,7 +104,7 @@ async def gateway_on(bus: Bus, kept: Path) -> AsyncIterator[Asking]:
 
 
 async def indexed(asking: Asking, revision: int) -> None:
-    """Wait until the ledger has been read; a question says how far it is until then."""
+    """Wait until the ledger has been read; until then answers report the progress."""
 
     async def done() -> bool:
         try:
@@ -117,7 +117,7 @@ async def indexed(asking: Asking, revision: int) -> None:
 
 
 async def looks(asking: Asking, given: argparse.Namespace) -> dict[str, float]:
-    """First looks, looks beside them, and the present meanwhile."""
+    """Return the figures of first looks, nearby looks, and the present in the meantime."""
     draw = random.Random(SEED)
     first: list[tuple[float, float]] = []
     beside: list[tuple[float, float]] = []
@@ -146,7 +146,7 @@ async def looks(asking: Asking, given: argparse.Namespace) -> dict[str, float]:
 
 
 async def stories(asking: Asking, given: argparse.Namespace) -> dict[str, float]:
-    """Questions to the index."""
+    """Return the figures of the index."""
     events = given.events
     _, pods = await asking.ask("pods", at=events // 2, limit=1)
     name = pods["items"][0]["name"]
@@ -157,7 +157,7 @@ async def stories(asking: Asking, given: argparse.Namespace) -> dict[str, float]
 
 
 async def run(folder: Path, given: argparse.Namespace) -> dict[str, float]:
-    """The figures of one run."""
+    """Return the figures of one run."""
     kept = folder / NAME
     async with running_bus(folder / "nats") as bus:
         await fill(bus, given.events, given.nodes)
@@ -177,7 +177,7 @@ async def run(folder: Path, given: argparse.Namespace) -> dict[str, float]:
 
 
 def in_a_folder(given: argparse.Namespace) -> dict[str, float]:
-    """One run, of which nothing is left."""
+    """Run the benchmark once, and remove everything."""
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(run(Path(folder), given))
 

@@ -1,16 +1,16 @@
-"""How fast pods go through the whole system, everything on this machine and fsynced.
+"""Measure how fast pods go through the whole system on this machine, with fsync.
 
     python -m tests.benchmarks.pipeline --json
     APPORTION_TEST_TLS=1 python -m tests.benchmarks.pipeline --json       the same over TLS
 
-100 simulated nodes of 8 devices, real processes (nats-server, agent, intake, scheduler, binder,
-gateway). 5,000 pods are submitted in batches of 100 with at most `--window` of them without a
-place, and each is placed, bound and allocated. `placed_per_s` is from the first submission to the
-last placement; latency is from the submission's acknowledgement to the placement as a reader of the
+Runs 100 simulated nodes of 8 devices and real processes (nats-server, agent, intake, scheduler,
+binder, gateway). 5,000 pods are submitted in batches of 100 with at most `--window` of them
+pending; each is placed, bound and allocated. `placed_per_s` is from the first submission to the
+last placement; latency is from the acknowledged submission to the placement as a reader of the
 ledger sees it.
-`raw_append_per_s` is the ledger's own limit in the same run: all events that these pods made, byte
-for byte and in the same batches, appended to a fresh ledger by a loop that does nothing else.
-`ratio` is the pipeline's events per second over that."""
+`raw_append_per_s` is the ledger's own limit in the same run: all events of these pods, byte for
+byte and in the same batches, appended to a fresh ledger by a bare loop. `ratio` is the pipeline's
+events per second divided by that."""
 
 import argparse
 import asyncio
@@ -41,7 +41,7 @@ from tests.support.processes import ServiceProcess
 
 TIME = "2026-01-01T00:00:00.000000Z"
 BATCH = 100
-BATCH_MAX = 256  # what the services put into one batch
+BATCH_MAX = 256  # the services' largest batch
 SERVICES = (
     ("scheduler", "--name", "bench"),
     ("binder",),
@@ -49,7 +49,7 @@ SERVICES = (
     ("intake",),
     ("agent", "--simulate", "8xH100-80GB", "--nodes", "100", "--node", "node-{}"),
 )
-# What a pod's events are called, and who writes them.
+# The events of a pod, and the role that writes each.
 WRITERS = {
     "workload": "watcher",
     "placement": "scheduler",
@@ -60,7 +60,7 @@ WRITERS = {
 
 
 def submissions(pods: int) -> list[Draft]:
-    """Pods of eight shapes, small enough that all of them fit 800 devices."""
+    """Return pods of eight shapes, small enough that all of them fit 800 devices."""
     drafts = []
     for number in range(pods):
         ask = Ask(
@@ -92,7 +92,7 @@ class Watch:
         self._moved = asyncio.Event()
 
     def deliver(self, record: Record) -> None:
-        """One record of the ledger."""
+        """Take one record of the ledger."""
         event = decode(record.payload, subject=record.subject)
         if isinstance(event.data, PodPlaced):
             self.placed[event.data.pod] = time.perf_counter()
@@ -102,7 +102,7 @@ class Watch:
         self._moved.set()
 
     async def until(self, done: Callable[[], bool]) -> None:
-        """Return once `done` says so of what has been seen."""
+        """Return once `done` is True."""
         while not done():
             self._moved.clear()
             await self._moved.wait()
@@ -111,7 +111,7 @@ class Watch:
 async def submit(
     watch: Watch, ledger: JetStreamLedger, drafts: list[Draft], window: int
 ) -> dict[str, float]:
-    """Submit all; when each submission was acknowledged."""
+    """Submit all pods. Returns when each submission was acknowledged."""
     submitted: dict[str, float] = {}
     for start in range(0, len(drafts), BATCH):
         await watch.until(lambda: len(submitted) - len(watch.placed) < window)
@@ -123,7 +123,8 @@ async def submit(
 
 
 async def raw_append_per_s(folder: Path, records: list[tuple[str, Record]]) -> float:
-    """Events per second of an empty loop that appends the same bytes in the same batches."""
+    """Return the events per second of a bare loop that appends the same bytes in the same
+    batches."""
     batches: list[list[Draft]] = []
     for _, run in itertools.groupby(records, key=lambda entry: entry[0]):
         drafts = [Draft(record.subject, str(record.revision), record.payload) for _, record in run]
@@ -137,7 +138,7 @@ async def raw_append_per_s(folder: Path, records: list[tuple[str, Record]]) -> f
 
 
 async def run(folder: Path, pods: int, window: int) -> dict[str, float]:
-    """The figures of one run."""
+    """Return the figures of one run."""
     watch = Watch()
     async with running_bus(folder / "pipeline") as bus, contextlib.AsyncExitStack() as stack:
         services = [
@@ -168,7 +169,7 @@ async def run(folder: Path, pods: int, window: int) -> dict[str, float]:
 
 
 def in_a_folder(given: argparse.Namespace) -> dict[str, float]:
-    """One run, of which nothing is left."""
+    """Run the benchmark once, and remove everything."""
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(run(Path(folder), given.pods, given.window))
 

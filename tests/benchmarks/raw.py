@@ -1,7 +1,7 @@
-"""How fast the ledger itself is: fsynced appends and reading back, with nothing else to do.
+"""Measure the ledger alone: fsynced appends and reading back.
 
-The measure that the pipeline is compared with, and a benchmark of its own: `python -m
-tests.benchmarks.raw --json`."""
+The pipeline is compared with it. It is also a benchmark of its own:
+    python -m tests.benchmarks.raw --json"""
 
 import asyncio
 import secrets
@@ -23,7 +23,7 @@ RAW_SUBJECT = "apportion.v1.pending.raw"
 async def measure_raw_append(
     ledger: Ledger, payloads: Sequence[bytes], batch_size: int, *, subject: str = RAW_SUBJECT
 ) -> float:
-    """Events per second when `payloads` are appended in atomic batches, one after the other."""
+    """Return the events per second of `payloads` appended in consecutive atomic batches."""
     run = secrets.token_hex(8)
     drafts = [Draft(subject, f"{run}-{n}", payload) for n, payload in enumerate(payloads)]
     began = time.perf_counter()
@@ -35,7 +35,8 @@ async def measure_raw_append(
 async def measure_group_commit(
     ledger: Ledger, payloads: Sequence[bytes], writers: int, *, subject: str = RAW_SUBJECT
 ) -> float:
-    """Events per second when `writers` append one draft at a time through one group commit."""
+    """Return the events per second of `writers` that append single drafts through one group
+    commit."""
     run = secrets.token_hex(8)
     left = enumerate(payloads)
 
@@ -50,7 +51,7 @@ async def measure_group_commit(
 
 
 async def measure_follow(ledger: Ledger) -> float:
-    """Records per second when the whole ledger is read with a callback that does nothing."""
+    """Return the records per second when the whole ledger is read with an empty callback."""
     began = time.perf_counter()
     following = await ledger.follow(lambda _record: None)
     await following.caught_up()
@@ -60,7 +61,7 @@ async def measure_follow(ledger: Ledger) -> float:
 
 
 async def measure(events: int, payload_bytes: int) -> dict[str, float]:
-    """Every figure, on a server of its own in a temporary directory."""
+    """Return every figure, on a server in a temporary directory."""
     payloads = [b"x" * payload_bytes] * events
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:

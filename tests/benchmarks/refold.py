@@ -1,15 +1,15 @@
-"""How fast a restart is: folding a ledger anew, and restoring a snapshot instead.
+"""Measure how fast a restart is: folding a whole ledger, or restoring a snapshot.
 
     python -m tests.benchmarks.refold --json
 
-A real nats-server holds 1,000,000 events over 5,000 nodes of 8 devices: pods of 34 shapes that
-are submitted, placed, bound, allocated and gone, one in ten of them left running. `events_per_s`
-is what a service's own reader folds, from the first revision until it is caught up.
-`follow_per_s` is what an empty callback of our own reader reads in the same run, and `ratio` the
-one over the other: what decoding and folding leave of it.
-`snapshot_restore_s` is from asking the object store until there is a state of 80,000 devices and
-200,000 live placements; `snapshot_pause_ms` is the longest that writing it held the loop.
-`*_cpu_s` are the processor's seconds, which say more where the machine has other work."""
+A real nats-server holds 1,000,000 events over 5,000 nodes of 8 devices: pods of 34 shapes that are
+submitted, placed, bound, allocated and ended; one in ten keeps running. `events_per_s` is what a
+service's own reader folds, from the first revision until it is caught up. `follow_per_s` is the
+same reader with an empty callback in the same run, and `ratio` the quotient: the share of speed
+left after decoding and folding.
+`snapshot_restore_s` is from the request to the object store to a state of 80,000 devices and
+200,000 live placements; `snapshot_pause_ms` is the longest time that writing it blocks the loop.
+`*_cpu_s` are CPU seconds, which say more on a busy machine."""
 
 import argparse
 import asyncio
@@ -58,7 +58,7 @@ TIME = "2026-01-01T00:00:00.000000Z"
 BATCH = 1_000
 DEVICES = 8
 SHAPES = 34
-LEFT_RUNNING = 10  # one pod in so many
+LEFT_RUNNING = 10  # one pod in this many
 RUNNERS_UP = 3
 SNAPSHOT_NODES = 10_000
 SNAPSHOT_PODS = 200_000
@@ -67,7 +67,7 @@ ROLES = {"inventory": "intake", "allocation": "intake", "workload": "watcher",
 
 
 def life(number: int, nodes: int) -> list[Payload]:
-    """The events of one pod, up to its allocation."""
+    """Return the events of one pod, up to its allocation."""
     uid = f"{number:08x}-1111-2222-3333-444444444444"
     node, memory_mib = f"node-{number % nodes:05}", 1_000 + number % SHAPES
     device = f"{node}-g{number // nodes % DEVICES}"
@@ -89,7 +89,7 @@ def life(number: int, nodes: int) -> list[Payload]:
 
 
 def happenings(events: int, nodes: int) -> Iterator[Payload]:
-    """So many events: each stage of ten thousand pods, then the next, as under load."""
+    """Yield this many events: each stage of ten thousand pods, then the next, as under load."""
 
     def endless() -> Iterator[Payload]:
         yield from (rack(f"node-{n:05}", DEVICES, slots=64) for n in range(nodes))
@@ -105,7 +105,7 @@ def happenings(events: int, nodes: int) -> Iterator[Payload]:
 
 
 async def fill(bus: Bus, events: int, nodes: int) -> None:
-    """Write the ledger in batches of one writer each."""
+    """Write the ledger, in batches of one writer each."""
     writers = {role: await bus.connect(role) for role in set(ROLES.values())}
     chain: dict[str, str] = {}
     numbers = itertools.count(1)
@@ -128,7 +128,7 @@ async def fill(bus: Bus, events: int, nodes: int) -> None:
 
 
 async def measure_follow(ledger: JetStreamLedger) -> float:
-    """Records per second of an empty callback of our own reader."""
+    """Return the records per second of our reader with an empty callback."""
 
     def nothing(_record: Record) -> None:
         return
@@ -142,7 +142,7 @@ async def measure_follow(ledger: JetStreamLedger) -> float:
 
 
 async def measure_fold(ledger: JetStreamLedger) -> tuple[float, float]:
-    """Events per second of a service's reader, and its processor's seconds."""
+    """Return the events per second of a service's reader, and its CPU seconds."""
     cluster = StateFold()
     reader = Reader(ledger, cluster, metrics=Metrics())
     began, cpu = time.perf_counter(), time.process_time()
@@ -157,7 +157,7 @@ async def measure_fold(ledger: JetStreamLedger) -> tuple[float, float]:
 
 
 def full_state(nodes: int, pods: int, revision: int) -> State:
-    """A state of so many nodes and live placements, which says that it is of this revision."""
+    """Return a state with these nodes and live placements, labelled with this revision."""
     state = State()
 
     def happen(data: Payload) -> None:
@@ -178,7 +178,7 @@ def full_state(nodes: int, pods: int, revision: int) -> State:
 
 
 async def measure_snapshot(bus: Bus, nodes: int, pods: int) -> dict[str, float]:
-    """Written as a scheduler does, and restored as a service does."""
+    """Measure writing a snapshot as a scheduler does, and restoring it as a service does."""
     ledger = await bus.connect("scheduler")
     snapshots = Snapshots(ledger.wire)
     state = full_state(nodes, pods, await ledger.last_revision())
@@ -191,7 +191,7 @@ async def measure_snapshot(bus: Bus, nodes: int, pods: int) -> dict[str, float]:
     await attest_all(bus)
     save_s, size_mb = time.perf_counter() - began, taken.size_bytes / 1e6
     del state, snapshotting, taken
-    gc.collect()  # a service that restarts holds nothing of it, and frees nothing meanwhile
+    gc.collect()  # a restarting service has no such garbage to free
     began, cpu = time.perf_counter(), time.process_time()
     restored = await snapshots.restore()
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
@@ -207,13 +207,13 @@ async def measure_snapshot(bus: Bus, nodes: int, pods: int) -> dict[str, float]:
 
 
 def rss_mb() -> float:
-    """Memory that this process holds now."""
+    """Return this process's current memory."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
 async def run(folder: Path, events: int, nodes: int, scale: float) -> dict[str, float]:
-    """The figures of one run."""
+    """Return the figures of one run."""
     async with running_bus(folder) as bus:
         await fill(bus, events, nodes)
         ledger = await bus.connect("auditor")
@@ -234,7 +234,7 @@ async def run(folder: Path, events: int, nodes: int, scale: float) -> dict[str, 
 
 
 def in_a_folder(given: argparse.Namespace) -> dict[str, float]:
-    """One run, of which nothing is left."""
+    """Run the benchmark once, and remove everything."""
     seldom_look_for_cycles()  # as in every service
     with tempfile.TemporaryDirectory() as folder:
         return uvloop.run(run(Path(folder), given.events, given.nodes, given.snapshot_scale))

@@ -1,12 +1,12 @@
-"""How soon room that is made is used in Kubernetes: the longest of a few, in milliseconds.
+"""Measure how soon new room is used in Kubernetes: the longest of a few rounds, in milliseconds.
 
     python -m tests.benchmarks.room --json
 
-A real API server, a real ledger and all services on this machine. `released_ms` is from before the
-deletion of a pod to the binding of the one that waited for its card, `new_node_ms` from the later
-of the two that tell of a node to the binding of the pod that fits on no other, `raised_quota_ms`
-from before a quota is raised to the binding of the pod that it held back. Ends are by the clock of
-the events, so what kubectl takes to start is in the first and the last."""
+Runs a real API server, a real ledger and all services on this machine. `released_ms` is from before
+the deletion of a pod to the binding of one that waited for its GPU. `new_node_ms` is from the later
+of a node's two events to the binding of the pod that fits on no other. `raised_quota_ms` is from
+before a quota is raised to the binding of the pod that it blocked. Ends are the events' times, so
+the first and last figures include the start of kubectl."""
 
 import asyncio
 import tempfile
@@ -36,7 +36,7 @@ LARGE = 70_000
 
 
 async def released(world: KubeWorld, rounds: int) -> float:
-    """One card, and pods that each take it whole."""
+    """One GPU, and pods that each take it whole."""
     await world.plane.apply(*(kube_pod(f"p{number}", share(CARD)) for number in range(rounds + 1)))
     await world.facts.count(PodSubmitted, rounds + 1)
     took = []
@@ -51,7 +51,7 @@ async def released(world: KubeWorld, rounds: int) -> float:
 
 
 async def new_node(world: KubeWorld, rounds: int) -> float:
-    """Each node is large enough for one pod that no other takes."""
+    """Each new node fits one pod that no other node can take."""
     took = []
     for number in range(rounds):
         pod, node = f"large-{number}", f"new-{number}"
@@ -66,7 +66,7 @@ async def new_node(world: KubeWorld, rounds: int) -> float:
 
 
 async def raised_quota(world: KubeWorld, rounds: int) -> float:
-    """Small pods of which the quota allows one more each time."""
+    """Small pods; each raise of the quota admits one more."""
     await world.plane.apply(quota(memory="100"))
     await world.facts.count(QuotaObserved, 1)
     took = []
@@ -82,7 +82,7 @@ async def raised_quota(world: KubeWorld, rounds: int) -> float:
 
 
 def _told(world: KubeWorld, kind: type[Payload]) -> datetime:
-    """When the ledger was last told of such a thing, by the clock of whoever told."""
+    """Return the time of the last event of this type, by its writer's clock."""
     times = (event.time for _, event in world.facts.events if isinstance(event.data, kind))
     return max(map(datetime.fromisoformat, times))
 
@@ -100,7 +100,7 @@ async def _world(plane: ControlPlane) -> AsyncIterator[KubeWorld]:
 
 
 async def measure(rounds: int) -> dict[str, float]:
-    """One run; each figure in a world of its own."""
+    """Run the benchmark once; each figure has its own world."""
     figures: dict[str, float] = {"rounds": rounds}
     with tempfile.TemporaryDirectory() as folder:
         plane = ControlPlane(binaries(), Path(folder))

@@ -1,21 +1,19 @@
-"""How many pods several schedulers place, how seldom they collide, and how soon one is replaced.
+"""Measure several schedulers: their throughput, conflicts, and how soon one is replaced.
 
     python -m tests.benchmarks.scale --json
     APPORTION_TEST_TLS=1 python -m tests.benchmarks.scale --json       the same over TLS
 
-A fleet of 1,000 nodes of 8 devices; real processes: nats-server (every append fsynced), one, two
-and three schedulers, and the load in a process of its own.
-
-`placed_per_s` is from the first submission to the last placement seen, while at most `--window`
-pods wait. `conflict_rate` is the part of all decisions that a fence refused. `p50_ms` and `p99_ms`
-are from the sending of a submission to its placement as the load sees it, at `--rate` single
-submissions a second, after a warm-up. `takeover_s`: of three schedulers under that load one is
-killed (SIGKILL); it is the longest that any pod waited from then on, counted from the kill or from
-its submission where that came later. `*_cpu_us` are the processor's microseconds per pod, which
-say more than the clock where processes share few cores: `cores_allow_per_s` is what this machine's
-cores would do of it if nothing ever waited and nobody else worked, `core_each_allows_per_s` what
-the busiest process would do if each had a core of its own. Above both is the disk: see the events
-per second of `tests.benchmarks.raw`, and that a pod is two of them here."""
+Runs a fleet of 1,000 nodes of 8 devices and real processes: nats-server (every append fsynced),
+one, two and three schedulers, and the load in its own process.
+`placed_per_s` is from the first submission to the last placement seen, with at most `--window`
+pending pods. `conflict_rate` is the share of decisions that a fence refused. `p50_ms` and `p99_ms`
+are from sending a submission to its placement as the load sees it, at `--rate` single submissions a
+second, after a warm-up. For `takeover_s` one of three schedulers under that load is killed
+(SIGKILL); it is the longest wait of any pod from then on, counted from the kill or from its later
+submission. `*_cpu_us` are CPU microseconds per pod, which say more than the clock when processes
+share few cores: `cores_allow_per_s` is what this machine's cores could place if nothing ever
+waited, and `core_each_allows_per_s` what the busiest process could place with a core for each. The
+disk limits both: see the events per second of `tests.benchmarks.raw`; a pod is two events here."""
 
 import argparse
 import asyncio
@@ -50,7 +48,7 @@ TOLD = {"apportion_decided_again_total": "again", "process_cpu_seconds_total": "
 
 
 def reported(node: str) -> Draft:
-    """The report of one node, as its agent would make it."""
+    """Return the report of one node, as its agent would write it."""
     data = rack(node, DEVICES)
     event = Event(id=f"{node}/reported", source="agent/bench", time=TIME, data=data)
     return Draft(subject_of(data), event.id, encode(event))
@@ -60,7 +58,7 @@ def reported(node: str) -> Draft:
 async def cluster(
     folder: Path, nodes: int, schedulers: int
 ) -> AsyncIterator[tuple[Bus, list[ServiceProcess]]]:
-    """A ledger with a fleet on it, and schedulers that have folded it."""
+    """Yield a ledger with a fleet, and schedulers that have folded it."""
     async with running_bus(folder) as bus, contextlib.AsyncExitStack() as stack:
         intake = await bus.connect("intake")
         fleet = [reported(f"node-{number:05}") for number in range(nodes)]
@@ -78,12 +76,12 @@ async def cluster(
 
 
 def urls_of(bus: Bus) -> Urls:
-    """The load's two roles."""
+    """Return the URLs of the load's two roles."""
     return Urls(bus.server.url_for("watcher"), bus.server.url_for("auditor"))
 
 
 async def told_by(services: list[ServiceProcess]) -> dict[str, float]:
-    """The schedulers' own counts, added up."""
+    """Return the schedulers' own counts, added up."""
     told = dict.fromkeys(("taken", "refused", "again", "cpu_s"), 0.0)
     for service in services:
         if not service.running:
@@ -97,14 +95,14 @@ async def told_by(services: list[ServiceProcess]) -> dict[str, float]:
 
 
 def server_cpu_s(bus: Bus) -> float:
-    """The processor's seconds that nats-server has used."""
+    """Return nats-server's CPU time in seconds."""
     fields = Path(f"/proc/{bus.server.pid}/stat").read_text(encoding="ascii").rpartition(")")[2]
     user, system = fields.split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def once(seen: Seen) -> Seen:
-    """What was seen, after checking that every pod got one place."""
+    """Check that every pod was placed exactly once, and return what was seen."""
     twice = [pod for pod, count in seen.placements.items() if count != 1]
     missing = seen.sent.keys() - seen.placed.keys()
     if twice or missing:
@@ -113,17 +111,17 @@ def once(seen: Seen) -> Seen:
 
 
 async def apart(load: Callable[..., Seen], *given: object) -> Seen:
-    """What a process of its own has seen.
+    """Run a load in its own process, and return what it saw.
 
-    One for each load: over TLS each ledger has a CA of its own, and a process knows that of then.
-    """
+    Each load needs a new process: over TLS each ledger has its own CA, and a process knows only the
+    one it started with."""
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=spawned) as pool:
         return once(await asyncio.get_running_loop().run_in_executor(pool, load, *given))
 
 
 async def throughput(folder: Path, args: argparse.Namespace, schedulers: int) -> dict[str, float]:
-    """The figures of one flood."""
+    """Return the figures of one flood."""
     async with cluster(folder, args.nodes, schedulers) as (bus, services):
         before, server_before_s = await told_by(services), server_cpu_s(bus)
         seen = await apart(flood, urls_of(bus), args.pods, args.window)
@@ -151,7 +149,7 @@ async def throughput(folder: Path, args: argparse.Namespace, schedulers: int) ->
 
 
 async def latency(folder: Path, args: argparse.Namespace) -> dict[str, float]:
-    """How long single pods wait, with one scheduler."""
+    """Return the latency of single pods with one scheduler."""
     pods, warm = round((WARM_UP_S + PACED_S) * args.rate), round(WARM_UP_S * args.rate)
     async with cluster(folder, args.nodes, 1) as (bus, services):
         before, server_before_s = await told_by(services), server_cpu_s(bus)
@@ -173,7 +171,7 @@ async def latency(folder: Path, args: argparse.Namespace) -> dict[str, float]:
 
 
 async def takeover(folder: Path, args: argparse.Namespace) -> dict[str, float]:
-    """How long the pods of a killed scheduler wait for the others."""
+    """Return how long the pods of a killed scheduler wait for the others."""
     pods = round((KILL_AFTER_S + PACED_S) * args.rate)
     async with cluster(folder, args.nodes, MOST_SCHEDULERS) as (bus, services):
         load = asyncio.create_task(apart(pace, urls_of(bus), pods, args.rate))
@@ -193,7 +191,7 @@ async def takeover(folder: Path, args: argparse.Namespace) -> dict[str, float]:
 
 
 async def run(args: argparse.Namespace) -> dict[str, object]:
-    """All figures."""
+    """Return all figures."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         floods = [

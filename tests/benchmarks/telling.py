@@ -1,4 +1,4 @@
-"""What every benchmark does with its figures: a line of JSON for programs, or a line each."""
+"""Print a benchmark's figures: one line of JSON for programs, or a line each."""
 
 import json
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def parser_of(text: str | None) -> ArgumentParser:
-    """The options of a benchmark whose module says `text` of itself, with `--json`."""
+    """Return the parser of a benchmark with this description, with `--json`."""
     parser = ArgumentParser(description=text, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one line, for programs")
     return parser
@@ -19,9 +19,9 @@ def tell(
     measure: Callable[[Namespace], Mapping[str, Any]],
     limits: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
-    """Measure as the command line says, and print the figures, each with its limit if it has one.
+    """Measure with the command line's options, and print the figures, with their limits if any.
 
-    Raises SystemExit: a figure is not below its limit."""
+    Raises SystemExit if a figure is not below its limit."""
     given = parser.parse_args()
     figures = measure(given)
     if given.json:

@@ -1,11 +1,11 @@
-"""What one `apportion up` costs until the sample pods run: time, processor and memory.
+"""Measure what `apportion up` costs until the sample pods run: time, CPU and memory.
 
     python -m tests.benchmarks.up --times 5 --json
 
-`first_s` is the time to the first placement, `ready_s` that until all services are ready, by the
-clock from the command line on; `cpu_s` are the processor's seconds of all processes until the
-samples are decided, and `pss_mib` the memory that they hold then, shared pages counted once
-(medians). It needs Linux, and a machine with nothing else to do for the first two."""
+`first_s` is the time from the command line to the first placement, `ready_s` that until all
+services are ready. `cpu_s` is the CPU time of all processes until the samples are decided, and
+`pss_mib` their memory at that time, with shared pages counted once (medians). It needs Linux, and
+an idle machine for the first two."""
 
 import contextlib
 import os
@@ -20,17 +20,17 @@ from tests.support.standalone import Standalone
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 UTIME, STIME, CUTIME, CSTIME = range(11, 15)
-"""Fields of /proc/PID/stat behind the name; see proc(5)."""
+"""Positions in /proc/PID/stat after the name; see proc(5)."""
 
 
 def measure(given: Namespace) -> dict[str, float]:
-    """The medians of so many runs."""
+    """Return the medians of `--times` runs."""
     runs = [one_run() for _ in range(given.times)]
     return {name: round(statistics.median(run[name] for run in runs), 2) for name in runs[0]}
 
 
 def one_run() -> dict[str, float]:
-    """One run, on a folder of its own."""
+    """Run it once, in its own folder."""
     with tempfile.TemporaryDirectory() as folder, Standalone(Path(folder) / "data") as up:
         up.up()
         figures = {"cpu_s": 0.0, "pss_mib": 0.0}
@@ -42,7 +42,7 @@ def one_run() -> dict[str, float]:
                 figures["cpu_s"] += ticks * TICK_S
                 held = process.joinpath("smaps_rollup").read_text()
                 figures["pss_mib"] += int(held.partition("\nPss:")[2].split()[0]) / 1024
-        for name, line in (("ready_s", "ready after"), ("first_s", "first placement")):
+        for name, line in (("ready_s", "ready after"), ("first_s", "first pod placed")):
             [figures[name]] = map(float, re.findall(r"([\d.]+) s", up.said(line)))
     return figures
 

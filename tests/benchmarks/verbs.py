@@ -1,12 +1,12 @@
-"""What each verb of the command line costs beside a large cluster, and how long a person waits.
+"""Measure what each verb of the command line costs on a large cluster, and how long it takes.
 
     python -m tests.benchmarks.verbs --json
 
-1,000 simulated nodes with 8,000 cards and 3,000 pods that hold shares, real processes (nats-server,
-agent, scheduler, binder, gateway). Each verb is run `--times` times as a process of its own, its
-output in a pipe. Of each is told the median in seconds by the clock, the median of the seconds of a
-processor, its start included, and how many lines it printed. Wanted are 0.4 s of a processor, and
-1.5 for whole lists of thousands of rows as tables (`whole`)."""
+Runs 1,000 simulated nodes with 8,000 GPUs and 3,000 pods with shares, and real processes
+(nats-server, agent, scheduler, binder, gateway). Each verb runs `--times` times as a process of its
+own, with its output in a pipe. The figures of each are the median wall-clock seconds, the median
+CPU seconds with its start, and the number of lines printed. The target is 0.4 CPU seconds, and 1.5
+for whole lists of thousands of rows as tables (`whole`)."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ WHOLE = (
     "top --once",
     "report usage --by node",
 )
-"""Lists of thousands of rows, or a thousand of them, as tables."""
+"""Lists of a thousand or more rows, as tables."""
 BEFORE = {
     "delete default/bench-pod": "submit -f FILE",
     "uncordon node-1": "cordon node-1 --reason bench",
 }
-"""What is done before each run of a verb, and is not counted."""
+"""What runs before each run of a verb, and is not counted."""
 VERBS = (
     *WHOLE,
     "--version",
@@ -96,7 +96,7 @@ spec:
 
 @contextlib.asynccontextmanager
 async def cluster(folder: Path, nodes: int, pods: int) -> AsyncIterator[tuple[Bus, str]]:
-    """A cluster whose pods hold their shares, and the URL of its gateway."""
+    """Yield a cluster whose pods have their shares, and the URL of its gateway."""
     agents = ("--simulate", "8xH100-80GB", "--nodes", str(nodes), "--node", "node-{}")
     async with running_bus(folder / "nats") as bus, contextlib.AsyncExitStack() as stack:
 
@@ -121,7 +121,7 @@ async def cluster(folder: Path, nodes: int, pods: int) -> AsyncIterator[tuple[Bu
 
 
 def run(command: list[str], environment: dict[str, str]) -> tuple[float, float, int, str]:
-    """Seconds by the clock, seconds of a processor, lines printed, and what went wrong."""
+    """Return wall-clock seconds, CPU seconds, lines printed, and the error if any."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         began = time.perf_counter()
         process = subprocess.Popen(command, stdout=out, stderr=errors, env=environment)
@@ -137,7 +137,7 @@ def run(command: list[str], environment: dict[str, str]) -> tuple[float, float, 
 def timed(
     verb: str, files: dict[str, str], environment: dict[str, str], times: int
 ) -> dict[str, Any]:
-    """One verb, so many times."""
+    """Run one verb `times` times."""
 
     def command(of: str) -> list[str]:
         return [*APPORTION, *(files.get(of, "") if w == "FILE" else w for w in of.split())]
@@ -186,7 +186,7 @@ async def _measure(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(given: argparse.Namespace) -> dict[str, Any]:
-    """One run."""
+    """Run the benchmark once."""
     return asyncio.run(_measure(given))
 
 

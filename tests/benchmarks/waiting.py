@@ -1,17 +1,16 @@
-"""What the first pod of a shape costs, and what pods cost that wait for room.
+"""Measure what the first pod of a shape costs, and what pending pods cost.
 
     python -m tests.benchmarks.waiting --nodes 10000 --policy binpack --json
 
-The fleet is that of `decide`, 70 % full. `cold_ms`: the worst of pods whose shapes nobody has seen,
-from submission to placement, folds included; `cold_p50_ms` is the one in the middle. Then pods of
-twenty more shapes are refused, because no device is as large, and wait: so many are
-`unschedulable`. `ratio`: decisions per second beside them over those of a fleet without, in the
-same run by turns, each fleet in a process of its own. `refused_again` of them were told anew why
-they wait. `helped_ms`: from the report of a node with a device as large to the end of the decision
-that places the first of them.
-
-`event_ms` is what an event of each type costs a scheduler that knows 512 shapes, half of which find
-no place, and `worst_event` the dearest (`event_costs`)."""
+The fleet is that of `decide`, 70 % full. `cold_ms` is the worst of pods with new shapes, from
+submission to placement, with folds; `cold_p50_ms` is their median. Then pods of twenty more shapes
+are refused, because no device is as large, and stay pending; `unschedulable` is their number.
+`ratio` is the decisions per second with them divided by those of a fleet without, alternately in
+the same run, each fleet in its own process. `refused_again` counts the pending pods that were
+refused again. `helped_ms` is from the report of a node with a large enough device to the end of the
+decision that places the first of them.
+`event_ms` is the cost of each type of event for a scheduler with 512 shapes, half of which fit
+nowhere, and `worst_event` the highest (`event_costs`)."""
 
 import time
 from collections.abc import Sequence
@@ -41,31 +40,32 @@ COLD: Final = 30
 
 
 def share(memory_mib: int, cores: int) -> Shape:
-    """A share of a device."""
+    """Return the shape of a share of a device."""
     ask = Ask(container="main", family="nvidia", memory_mib=memory_mib, cores=cores)
     modes = DeviceConstraints(modes=("hami-core",))
     return Shape(asks=(ask,), devices=modes, node=NodeConstraints(cpu_milli=1000))
 
 
 class Waiting(Fleet):
-    """The fleet of `decide`, with pods that wait."""
+    """The fleet of `decide`, with pending pods."""
 
     _refused: ClassVar[dict[str, int]]
 
     def cold_ms(self) -> list[float]:
-        """What the first pods of new shapes take, in milliseconds."""
+        """Return the milliseconds for the first pods of new shapes."""
         return self._alone.submit(self._cold_ms).result()
 
     def refuse(self, pods: int) -> int:
-        """So many pods ask for what no device has; how many wait then."""
+        """Submit `pods` pods that fit no device. Returns how many are pending."""
         return self._alone.submit(self._refuse, pods).result()
 
     def refused_again(self) -> int:
-        """How many of them have been told anew since."""
+        """Return how many of them have been refused again since."""
         return self._alone.submit(self._refused_again).result()
 
     def helped_ms(self) -> float:
-        """From the report of a large device to the decision that places the first of them."""
+        """Return the time from the report of a large device to the decision that places the
+        first of them."""
         return self._alone.submit(self._helped_ms).result()
 
     @classmethod
@@ -137,7 +137,7 @@ def _pod(uid: str, shape: Shape) -> PodSubmitted:
 
 
 def run(nodes: int, policy: Policy, pods: int, decisions: int) -> dict[str, Any]:
-    """The figures."""
+    """Return the figures."""
     costs = event_costs(nodes, policy)
     worst = next(iter(costs))
     alone, beside = Waiting(nodes, policy), Waiting(nodes, policy)

@@ -1,4 +1,4 @@
-"""One suite over every device backend: what an agent may rely on, simulated or real."""
+"""One suite against every device backend, simulated or real: what an agent may rely on."""
 
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, suppress
@@ -27,12 +27,12 @@ PROCESSES: dict[int, tuple[Kind, ...]] = {
     4_000_003: ("graphics",),
     4_000_004: ("compute", "graphics", "mps"),
 }
-"""On the third card of each fake driver."""
+"""Processes on the third GPU of each fake driver."""
 
 
 @pytest.fixture(params=["simulated", *CARDS, "nvml over the real driver"])
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[DeviceBackend]:
-    """An open backend; the real driver's only where one answers."""
+    """An open backend; the real driver's only if it answers."""
     opened: DeviceBackend
     with ExitStack() as stack:
         if request.param == "simulated":
@@ -53,21 +53,21 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         await opened.close()
 
 
-async def test_there_are_devices_and_each_is_told_apart(backend: DeviceBackend) -> None:
-    """Ids and indexes are unique, in the order of the index, from 0."""
+async def test_ids_and_indexes_of_devices_are_unique(backend: DeviceBackend) -> None:
+    """Ids and indexes are unique, and devices are ordered by index from 0."""
     devices = await backend.inventory()
     assert devices
     assert len({device.id for device in devices}) == len(devices)
     assert [device.index for device in devices] == list(range(len(devices)))
 
 
-async def test_looking_changes_nothing(backend: DeviceBackend) -> None:
-    """Two looks at an idle machine are equal, or every restart would be news."""
+async def test_two_inventories_of_an_idle_machine_are_equal(backend: DeviceBackend) -> None:
+    """Two inventories of an idle machine are equal; otherwise every restart would be an event."""
     assert await backend.inventory() == await backend.inventory()
 
 
 async def test_the_ledger_takes_the_inventory(backend: DeviceBackend) -> None:
-    """Whatever a driver answers survives the codec: the schema's limits hold for it."""
+    """An inventory within the schema's limits survives encoding and decoding."""
     report = NodeReported(
         node="n1",
         devices=await backend.inventory(),
@@ -80,7 +80,7 @@ async def test_the_ledger_takes_the_inventory(backend: DeviceBackend) -> None:
 
 
 async def test_amounts_make_sense(backend: DeviceBackend) -> None:
-    """Memory is in MiB and on offer, compute is there, and at least one container fits."""
+    """Memory in MiB, cores and slots are plausible."""
     for device in await backend.inventory():
         assert 1024 <= device.memory_mib <= device.physical_memory_mib < 1 << 20
         assert device.cores > 0
@@ -89,7 +89,7 @@ async def test_amounts_make_sense(backend: DeviceBackend) -> None:
 
 
 async def test_links_lead_to_devices_of_the_node(backend: DeviceBackend) -> None:
-    """A peer is another device of this inventory."""
+    """A link leads to another device of this inventory."""
     devices = await backend.inventory()
     known = {device.id for device in devices}
     for device in devices:
@@ -97,7 +97,7 @@ async def test_links_lead_to_devices_of_the_node(backend: DeviceBackend) -> None
 
 
 async def test_every_device_has_a_load(backend: DeviceBackend) -> None:
-    """Of the whole of it; what is used is no more than there is."""
+    """Every device has a load, and uses no more than it has."""
     devices = {device.id: device for device in await backend.inventory()}
     loads = await backend.loads()
     assert {load.device for load in loads if load.instance is None} == devices.keys()
@@ -109,7 +109,7 @@ async def test_every_device_has_a_load(backend: DeviceBackend) -> None:
 async def test_a_process_is_in_a_load_once(
     backend: DeviceBackend, request: pytest.FixtureRequest
 ) -> None:
-    """However it uses the device: a driver lists it once for each way."""
+    """A process is in a load once, although a driver lists it once for each way of use."""
     devices = {device.id: device for device in await backend.inventory()}
     told = set()
     for load in await backend.loads():
@@ -125,7 +125,8 @@ async def test_a_process_is_in_a_load_once(
 async def test_memory_is_held_of_cgroups_that_are_there(
     backend: DeviceBackend, tmp_path: Path
 ) -> None:
-    """A driver without such limits says so, one that has them refuses what is no cgroup."""
+    """A driver without memory limits reports that; one with them refuses a folder that is no
+    cgroup."""
     with pytest.raises(NotMade):
         await backend.hold_memory("GPU-nowhere", tmp_path, 1 << 30)
     for device in await backend.inventory():
@@ -138,7 +139,7 @@ async def test_memory_is_held_of_cgroups_that_are_there(
 
 @pytest.fixture
 async def card(backend: DeviceBackend) -> Device:
-    """A card in MIG mode, where there is one."""
+    """A device in MIG mode, if there is one."""
     found = [device for device in await backend.inventory() if device.mode == "mig"]
     if not found:
         pytest.skip("no card in MIG mode")
@@ -146,19 +147,21 @@ async def card(backend: DeviceBackend) -> Device:
 
 
 def smallest(card: Device, start: int) -> MigInstance:
-    """An instance of the smallest size from there on."""
+    """Return an instance of the smallest size from that slice on."""
     profile = min(mig_profiles("nvidia", card.model), key=lambda each: each.memory_mib)
     return MigInstance(profile=profile.name, start=start, size=profile.size)
 
 
 def whole(card: Device) -> MigInstance:
-    """An instance of all of the card."""
+    """Return an instance of the whole device."""
     profile = max(mig_profiles("nvidia", card.model), key=lambda each: each.size)
     return MigInstance(profile=profile.name, start=0, size=profile.size)
 
 
-async def test_an_instance_is_made_once(backend: DeviceBackend, card: Device) -> None:
-    """Whoever asks again gets the same; another one has another id."""
+async def test_a_repeated_request_returns_the_same_instance(
+    backend: DeviceBackend, card: Device
+) -> None:
+    """A repeated request returns the same instance; another instance has another id."""
     first = await backend.make_instance(card.id, smallest(card, 3), [])
     assert first.id.startswith("MIG-")
     assert await backend.make_instance(card.id, smallest(card, 3), []) == first
@@ -166,10 +169,8 @@ async def test_an_instance_is_made_once(backend: DeviceBackend, card: Device) ->
     assert other.id != first.id
 
 
-async def test_what_is_needed_is_not_in_anybodys_power(
-    backend: DeviceBackend, card: Device
-) -> None:
-    """What is needed stays, and says what it is in the way of; what is not needed makes way."""
+async def test_a_needed_instance_stays(backend: DeviceBackend, card: Device) -> None:
+    """A needed instance stays and is named as an obstacle; an unneeded one makes room."""
     needed = smallest(card, 2)
     await backend.make_instance(card.id, needed, [])
     with pytest.raises(InTheWay, match=f"{needed.profile} from slice 2 occupies slices of"):
@@ -179,7 +180,7 @@ async def test_what_is_needed_is_not_in_anybodys_power(
 
 
 async def test_an_instance_has_a_load_of_its_own(backend: DeviceBackend, card: Device) -> None:
-    """From when it is made until it goes."""
+    """An instance has its own load from its creation to its end."""
     wanted = smallest(card, 2)
     await backend.make_instance(card.id, wanted, [])
     cuts = [load.instance for load in await backend.loads() if load.device == card.id]
@@ -190,7 +191,7 @@ async def test_an_instance_has_a_load_of_its_own(backend: DeviceBackend, card: D
 
 
 async def test_only_what_is_needed_is_kept(backend: DeviceBackend, card: Device) -> None:
-    """The others are gone, and their place is free."""
+    """Unneeded instances are removed, and their slices are free."""
     kept = await backend.make_instance(card.id, smallest(card, 1), [])
     await backend.make_instance(card.id, smallest(card, 4), [])
     kept_ones = await backend.keep_instances(card.id, [smallest(card, 1)])
@@ -200,8 +201,8 @@ async def test_only_what_is_needed_is_kept(backend: DeviceBackend, card: Device)
     await backend.keep_instances(card.id, [])
 
 
-async def test_a_card_that_is_not_cut_has_no_instances(backend: DeviceBackend) -> None:
-    """Neither one that is not in MIG mode, nor one that is not here."""
+async def test_a_device_without_mig_has_no_instances(backend: DeviceBackend) -> None:
+    """A device without MIG mode, and an unknown one, have no instances."""
     one = MigInstance(profile="1g.5gb", start=0, size=1)
     others = [each.id for each in await backend.inventory() if each.mode != "mig"]
     for device in [*others, "GPU-nowhere"]:

@@ -1,8 +1,8 @@
-"""What holds a container to its share: HAMi-core's library, or a stand-in, over the fake driver.
+"""What limits a container to its share: HAMi-core's library or a stand-in, over the fake driver.
 
-A built `libvgpu.so` is named by `APPORTION_LIBVGPU=/path/to/libvgpu.so` (HAMi-core: `build.sh`, or
-a CMake build of type Debug). Without it these tests say so, and run over a stand-in that honours
-the region and the environment of a grant, so that what we make of a share is tried either way."""
+`APPORTION_LIBVGPU=/path/to/libvgpu.so` names a built library (HAMi-core: `build.sh`, or a CMake
+build of type Debug). Without it these tests report that, and use only a stand-in that honours the
+region and the environment of a grant."""
 
 import os
 import re
@@ -31,7 +31,8 @@ from tests.support.regions import run_process
 GIVEN = os.environ.get("APPORTION_LIBVGPU", "")
 SPIN_S, ROUND_S, RECENT_S = 3.0, 0.2, 2.0
 KERNELS_MIN = 1_500
-"""Of a millisecond each: what is not held launches as many, unless the machine stands still."""
+"""Kernels of a millisecond each: an unlimited process launches this many, unless the machine
+stalls."""
 NVML = (
     "import pynvml as n; n.nvmlInit(); "
     "print(n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(0)).total >> 20)"
@@ -39,7 +40,7 @@ NVML = (
 
 
 class Place(NamedTuple):
-    """A node with one card, and the library that holds its containers."""
+    """A node with one GPU, and the library that limits its containers."""
 
     folder: Path
     driver: FakeDriver
@@ -55,7 +56,7 @@ class Place(NamedTuple):
         cores: int = 30,
         controls: dict[str, str] | None = None,
     ) -> Grant:
-        """What a container with a share of the card gets, made."""
+        """Create the grant of a container with a share of the GPU."""
         (device_id,) = self.driver.ids
         card = Device(
             id=device_id, index=0, family="nvidia", model="NVIDIA T4", memory_mib=15_360,
@@ -70,27 +71,27 @@ class Place(NamedTuple):
         return made
 
     def advised(self) -> list[bool]:
-        """One round of the agent; which containers are held to their compute after it."""
+        """Run one round of the agent. Returns which containers' compute is limited after it."""
         assert not self.regions.round(self.kept.values(), time.time(), RECENT_S)
         return [region.cores_held for _, _, region in self.regions.read()]
 
     @property
     def probe(self) -> str:
-        """A program that uses the card; see probe.c."""
+        """The path of a program that uses the GPU; see probe.c."""
         return str(self.folder / "lib" / "probe")
 
     def run(self, made: Grant, *command: str) -> list[str]:
-        """What a program says inside of the container."""
+        """Run a program inside the container, and return its output."""
         return contained.run(made.edits, self.folder, self.given, *command)
 
     def start(self, stack: ExitStack, made: Grant, *command: str) -> subprocess.Popen[str]:
-        """A program inside of the container, which runs until the end of the stack."""
+        """Start a program inside the container, which runs until the stack ends."""
         return stack.enter_context(contained.holding(made.edits, self.folder, self.given, *command))
 
 
 @pytest.fixture(params=["a stand-in", "libvgpu.so"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """The node, with either library; what containers have mounted is all below one folder."""
+    """The node with either library; all container mounts are below one folder."""
     if request.param == "libvgpu.so" and not GIVEN:
         pytest.skip("APPORTION_LIBVGPU names no built libvgpu.so; only a stand-in was tried")
     if reason := missing():
@@ -112,7 +113,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 
 def test_B3_memory_beyond_the_share_is_refused(place: Place) -> None:
-    """A second allocation that does not fit, though the card has room for it."""
+    """An allocation beyond the share is refused, although the GPU has room for it."""
     said = place.run(place.share("a"), place.probe, "alloc:400", "alloc:400", "alloc:200")
     assert said == [
         "context CUDA_SUCCESS",
@@ -122,15 +123,15 @@ def test_B3_memory_beyond_the_share_is_refused(place: Place) -> None:
     ]
 
 
-def test_B3_an_emptied_environment_frees_nobody(place: Place) -> None:
-    """A child without a variable of ours finds the region where HAMi-core looks by itself."""
+def test_B3_an_empty_environment_lifts_no_limit(place: Place) -> None:
+    """A child process with an empty environment is still limited, by HAMi-core's default region."""
     bare = ("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in place.given.items()))
     said = place.run(place.share("a"), *bare, place.probe, "alloc:400", "alloc:400")
     assert said[-1] == "alloc:400 CUDA_ERROR_OUT_OF_MEMORY"
 
 
 def test_D7_the_share_is_all_that_a_container_sees(place: Place) -> None:
-    """Asked through CUDA, and through NVML as nvidia-smi and nvidia-ml-py ask."""
+    """A container sees only its share, through CUDA and through NVML as nvidia-smi uses it."""
     made = place.share("a")
     said = place.run(made, place.probe, "alloc:400", "info")
     assert "free_mib=300 total_mib=700" in said[-1]
@@ -138,7 +139,7 @@ def test_D7_the_share_is_all_that_a_container_sees(place: Place) -> None:
 
 
 def test_a_running_container_gets_more(place: Place) -> None:
-    """From 700 to 1300 MiB, between two allocations of one process."""
+    """A running process can allocate more after its limit is raised from 700 to 1300 MiB."""
     made = place.share("a")
     with ExitStack() as stack:
         actions = ("alloc:600", "alloc:600", "hold", "alloc:600")
@@ -153,12 +154,13 @@ def test_a_running_container_gets_more(place: Place) -> None:
 
 
 def resized(plan: RegionPlan, memory_mib: int) -> RegionPlan:
-    """The same limits but for the memory."""
+    """Return the same limits with another memory limit."""
     return RegionPlan(plan.path, plan.devices, (memory_mib << 20,), plan.cores, plan.priority)
 
 
-def test_D6_compute_is_held_while_another_wants_it(place: Place) -> None:
-    """To 30 %, and to nothing once it is alone, as HAMi's monitor has it."""
+def test_D6_compute_is_limited_under_contention(place: Place) -> None:
+    """Compute is limited to 30 % while another container needs it, and not when alone, as in
+    HAMi."""
     shares = [place.share(pod) for pod in "ab"]
     for _, _, region in place.regions.read():
         region.hold_cores(held=False)
@@ -179,7 +181,8 @@ def test_D6_compute_is_held_while_another_wants_it(place: Place) -> None:
 def test_D6_a_container_without_a_limit_of_compute_waits_for_the_first_priority(
     place: Place, cores: int
 ) -> None:
-    """HAMi-core looks whether it has to wait only below 100 percent."""
+    """A container without a compute limit waits for priority 0: HAMi-core checks only below 100
+    %."""
     high = place.share("high", cores=cores, controls={"CUDA_TASK_PRIORITY": "0"})
     low = place.share("low", cores=cores)
 
@@ -190,8 +193,9 @@ def test_D6_a_container_without_a_limit_of_compute_waits_for_the_first_priority(
     wait_until(waited, "the low one to wait for the high one")
 
 
-def test_a_restart_owes_nothing_for_processes_of_the_life_before(place: Place) -> None:
-    """The id of one that was killed belongs to another program in a new PID namespace."""
+def test_a_restarted_container_drops_its_old_processes(place: Place) -> None:
+    """A restarted container is not charged for its old process ids, which may belong to other
+    programs."""
     made = place.share("a")
     assert made.region is not None
     path = Path(made.region.path)
@@ -202,7 +206,7 @@ def test_a_restart_owes_nothing_for_processes_of_the_life_before(place: Place) -
 
 
 def test_a_limit_that_a_container_raised_is_restored_while_it_runs(place: Place) -> None:
-    """The round writes where the process has it mapped, and names the region."""
+    """A limit that a container raised is restored while it runs, and the round names the region."""
     made = place.share("a")
     assert made.region is not None
     with ExitStack() as stack:
@@ -218,16 +222,16 @@ def test_a_limit_that_a_container_raised_is_restored_while_it_runs(place: Place)
 
 
 def launched(place: Place, shares: list[Grant]) -> list[float]:
-    """Kernels of containers that run side by side, with the agent's rounds beside them.
+    """Return kernel launches of concurrent containers while the agent's rounds run.
 
-    As parts of what a program launches beside them that nobody holds: however busy the machine is
-    elsewhere, it is for all of them."""
+    They are relative to an unlimited program's launches, so that a busy machine affects all
+    alike."""
     what = "a while in which this machine does not stand still"
     return wait_until(lambda: measured(place, shares), what)
 
 
 def measured(place: Place, shares: list[Grant]) -> list[float]:
-    """See `launched`; nothing where the machine stood still for too much of the time."""
+    """See `launched`; empty if the machine stalled too long."""
     with ExitStack() as stack:
         spin = f"spin:{1000 * SPIN_S:.0f}"
         running = [stack.enter_context(held_by_nobody(place, spin))]
@@ -244,7 +248,7 @@ def measured(place: Place, shares: list[Grant]) -> list[float]:
 
 
 def held_by_nobody(place: Place, action: str) -> subprocess.Popen[str]:
-    """A program of the node itself that uses the card."""
+    """Start a program on the node itself that uses the GPU without limits."""
     environ = os.environ | place.driver.environment
     command = [str(place.driver.probe), action]
     return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)

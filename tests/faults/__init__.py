@@ -1,1 +1,1 @@
-"""Real faults: three real servers, real processes, real signals and a real full disk."""
+"""Tests with real faults: three servers, real processes, real signals and a full disk."""

@@ -1,9 +1,9 @@
-"""Rounds of real faults: processes, servers and disks that fail under load, and nothing lost.
+"""Play rounds of real faults: processes, servers and disks fail under load, and nothing is lost.
 
-python -m tests.faults --rounds 20 --seed 1 20 rounds, seeds 1 to 20; counts per fault python -m
-tests.faults --seed 7 --only disk,killed that round of these faults alone
+    python -m tests.faults --rounds 20 --seed 1          20 rounds, seeds 1 to 20; counts per fault
+    python -m tests.faults --seed 7 --only disk,killed   one round with only these faults
 
-The folder of a wrong round is kept: stores, logs, journal and the history of the round."""
+The folder of a failed round is kept: stores, logs, journal and the history of the round."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.faults.shaking import KINDS
 
 
 def main() -> int:
-    """Exit code 0 if every round was right."""
+    """Return exit code 0 if every round passed."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--rounds", type=int, default=1)
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 async def _play(seed: int, given: argparse.Namespace, kinds: Sequence[str]) -> Outcome:
-    """One round, that leaves nothing behind when it is told to stop, in the background also."""
+    """Play one round. It leaves nothing behind when it is interrupted, even in the background."""
     round_of_seed = play(
         seed, span_s=given.seconds, rate=given.rate, kinds=kinds, keep=not given.forget
     )

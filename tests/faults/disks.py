@@ -1,8 +1,8 @@
-"""A small disk for each server, so that one can be full while the machine is not.
+"""A small disk for each server, so that it can be full while the machine is not.
 
-A file with an ext4 in it where loop devices can be mounted, else a tmpfs; where nothing can be
-mounted there is a plain folder, which cannot be full. Invariant: whatever was mounted is unmounted,
-also when a server that was stopped in the middle still holds it."""
+It is a file with ext4 where loop devices can be mounted, else a tmpfs. Where nothing can be mounted
+it is a plain folder, which cannot be filled.
+Invariant: everything mounted is unmounted, even if a suspended server still uses it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Disk:
         self.kind = "folder"
 
     def mount(self) -> None:
-        """Make it."""
+        """Create the folder and mount the disk."""
         self.path.mkdir(parents=True)
         if self._mount_loop():
             self.kind = "loop"
@@ -47,11 +47,11 @@ class Disk:
 
     @property
     def can_fill(self) -> bool:
-        """Whether filling it leaves the machine alone."""
+        """True if the disk can be filled without filling the machine's own disk."""
         return self.kind != "folder"
 
     def fill(self) -> None:
-        """Take all that is left, to the last byte."""
+        """Use up all free space, to the last byte."""
         if not self.can_fill:
             raise RuntimeError(f"{self.path} is no disk of its own")
         with (self.path / _BALLAST).open("ab", buffering=0) as ballast:
@@ -65,11 +65,11 @@ class Disk:
                 os.fsync(ballast.fileno())
 
     def free(self) -> None:
-        """Give it back."""
+        """Release the space taken by `fill`."""
         (self.path / _BALLAST).unlink(missing_ok=True)
 
     def unmount(self) -> None:
-        """Leave nothing."""
+        """Unmount the disk, if it was mounted."""
         if self.kind != "folder":
             _done("umount", "-l", self.path)
         self._image.unlink(missing_ok=True)

@@ -1,7 +1,8 @@
-"""What there is to know of a round that was wrong, so that it explains itself.
+"""Collect the evidence of a failed round, so that its cause can be found.
 
-One history, by time: what was done to whom, and what the servers said of it; and what each server
-holds. Invariant: a folder that is kept holds all of it: stores, logs, the loader's journal."""
+One history, ordered by time, has each fault with its target and the servers' log lines; a second
+list has what each server stores.
+Invariant: a kept folder has everything: stores, logs, and the loader's journal."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _NOISE = re.compile(r"Healthcheck failed|authentication error|Error trying to co
 
 
 def history(cluster: Cluster, deeds: Sequence[Deed]) -> list[str]:
-    """What was done and what the servers said of leaders, stores and errors, by time."""
+    """Return faults and server log lines about leaders, stores and errors, ordered by time."""
     lines = [(deed.time, f"{deed.time} -- {deed.what}") for deed in deeds]
     for server in cluster.servers:
         lines += _said(server.name, server.log_path)
@@ -45,7 +46,7 @@ def _said(name: str, log: Path) -> Iterator[tuple[str, str]]:
 
 
 async def holdings(cluster: Cluster) -> list[str]:
-    """What each server has in its own store."""
+    """Return what each server has in its own store."""
     lines = []
     for server in cluster.servers:
         held = await server.holds()
@@ -57,7 +58,7 @@ async def holdings(cluster: Cluster) -> list[str]:
 
 
 def last_words(services: Sequence[Service]) -> list[str]:
-    """What each service said last."""
+    """Return the last log lines of each service."""
     words = []
     for service in services:
         said = [line for line in service.log if line.get("level") != "debug"][-SERVICE_LINES:]
@@ -66,7 +67,7 @@ def last_words(services: Sequence[Service]) -> list[str]:
 
 
 def write(folder: Path, services: Sequence[Service], lines: Sequence[str]) -> None:
-    """Put the services' logs and the history beside the servers' logs and the journal."""
+    """Write the services' logs and the history next to the servers' logs and the journal."""
     (folder / HISTORY).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     for service in services:
         text = "".join(json.dumps(line) + "\n" for line in service.log)

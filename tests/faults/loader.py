@@ -1,9 +1,9 @@
-"""`python -m tests.faults.loader`: the users' part, as a process of its own with a journal.
+"""`python -m tests.faults.loader`: the users of a round, as a separate process with a journal.
 
-It submits pods and takes them back, as fast as it is told, and writes down what the ledger has
-acknowledged, after the acknowledgement and never before. Invariant: a line of the journal names an
-event that the ledger promised to keep; what it was about to do when it was killed is done again by
-its successor with the same ids."""
+It submits and withdraws pods at the given rate. It records what the ledger acknowledged, always
+after the acknowledgement.
+Invariant: a line of the journal names an event that the ledger promised to keep. What was in
+progress when the loader was killed, its successor repeats with the same ids."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ MEMORY_MIB = (1_000, 4_000, 8_000, 16_000, 40_000)
 LIVE_MAX = 400
 TOGETHER = 20
 BEGUN = "begun"
-"""Said as soon as a SIGTERM is heeded."""
+"""Printed as soon as SIGTERM is handled."""
 
 
 class Journal:
-    """What is acknowledged, one line each: `[event id, revision or null]`."""
+    """Acknowledged appends, one line each: `[event id, revision or null]`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -49,13 +49,13 @@ class Journal:
         return [line for line in whole if line.endswith("\n")]
 
     def note(self, event_id: str, revision: int | None) -> None:
-        """It is on the ledger, at that revision where we know."""
+        """Record that the event is in the ledger, at that revision if it is known."""
         self._file.write(json.dumps([event_id, revision]) + "\n")
         self.done.add(event_id)
 
 
 class Loader:
-    """Submits pod after pod; the oldest leave when there are too many."""
+    """Submits one pod after another; withdraws the oldest when there are too many."""
 
     def __init__(self, publisher: Publisher, append: Insistence, journal: Journal) -> None:
         self._publisher = publisher
@@ -63,7 +63,7 @@ class Loader:
         self._journal = journal
 
     async def step(self, number: int, seed: int) -> None:
-        """The n-th pod comes, and an old one leaves."""
+        """Submit pod `number`, and withdraw an old one."""
         chance = random.Random(f"{seed}/{number}")
         uid = f"pod-{number}"
         asks = cards() if chance.random() < 0.05 else ask(chance.choice(MEMORY_MIB), cores=10)
@@ -79,7 +79,7 @@ class Loader:
         try:
             done = await self._append.append(structs.replace(draft, expect=expect))
         except (FenceRefused, DuplicateRefused):
-            self._journal.note(event_id, None)  # we have said so before, and were killed
+            self._journal.note(event_id, None)  # a killed predecessor may have sent it already
         else:
             self._journal.note(event_id, done.revision)
 
@@ -110,7 +110,7 @@ async def _main(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run until SIGTERM; what was begun is ended first."""
+    """Run until SIGTERM, and finish the step in progress."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.loader", description=__doc__)
     parser.add_argument("--nats", required=True)
     parser.add_argument("--journal", type=Path, required=True)

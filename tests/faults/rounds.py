@@ -1,6 +1,6 @@
-"""One round: a cluster, its services, load, faults, peace, and the verdict.
+"""One round: a cluster, its services, load, faults, recovery and the verdict.
 
-Invariant: a round leaves no process, no mount and no file behind, however it ends."""
+Invariant: a round leaves no process, mount or file behind, however it ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HISTORY_SHOWN = 80
 
 @dataclass(frozen=True)
 class Outcome:
-    """A round that was right: what struck, and how much was there to lose."""
+    """A round that passed: the faults that struck, and how much could have been lost."""
 
     seed: int
     struck: Counter[str]
@@ -48,7 +48,7 @@ class Outcome:
 
 
 class Round:
-    """One round of a seed: what runs in it, from the first start to the verdict."""
+    """One round of a seed, with all that runs in it, from the first start to the verdict."""
 
     def __init__(self, seed: int, folder: Path, rate: float, kinds: Sequence[str]) -> None:
         self.seed = seed
@@ -59,17 +59,17 @@ class Round:
         self.shaking = Shaking(seed, self.cluster, self.services, self.loader, kinds=kinds)
 
     async def begin(self) -> None:
-        """Start everything."""
+        """Start the cluster, the services and the loader."""
         await self.cluster.start()
         await make_stream(self.cluster)
         await asyncio.gather(*(each.revive() for each in self.services), self.loader.revive())
 
     async def verdict(self) -> Outcome:
-        """What became of it, once the faults have ended. AssertionError for what is wrong."""
+        """Check the outcome after the faults. Raises AssertionError if anything is wrong."""
         began_s = time.monotonic()
         await asyncio.gather(*(each.ready(timeout_s=READY_S) for each in self.services))
         await self.loader.stop()
-        # Of the ledger itself: what auditors read is a copy of it.
+        # Read the ledger itself: auditors read a copy.
         reader = await jetstream.connect(self.cluster.url_for("operator"), name="faults")
         async with reader:
             state = await settled(reader)
@@ -98,14 +98,14 @@ class Round:
         )
 
     async def explain(self) -> list[str]:
-        """What is known of it; for a round that is wrong, while it still runs."""
+        """Return the evidence of a failed round, while it still runs."""
         held = await evidence.holdings(self.cluster)
         told = evidence.history(self.cluster, self.shaking.deeds)
         evidence.write(self._folder, self.services, [*told, *held])
         return [*told[-HISTORY_SHOWN:], *held, *evidence.last_words(self.services)]
 
     async def end(self, *, keep: bool) -> None:
-        """Leave nothing, or what was stored and said."""
+        """End everything. Keep stores and logs only if `keep` is set."""
         for service in self.services:
             if service.running:
                 await service.kill()
@@ -119,7 +119,7 @@ async def play(
     seed: int, *, span_s: float, rate: float, kinds: Sequence[str] = KINDS, keep: bool = False,
     strikes_min: int = 0,
 ) -> Outcome:  # fmt: skip
-    """Play the round of a seed. AssertionError says what was wrong, or not done in time."""
+    """Play the round of a seed. Raises AssertionError if it fails or takes too long."""
     folder = Path(tempfile.mkdtemp(prefix=f"apportion-faults-{seed}-"))
     played = Round(seed, folder, rate, kinds)
     wrong = False
@@ -153,7 +153,7 @@ def _services(cluster: Cluster) -> list[Service]:
 
 
 async def make_stream(cluster: Cluster) -> None:
-    """Make the ledger, once the servers agree on who makes it."""
+    """Create the ledger's stream, once the servers have a leader."""
     boot = await jetstream.connect(
         cluster.url_for("bootstrap"), name="bootstrap", timeout_s=CONNECT_S
     )
@@ -162,7 +162,7 @@ async def make_stream(cluster: Cluster) -> None:
         try:
             await create_stream(boot, replicas=COUNT)
         except LedgerUnavailable:
-            return False  # routes between servers that have just begun come and go
+            return False  # routes between servers that have just started are not stable yet
         return True
 
     try:

@@ -1,8 +1,8 @@
-"""Three nats-servers as one cluster on this machine, each with a disk of its own.
+"""Run three nats-servers as one cluster on this machine, each with its own disk.
 
-They run the product's nats.conf with a name, a cluster and one more user, who may order a change of
-leaders and nothing else. Invariant: an order of this module (kill, start, stop, go on) has taken
-effect when it returns."""
+They use the product's nats.conf plus a name, a cluster and one more user, who may only request a
+change of leader.
+Invariant: an action of this module (kill, start, stop, go on) has taken effect when it returns."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ cluster {
 
 
 class Holding(NamedTuple):
-    """The first and the last revision in a server's own store, and whom it takes for the leader."""
+    """The first and last revision in a server's own store, and the leader it reports."""
 
     first: int
     last: int
@@ -58,7 +58,7 @@ class Holding(NamedTuple):
 
 
 class Server:
-    """One of the three."""
+    """One of the three servers."""
 
     def __init__(self, name: str, folder: Path, ports: tuple[int, int, int]) -> None:
         self.name = name
@@ -70,7 +70,7 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """Whether the process lives, stopped or not."""
+        """True if the process exists, whether suspended or not."""
         return self._process is not None and self._process.returncode is None
 
     def prepare(self, routes: list[int]) -> None:
@@ -88,7 +88,7 @@ class Server:
         (self._folder / "nats.conf").write_text(text + _CLUSTER.replace("ROUTES", urls))
 
     async def start(self, passwords: dict[str, str]) -> None:
-        """Start the process; it may take a while to be healthy."""
+        """Start the process. It may take a while to become healthy."""
         environment = {
             "NATS_NAME": self.name,
             "NATS_HOST": "127.0.0.1",
@@ -112,18 +112,18 @@ class Server:
             )
 
     async def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the process with SIGKILL."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
 
     def stop(self) -> None:
-        """SIGSTOP: its sockets stay open and nothing answers."""
+        """Suspend the process with SIGSTOP: its sockets stay open, but it does not answer."""
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """SIGCONT."""
+        """Resume the process with SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -131,7 +131,7 @@ class Server:
             os.kill(self._process.pid, number)
 
     async def healthy(self) -> bool:
-        """Whether it says that all that it holds is there and up to date."""
+        """Return True if the server reports that all its data is present and up to date."""
         url = f"http://127.0.0.1:{self._monitor_port}/healthz"
         try:
             async with (
@@ -143,10 +143,11 @@ class Server:
             return False
 
     async def holds(self) -> Holding | None:
-        """What its own store has of the ledger, whether it is up to date or not; None: no answer.
+        """Return what its own store has of the ledger, up to date or not.
 
-        Healthy does not say as much: a server that has begun a moment ago knows of nothing newer.
-        """
+        None if it does not answer.
+        Being healthy is not enough: a server that has just started does not know of anything
+        newer."""
         url = f"http://127.0.0.1:{self._monitor_port}/jsz?acc=APPORTION&streams=true"
         try:
             async with (
@@ -162,23 +163,23 @@ class Server:
         return Holding(state["first_seq"], state["last_seq"], leader)
 
     async def healthy_or_ended(self) -> bool:
-        """Whether there is nothing to wait for any more."""
+        """Return True if the server is healthy or has ended, so waiting is over."""
         return not self.running or await self.healthy()
 
     def keep(self) -> None:
-        """Leave what it has stored behind, in a folder that is no disk of its own."""
+        """Copy its store to a folder that is not on its own disk."""
         store = self.disk.path / "store"
         if store.exists():
             shutil.copytree(store, self._folder / "store")
 
     def log_tail(self, lines: int = 12) -> str:
-        """The last that it said."""
+        """Return the last lines of its log."""
         text = self.log_path.read_text(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 
 
 class Cluster:
-    """The three, and the passwords by which one connects."""
+    """The three servers, and the passwords of their users."""
 
     def __init__(self, folder: Path) -> None:
         ports = [free_port() for _ in range(3 * COUNT)]
@@ -189,24 +190,24 @@ class Cluster:
         self._passwords = {role: f"p{role}" for role in (*ROLES, "chaos")}
 
     def url_for(self, role: str) -> str:
-        """Where `role` connects: all three, in one URL."""
+        """Return one URL with all three servers for `role`."""
         word = self._passwords[role]
         return ",".join(f"nats://{role}:{word}@127.0.0.1:{each.port}" for each in self.servers)
 
     async def start(self) -> None:
-        """Start all and wait until they are one cluster."""
+        """Start all servers and wait until they form one cluster."""
         for server in self.servers:
             server.prepare([each.cluster_port for each in self.servers])
         await asyncio.gather(*(self.revive(server) for server in self.servers))
         await self.all_healthy()
 
     async def revive(self, server: Server) -> None:
-        """Start one that does not run."""
+        """Start a server if it is not running."""
         if not server.running:
             await server.start(self._passwords)
 
     async def all_healthy(self) -> None:
-        """Wait until every server says so."""
+        """Wait until every server reports that it is healthy."""
         for server in self.servers:
             try:
                 what = f"{server.name} to be healthy, or to end"
@@ -217,7 +218,7 @@ class Cluster:
                 raise
 
     async def end(self, *, keep: bool = False) -> None:
-        """Leave no process and no mount; a copy of what was stored if it is to be kept."""
+        """End every process and unmount every disk. Keep a copy of the stores if `keep` is set."""
         for server in self.servers:
             await server.kill()
         for server in self.servers:

@@ -1,6 +1,7 @@
-"""The services and the loader of a round, as processes that are killed, stopped and begun again.
+"""The services and the loader of a round, as processes that are killed, suspended and restarted.
 
-Invariant: what a process said that the ledger acknowledged is kept, whatever becomes of it."""
+Invariant: an append that a process reported as acknowledged stays recorded when the process
+ends."""
 
 from __future__ import annotations
 
@@ -18,28 +19,28 @@ from tests.support.processes import ServiceProcess
 BEGIN_S = 60.0
 _ACKNOWLEDGED = re.compile(r"acknowledged (\d+) (.+)")
 Acknowledged = tuple[str, int | None]
-"""An event's id, and its revision where it is known."""
+"""An event's id, and its revision if known."""
 
 
 class Service(ServiceProcess):
-    """One service; `name` tells two of a kind apart."""
+    """One service; `name` tells instances of the same service apart."""
 
     def __init__(self, name: str, verb: str, url: str, *options: str) -> None:
         super().__init__(verb, url, "--log-level", "debug", *options)
         self.name = name
 
     async def revive(self) -> None:
-        """Start it if it does not run."""
+        """Start it if it is not running."""
         if not self.running:
             await self.start()
 
     def acknowledged(self) -> list[Acknowledged]:
-        """Every append that the ledger promised to keep, as the service's log has it."""
+        """Return every append that the ledger acknowledged, according to the service's log."""
         found = (_ACKNOWLEDGED.fullmatch(str(line.get("event"))) for line in self.log)
         return [(match[2], int(match[1])) for match in found if match]
 
     def troubles(self) -> list[str]:
-        """What the service called an unexpected error."""
+        """Return the service's log lines about unexpected errors."""
         return [str(line) for line in self.log if line.get("event") == "unexpected error"]
 
 
@@ -56,7 +57,7 @@ class LoaderProcess:
         self._process: asyncio.subprocess.Process | None = None
 
     async def revive(self) -> None:
-        """Start it if it does not run, and wait until it heeds a SIGTERM."""
+        """Start it if it is not running, and wait until it handles SIGTERM."""
         if self._process is not None and self._process.returncode is None:
             return
         with self._log.open("ab") as log:
@@ -70,11 +71,11 @@ class LoaderProcess:
         assert said.decode().strip() == BEGUN, self._log.read_text(encoding="utf-8")[-2000:]
 
     async def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the process with SIGKILL."""
         await self._end(signal.SIGKILL)
 
     async def stop(self) -> None:
-        """SIGTERM: what was begun is ended. AssertionError when it ends in another way."""
+        """Stop it with SIGTERM, so that it finishes its step. Raises AssertionError if it fails."""
         code = await asyncio.wait_for(self._end(signal.SIGTERM), 90)
         assert code == 0, self._log.read_text(encoding="utf-8")[-2000:]
 
@@ -86,7 +87,7 @@ class LoaderProcess:
         return await self._process.wait()
 
     def acknowledged(self) -> list[Acknowledged]:
-        """Every append that the ledger promised to keep."""
+        """Return every append that the ledger acknowledged."""
         if not self._journal.exists():
             return []
         lines = self._journal.read_text(encoding="utf-8").splitlines(keepends=True)

@@ -1,7 +1,7 @@
-"""What is done to a running cluster, at random from a seed.
+"""Inject faults into a running cluster, at random from a seed.
 
-Each deed mends itself after a while; several may overlap, also so that two servers of three are
-away. Invariant: after `mend` nothing of what was done is left but what the system made of it."""
+Each fault ends by itself after a while. Several may overlap, so two of three servers can be away.
+Invariant: after `mend` no fault is left, only what the system made of it."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ AWAY_S = (0.3, 4.0)
 STOPPED_S = (0.5, 9.0)
 FULL_S = (1.0, 5.0)
 RECOVERY_S = 10.0
-"""A person would wait about so long before starting a server again whose disk had been full."""
+"""An operator would wait about this long before restarting a server whose disk had been full."""
 
 
 class Deed(NamedTuple):
-    """What was done to whom, and when: the time of day of this machine, as its servers log it."""
+    """A fault, its target and its time: this machine's time of day, as servers log it."""
 
     time: str
     what: str
 
 
 class Shaking:
-    """One round's faults, of these kinds alone; `struck` counts them, `deeds` tells them."""
+    """One round's faults of the given kinds. `struck` counts them, `deeds` lists them."""
 
     def __init__(
         self,
@@ -79,7 +79,8 @@ class Shaking:
         self.deeds: list[Deed] = []
 
     async def reign(self, span_s: float, *, strikes_min: int = 0) -> None:
-        """Shake for so long, and until so much has struck; then wait for what is under way."""
+        """Inject faults for `span_s` and until `strikes_min` have struck, then wait for open
+        ones."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + span_s
         while loop.time() < end_s or self.struck.total() < strikes_min:
@@ -93,7 +94,7 @@ class Shaking:
                 task.result()
 
     async def mend(self) -> None:
-        """All is whole again; a server that a full disk has silenced is started again."""
+        """End every fault. Restarts a server that a full disk has stopped."""
         for server in self._filled:
             if not await self._recovers(server):
                 self.struck[KINDS[-1]] += 1
@@ -139,7 +140,7 @@ class Shaking:
             self.struck[kind] += 1
 
     def _take(self, count: int) -> list[Server]:
-        """Servers that nothing is being done to, chosen at random; none where there are too few."""
+        """Random servers without a fault in progress; empty if there are too few."""
         free = [each for each in self._cluster.servers if each.name not in self._busy]
         if len(free) < count:
             return []
@@ -194,7 +195,7 @@ class Shaking:
                 self._cluster.url_for("chaos"), name="chaos", timeout_s=2
             )
         except LedgerError:
-            return False  # nobody is there to be told
+            return False  # no server is there to receive it
         try:
             await call_api(ledger.wire, f"{what}.LEADER.STEPDOWN.{name}")
         except LedgerError:

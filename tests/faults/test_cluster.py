@@ -1,4 +1,4 @@
-"""Three servers: what a reader has caught up with, and whom a client turns to when one is gone."""
+"""Three servers: readers that catch up, and clients that fail over to another server."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def _read(ledger: JetStreamLedger, subjects: Sequence[str]) -> int:
-    """How many records a reader has when it says that it has caught up."""
+    """Return how many records a reader has when it reports that it has caught up."""
     seen: list[Record] = []
     following = await ledger.follow(seen.append, subjects=subjects)
     await following.caught_up()
@@ -61,17 +61,15 @@ async def _append(ledger: JetStreamLedger, first: int, last: int) -> None:
             except DuplicateRefused:
                 return True
             except (LedgerUnavailable, OutcomeUnknown):
-                return False  # the servers choose a leader
+                return False  # the servers are electing a leader
             return True
 
         await until(done, "the append to be taken")
 
 
 @pytest.mark.slow
-async def test_a_reader_has_caught_up_with_the_ledger_and_not_with_a_server_behind_it(
-    cluster: Cluster,
-) -> None:
-    """Where its consumer lives on a server that lacks records, it waits for them."""
+async def test_a_reader_catches_up_with_the_ledger_not_a_server(cluster: Cluster) -> None:
+    """A reader whose consumer is on a server that lacks records waits for them."""
     writer = await jetstream.connect(cluster.url_for("watcher"), name="writer")
     reader = await jetstream.connect(cluster.url_for("operator"), name="reader")
     late = cluster.servers[2]
@@ -90,8 +88,9 @@ async def test_a_reader_has_caught_up_with_the_ledger_and_not_with_a_server_behi
     assert set(read) == {newest}
 
 
-async def test_a_client_that_knows_one_server_turns_to_the_others(cluster: Cluster) -> None:
-    """The others are named by the first, without a password: ours is sent to them, too."""
+async def test_a_client_fails_over_to_unnamed_servers(cluster: Cluster) -> None:
+    """The first server names the others, without a password; the client sends its own to them
+    too."""
     known = cluster.servers[0]
     (url,) = (each for each in cluster.url_for("watcher").split(",") if str(known.port) in each)
     async with await jetstream.connect(url, name="writer") as ledger:
@@ -102,14 +101,14 @@ async def test_a_client_that_knows_one_server_turns_to_the_others(cluster: Clust
 
 
 class Said:
-    """What was said and heard: a word, and who said it on which server."""
+    """Messages sent and received: each word, with its sender and server."""
 
     def __init__(self) -> None:
         self.speakers: list[tuple[str, JetStreamLedger]] = []
         self.heard: dict[tuple[str, int], list[bytes]] = {}
 
     async def hear(self, listener: JetStreamLedger, role: str, number: int) -> None:
-        """Have it hear from now on."""
+        """Start a listener."""
         heard = self.heard[role, number] = []
 
         async def note(_subject: str, payload: bytes) -> None:
@@ -119,32 +118,32 @@ class Said:
             await listener.serve(subject, note)
 
     async def say(self, word: bytes) -> None:
-        """Everybody says it."""
+        """Publish a word from every speaker."""
         for number, (role, speaker) in enumerate(self.speakers):
             await speaker.publish(f"apportion.beat.{role}.x", b"%s %d" % (word, number))
 
     def of(self, word: bytes) -> dict[tuple[str, int], list[bytes]]:
-        """How each listener heard it."""
+        """Return what each listener received of a word."""
         return {
             at: sorted(each for each in heard if each.startswith(word))
             for at, heard in self.heard.items()
         }
 
     async def known(self, word: bytes) -> bool:
-        """Whether everybody has heard it of all."""
+        """Return True if every listener has received the word from every speaker."""
         return all(len(set(each)) == len(self.speakers) for each in self.of(word).values())
 
     async def all_greeted(self) -> bool:
-        """Whether each server knows who listens on the others."""
+        """Return True if each server knows the listeners on the others."""
         await self.say(b"hello")
         return await self.known(b"hello")
 
 
-async def test_what_is_said_to_all_is_heard_once_on_every_server(cluster: Cluster) -> None:
-    """Speakers and listeners of each account are on each server, and so on two or on one.
+async def test_a_broadcast_arrives_once_on_every_server(cluster: Cluster) -> None:
+    """Speakers and listeners of each account, on one server or on two, receive each message once.
 
-    What comes into an account as a service, its server gives to no other account as a stream, but
-    the servers beside it do: where it came both ways, it was heard twice from another server."""
+    A message imported into an account as a service is not given to another account as a stream by
+    the same server, but by its neighbours. A message that took both ways was received twice."""
     said = Said()
     async with contextlib.AsyncExitStack() as stack:
 

@@ -1,4 +1,4 @@
-"""One short round of real faults for CI, and that its verdict can be bad."""
+"""One short round of real faults for CI, and proof that its verdict can fail."""
 
 import os
 from pathlib import Path
@@ -18,14 +18,14 @@ STRIKES = 3
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_nothing_acknowledged_is_lost() -> None:
-    """Servers, services and disks fail under load; `python -m tests.faults` plays many rounds."""
+    """Nothing acknowledged is lost when servers, services and disks fail under load."""
     outcome = await play(1, span_s=8.0, rate=30.0, strikes_min=STRIKES)
     assert outcome.struck.total() >= STRIKES
     assert outcome.acknowledged > outcome.allocated > 0
 
 
-def test_what_is_not_there_is_lost() -> None:
-    """By id, by revision, and a placement that stands there twice."""
+def test_missing_and_duplicate_events_are_reported() -> None:
+    """Missing ids, wrong revisions and duplicate placements are all reported."""
     contents = Contents()
     contents.at = {"a/submitted": [1], "a/1/placed": [2, 5]}
     assert contents.lost([("a/submitted", 1), ("a/submitted", None), ("a/1/placed", 5)]) == []
@@ -33,8 +33,8 @@ def test_what_is_not_there_is_lost() -> None:
     assert contents.twice() == ["a/1/placed stands at [2, 5]"]
 
 
-def test_the_history_of_a_round_is_told_by_time(tmp_path: Path) -> None:
-    """Deeds between what the servers said of leaders and errors; what says nothing is left out."""
+def test_the_history_of_a_round_is_ordered_by_time(tmp_path: Path) -> None:
+    """The history orders faults and log lines by time, and leaves out irrelevant log lines."""
     cluster = Cluster(tmp_path)
     said = (
         "[7] 2026/11/20 19:01:01.500000 [INF] JetStream cluster new stream leader for 'A > B'",
@@ -55,7 +55,8 @@ def test_the_history_of_a_round_is_told_by_time(tmp_path: Path) -> None:
 
 
 def test_a_small_disk_is_full_to_the_last_byte(tmp_path: Path) -> None:
-    """And has room again afterwards; where nothing can be mounted, filling is refused."""
+    """A filled disk has room again after `free`. Where nothing can be mounted, filling is
+    refused."""
     disk = Disk(tmp_path, size_mib=16)
     disk.mount()
     try:
@@ -74,7 +75,7 @@ def test_a_small_disk_is_full_to_the_last_byte(tmp_path: Path) -> None:
 
 
 def write_through(path: Path) -> None:
-    """A few blocks, as far as the disk."""
+    """Write a few blocks and flush them to the disk."""
     with path.open("wb") as file:
         file.write(b"x" * 65_536)
         file.flush()

@@ -1,7 +1,7 @@
-"""What must be so after a round: nothing acknowledged is lost, and all that fits has its place.
+"""What must hold after a round: nothing acknowledged is lost, and every pod that fits is placed.
 
-Three witnesses: `apportion verify`, what loader and services noted when the ledger acknowledged it,
-and the store of each server, read while that one leads."""
+Three sources are compared: `apportion verify`, the acknowledgements that loader and services
+recorded, and the store of each server, read while that server leads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ READ_TOGETHER = 200
 
 
 def undone(state: State) -> Iterator[str]:
-    """What is still to be done on this ledger."""
+    """Yield the work that is still open on this ledger."""
     for pod in state.pods.values():
         if pod.phase in (Phase.PLACED, Phase.BOUND):
             yield f"pod {pod.uid} is {pod.phase.value} and not allocated"
@@ -45,7 +45,7 @@ def undone(state: State) -> Iterator[str]:
 
 
 async def settled(ledger: JetStreamLedger) -> State:
-    """Fold until there is nothing left to do, and return the state."""
+    """Fold until no work is open, and return the state."""
     cluster = StateFold()
     reader = Reader(ledger, cluster, metrics=Metrics())
     following = asyncio.create_task(reader.run())
@@ -69,7 +69,9 @@ async def settled(ledger: JetStreamLedger) -> State:
 
 
 async def verified(url: str) -> int:
-    """Run `apportion verify`; how many events it checked. AssertionError when it finds anything."""
+    """Run `apportion verify` and return the number of checked events.
+
+    Raises AssertionError if it reports a violation."""
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "apportion.cli.main", "verify", "--json"],
@@ -83,13 +85,15 @@ async def verified(url: str) -> int:
 
 
 class Contents:
-    """Where each event stands, by the id under which it was appended, on the ledger as it is."""
+    """The revisions of each event in the ledger, by the id under which it was appended."""
 
     def __init__(self) -> None:
         self.at: dict[str, list[int]] = {}
 
     async def read(self, ledger: JetStreamLedger) -> None:
-        """Read all that the stream's leader has. AssertionError when the reader ends before it."""
+        """Read everything the stream's leader has.
+
+        Raises AssertionError if the reader ends too early."""
         newest = await ledger.last_revision()
 
         def deliver(record: Record) -> None:
@@ -106,7 +110,7 @@ class Contents:
         assert position >= newest, f"the reader ended at {position}, and {newest} are there"
 
     def lost(self, acknowledged: Iterable[Acknowledged]) -> list[str]:
-        """What was acknowledged and is not there, or elsewhere than it was said to be."""
+        """Return acknowledged events that are missing or at another revision."""
         lost = []
         for event_id, revision in acknowledged:
             found = self.at.get(event_id, [])
@@ -115,19 +119,19 @@ class Contents:
         return lost
 
     def twice(self) -> list[str]:
-        """Placements that stand there more than once."""
+        """Return placements that are in the ledger more than once."""
         count = Counter({each: len(at) for each, at in self.at.items() if each.endswith("/placed")})
         return [f"{each} stands at {self.at[each]}" for each, times in count.items() if times > 1]
 
 
 def _appended_as(event: Event) -> str:
-    """Its own id, or the one that an intake makes of an agent's."""
+    """The event's own id, or the one that an intake derives for an agent's event."""
     service, _, node = event.source.partition("/")
     return append_id(node, event.id) if service == "agent" else event.id
 
 
 async def stores(cluster: Cluster) -> dict[str, str]:
-    """The digest of what each server has stored, read from it while it leads the stream."""
+    """Return the digest of each server's store, read while that server leads the stream."""
     ledger = await jetstream.connect(cluster.url_for("chaos"), name="chaos")
     try:
         return {server.name: await _store(ledger, server.name) for server in cluster.servers}
@@ -144,11 +148,12 @@ async def _store(ledger: JetStreamLedger, name: str) -> str:
                 body = {"placement": {"preferred": name}}
                 await call_api(ledger.wire, "STREAM.LEADER.STEPDOWN.APPORTION", body)
         except LedgerError:
-            return False  # between two leaders nobody answers
+            return False  # between two leaders, no server answers
         return bool(leader == name)
 
     async def read() -> str:
-        """Nothing where it led no longer when all was read: servers that stood still elect anew."""
+        """Return "" if it lost the lead before all was read: resumed servers hold elections
+        again."""
         await until(leads, f"{name} to lead the stream", interval_s=0.3)
         try:
             digest = await _digest(ledger)
@@ -162,7 +167,7 @@ async def _store(ledger: JetStreamLedger, name: str) -> str:
 
 
 async def _digest(ledger: JetStreamLedger) -> str:
-    """Of what the stream's leader has stored."""
+    """Digest of what the stream's leader has stored."""
     info = await stream.read_info(ledger.wire)
     digest = sha256(f"{info.state.first_seq} {info.state.last_seq}".encode())
     revisions = range(info.state.first_seq, info.state.last_seq + 1)

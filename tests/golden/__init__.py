@@ -1,1 +1,1 @@
-"""Golden tests ask: can tomorrow read yesterday?"""
+"""Golden tests: later builds can read what earlier ones wrote."""

@@ -1,4 +1,4 @@
-"""Records a small real ledger: real scheduler, agent and binder, and pens for who is not there.
+"""Record a small real ledger with a real scheduler, agent and binder; other writers are simulated.
 
     python -m tests.golden.record_ledger tests/golden/ledgers/v1.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-agreement.jsonl
@@ -13,18 +13,15 @@
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-rules.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-intake.jsonl
 
-The first has every type of event that there was at first, the second those by which a ledger comes
-to agree with a cluster that it did not make, the third quotas of namespaces, the fourth pods that
-wait for gates, change while they live, and take ports of nodes, the fifth pods that give their
-places up for others, the sixth claims of volumes and namespaces, the seventh pods that are resized
-while they run, the eighth what pods used, also of what they had not been given, the ninth agents
-that are not heard, and are again, the tenth reasons of two people against one device, the
-eleventh a format that is enabled, and events that are set aside, and the last an agent that says
-what is not so. In them are the turns that matter: placements that come to nothing, a gang, a
-refusal that a release ends, a device that fails, an event that contradicts. Once recorded, a ledger
-is never recorded anew: it stands for all ledgers that people have. The digest beside it (`--digest`
-writes it) changes only when the state itself is told in another way. `--snapshot` writes what it
-folds to as snapshots of this build have it, once for each format."""
+What they contain, in this order: every event type of the first version, with placements that fail,
+a gang, a refusal that a release resolves, a failing device and a contradicting event; the adoption
+of a cluster that existed before the ledger; quotas of namespaces; pods with scheduling gates,
+changes and host ports; evictions; volume claims and namespaces; resizes of running pods; usage,
+also without a share; agents that are lost and return; two operators' cordons of one device; an
+enabled format and events that are set aside; and an agent that reports false facts.
+A recorded ledger is never recorded again: it stands for the ledgers that users have. `--digest`
+writes the digest next to it, which changes only when the state is encoded in another way.
+`--snapshot` writes the folded state as this build's snapshot, once for each format."""
 
 import argparse
 import asyncio
@@ -115,7 +112,7 @@ from tests.support.processes import ServiceProcess
 
 FLEET = "2xA100-40GB:mig+4xH100-80GB"
 CARDS = ("GPU-b9a928f1-69e7-f0e0-c2d9-5add693ef600", "GPU-721568b1-e872-2daa-6141-5901d298cc6f")
-"""Of the simulated node-1 with two A100-80GB."""
+"""Devices of the simulated node-1 with two A100-80GB."""
 AGENT = ("agent", "--simulate", "2xA100-80GB", "--node", "node-1")
 HTTP = HostPort(port=80)
 SCHEDULER = ("scheduler", "--name", "golden", "--snapshot-every", "0")
@@ -123,7 +120,7 @@ BINDER = ("binder",)
 
 
 class Pens:
-    """Writes as whoever owns the event."""
+    """Writes events in the name of their owners."""
 
     def __init__(self, bus: Bus, facts: Facts) -> None:
         self._bus = bus
@@ -132,7 +129,7 @@ class Pens:
         self._number = 0
 
     async def write(self, *payloads: Payload) -> list[int]:
-        """Append them one by one; the revision of each."""
+        """Append the events one by one and return their revisions."""
         revisions = []
         for data in payloads:
             row = BY_PAYLOAD[type(data)]
@@ -155,7 +152,7 @@ async def _no_append(_draft: Draft) -> Appended:  # a pen appends what its publi
 
 @contextlib.asynccontextmanager
 async def services(bus: Bus, *commands: tuple[str, ...]) -> AsyncIterator[None]:
-    """These run, each a process of its own."""
+    """Run these services, each as a process of its own."""
     async with contextlib.AsyncExitStack() as stack:
         for verb, *options in commands:
             url = bus.server.url_for(verb)
@@ -164,7 +161,7 @@ async def services(bus: Bus, *commands: tuple[str, ...]) -> AsyncIterator[None]:
 
 
 async def happen(bus: Bus, facts: Facts) -> None:
-    """Everything that the ledger is to hold."""
+    """Write everything that the first ledger contains."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", FLEET, "--nodes", "3", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER):
@@ -185,7 +182,7 @@ async def happen(bus: Bus, facts: Facts) -> None:
 
 
 async def _place(pens: Pens, facts: Facts) -> None:
-    """Pods of many shapes, a gang, two placements that come to nothing."""
+    """Place pods of many shapes and a gang; two placements fail."""
     small = [
         pod(f"pod-{n:02}", ask(2_000 + 500 * (n % 4), cores=5 + n % 3), labels={"app": f"a{n % 2}"})
         for n in range(28)
@@ -214,7 +211,7 @@ async def _place(pens: Pens, facts: Facts) -> None:
 
 
 async def _end(pens: Pens, facts: Facts) -> None:
-    """Devices fail and recover, people intervene, pods end, a node leaves."""
+    """Devices fail and recover, operators intervene, pods end, a node is removed."""
     device = facts.of(NodeReported)[1].devices[0].id
     node = facts.of(NodeReported)[1].node
     await pens.write(
@@ -237,7 +234,7 @@ async def _end(pens: Pens, facts: Facts) -> None:
 
 
 async def agree(bus: Bus, facts: Facts) -> None:
-    """A ledger that was lost is written anew before any agent reports, and goes on."""
+    """A lost ledger is rebuilt before any agent reports, and goes on."""
     pens = Pens(bus, facts)
     claims = [
         PodAdopted(
@@ -268,7 +265,7 @@ async def agree(bus: Bus, facts: Facts) -> None:
 
 
 async def limit(bus: Bus, facts: Facts) -> None:
-    """A namespace has a quota, waits for it, gets more, and loses it; another has none."""
+    """A namespace waits for its quota, gets a larger one, and loses it; another has none."""
     pens = Pens(bus, facts)
     hard = {"limits.nvidia.com/gpumem": 5_000, "requests.nvidia.com/gpu": 4}
     told = QuotaObserved(namespace="research", quota="gpus", hard=hard, version=1)
@@ -291,7 +288,7 @@ async def limit(bus: Bus, facts: Facts) -> None:
 
 
 async def change(bus: Bus, facts: Facts) -> None:
-    """Kubernetes says which nodes there are, and pods wait for gates, change and take ports."""
+    """Kubernetes reports its nodes; pods wait for gates, change, and use host ports."""
     pens = Pens(bus, facts)
     web = shape(ask(2_000, cores=5), node=NodeConstraints(cpu_milli=2_000, ports=(HTTP,)))
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "3", "--node", "node-{}")
@@ -320,7 +317,7 @@ async def change(bus: Bus, facts: Facts) -> None:
 
 
 async def evict(bus: Bus, facts: Facts) -> None:
-    """Pods go for one of higher priority, one of them beyond a budget, and it has its place."""
+    """Pods are evicted for one of higher priority, one beyond its budget, and it is placed."""
     pens = Pens(bus, facts)
     one, two = ask(2_000, cores=100), ask(2_000, cores=100, count=2)
     app = (LabelExpression(key="app", operator="In", values=("web",)),)
@@ -343,7 +340,7 @@ async def evict(bus: Bus, facts: Facts) -> None:
 
 
 async def mount(bus: Bus, facts: Facts) -> None:
-    """Pods wait for claims, go where their volumes are, and one claim is for one pod."""
+    """Pods wait for claims and follow their volumes; one claim is for a single pod."""
     pens = Pens(bus, facts)
     zone = NodeExpression(key="zone", operator="In", values=("b",))
     data = VolumeClaimObserved(namespace="default", claim="data", state="unbound", version=3)
@@ -367,7 +364,7 @@ async def mount(bus: Bus, facts: Facts) -> None:
 
 
 async def resize(bus: Bus, facts: Facts) -> None:
-    """Pods that run get more and less, one is refused it, and one ends before it is answered."""
+    """Running pods grow and shrink; one resize is refused, and one pod ends before the answer."""
     pens = Pens(bus, facts)
     async with services(bus, AGENT, SCHEDULER, BINDER):
         await facts.count(NodeReported, 1)
@@ -387,7 +384,7 @@ async def resize(bus: Bus, facts: Facts) -> None:
 
 
 async def use(bus: Bus, facts: Facts) -> None:
-    """A pod uses a part of its share and ends; something without a share uses the card, too."""
+    """A pod uses part of its share and ends; a process without a share uses the device too."""
     pens = Pens(bus, facts)
     async with services(bus, AGENT, SCHEDULER, BINDER):
         (report,) = await facts.count(NodeReported, 1)
@@ -425,7 +422,7 @@ async def use(bus: Bus, facts: Facts) -> None:
 
 
 async def silence(bus: Bus, facts: Facts) -> None:
-    """Agents are not heard, pods wait for them and do not, and one is heard again."""
+    """Agents are lost, pods wait for them or do not, and one agent returns."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "2", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):
@@ -439,7 +436,7 @@ async def silence(bus: Bus, facts: Facts) -> None:
 
 
 async def cordon(bus: Bus, facts: Facts) -> None:
-    """Two people have reasons against one node and one device, and lift their own."""
+    """Two operators cordon one node and one device, and lift their own cordons."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "1", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):
@@ -482,7 +479,7 @@ async def rule(bus: Bus, facts: Facts) -> None:
 
 
 async def lie(bus: Bus, facts: Facts) -> None:
-    """An agent says what an intake does not believe, and what it does."""
+    """An agent reports facts that an intake rejects, and facts that it accepts."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "2", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):
@@ -516,7 +513,7 @@ SCENES = {
 
 
 async def record(path: Path) -> None:
-    """Let it happen, and archive the ledger."""
+    """Run the scenario and archive the ledger."""
     with tempfile.TemporaryDirectory() as folder:
         async with running_bus(Path(folder) / "nats") as bus:
             facts = Facts(bus)
@@ -538,7 +535,7 @@ async def record(path: Path) -> None:
 
 
 def folded(path: Path) -> State:
-    """The state that a recorded ledger folds to."""
+    """Return the state that a recorded ledger folds to."""
     auditor = Auditor(State(rules=rules_of(read_said([path]))))
     for each in read_archive(path):
         auditor.take(each.revision, each.subject, each.payload)
@@ -546,13 +543,13 @@ def folded(path: Path) -> State:
 
 
 def write_digest(path: Path, state: State) -> None:
-    """The digest of what the ledger folds to, into the file beside it."""
+    """Write the digest of the folded state to the file next to the ledger."""
     told = {"revision": state.revision, "digest": digest(state)}
     path.with_suffix(".digest.json").write_text(json.dumps(told) + "\n", encoding="utf-8")
 
 
 def write_snapshot(path: Path, state: State) -> None:
-    """What the ledger folds to, in the format of this build, among the snapshots."""
+    """Write the folded state in this build's format to the folder of snapshots."""
     name = f"format-{snapshot.FORMAT}-{path.stem}.snapshot"
     folder = path.parents[1] / "snapshots"
     folder.mkdir(exist_ok=True)
@@ -563,14 +560,14 @@ def write_snapshot(path: Path, state: State) -> None:
 
 
 def snapshot_fields() -> dict[str, list[str]]:
-    """What snapshots hold by position, where another field would be read in place of one."""
+    """Return the fields that snapshots store by position, where a new field could be misread."""
     parts = (snapshot._Part, snapshot._Head, snapshot._Node, snapshot._Device)
     held = (*parts, PodState, Placement, Rationale, RefusedEvent, RefusedReport)
     return {of.__name__: list(of.__struct_fields__) for of in held}
 
 
 def main() -> None:
-    """Record, or write the digest or a snapshot of what was recorded."""
+    """Record a ledger, or write the digest or a snapshot of a recorded one."""
     parser = argparse.ArgumentParser(
         description="Record a ledger, or the digest or a snapshot of one."
     )

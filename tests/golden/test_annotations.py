@@ -1,7 +1,7 @@
-"""What unmodified device plugins find on a pod, byte for byte: vectors derived by hand.
+"""What unmodified device plugins read from a pod, byte for byte, against hand-derived vectors.
 
-Each file has a placement and the annotations that the system's own scheduler would have written,
-worked out from that system's encoding and never from our output. The time is
+Each file has a placement and the annotations that the other system's scheduler would have written.
+They are worked out from that system's encoding, never from our output. The time is
 2026-03-01T09:30:00.123456789Z."""
 
 from pathlib import Path
@@ -19,7 +19,7 @@ OURS = "apportion.dev/"
 
 
 class Vector(msgspec.Struct, forbid_unknown_fields=True):
-    """One file."""
+    """One file: a pod, its placement and the expected annotations."""
 
     pod: PodSubmitted
     placed: PodPlaced
@@ -29,7 +29,7 @@ class Vector(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def rendered(name: str) -> tuple[Vector, dict[str, str]]:
-    """The vector of that name, and what we write for it."""
+    """Return the vector of that name, and what we write for it."""
     vector = msgspec.json.decode((VECTORS / f"{name}.json").read_bytes(), type=Vector)
     notes = annotations_for(
         vector.pod,
@@ -44,15 +44,15 @@ def rendered(name: str) -> tuple[Vector, dict[str, str]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_plugin_finds_what_its_scheduler_would_have_written(name: str) -> None:
-    """The same keys with the same bytes, and nothing beside them but what is marked as ours."""
+    """We write the same keys with the same bytes, and no other keys except marked ones of ours."""
     vector, notes = rendered(name)
     theirs = {key: text for key, text in notes.items() if not key.startswith(OURS)}
     assert theirs == vector.annotations
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ours_say_which_placement_it_is(name: str) -> None:
-    """Whoever reads the pod finds the placement in the ledger, and its shares whole."""
+def test_our_annotations_identify_the_placement(name: str) -> None:
+    """Our annotations identify the placement in the ledger and contain all its shares."""
     vector, notes = rendered(name)
     assert notes["apportion.dev/placement-revision"] == "42"
     assert notes["apportion.dev/dialect"] == vector.pod.dialect

@@ -1,4 +1,4 @@
-"""The guide of the configuration tells every key with its default and who obeys it."""
+"""The configuration guide lists every key with its default and the services that read it."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ HEAD = ["| key | meaning | default | obeyed by |", "|---|---|---|---|"]
 
 
 def default_of(path: str) -> str:
-    """What holds where the document does not say, as it would be written there."""
+    """Return the default of a key, as one would write it in the file."""
     kind: Any = inspect.type_info(Configuration)
     value: Any = None
     for step in path.split("."):
@@ -31,7 +31,7 @@ def default_of(path: str) -> str:
 
 
 def table() -> list[str]:
-    """The table of keys as it must stand in the guide."""
+    """Return the table of keys that the guide must contain."""
     return HEAD + [
         f"| `{key.path}`{f' (or `{key.also}`)' if key.also else ''} | {key.meaning} "
         f"| {default_of(key.path)} | {key.obeyed_by} |"
@@ -40,7 +40,7 @@ def table() -> list[str]:
 
 
 def test_the_guide_has_every_key() -> None:
-    """Row for row; where this fails, the table of the failure is the one to write."""
+    """The guide's table has every row. On failure, copy the table from the output."""
     lines = GUIDE.read_text().splitlines()
     at = lines.index(HEAD[0]) if HEAD[0] in lines else -1
     assert lines[at : at + len(table())] == table(), "\n".join(table())

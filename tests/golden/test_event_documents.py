@@ -1,7 +1,7 @@
-"""Events as they stand in ledgers today: tomorrow's code reads them, and writes them the same.
+"""Events as they are in ledgers today: later builds read them, and encode them the same way.
 
-`PodPlaced.json` is of the newest version; once that is raised, the document of before stays as
-`PodPlaced.1.json`, and is lifted whenever it is read."""
+`PodPlaced.json` is the newest version. When the version is raised, the old document stays as
+`PodPlaced.1.json` and is lifted whenever it is read."""
 
 import json
 from pathlib import Path
@@ -52,30 +52,30 @@ SUBJECTS = {
 
 
 def document(name: str) -> bytes:
-    """The committed bytes, without the line end that an editor wants."""
+    """Return the committed bytes, without the final newline that editors add."""
     return (DOCUMENTS / f"{name}.json").read_bytes().rstrip(b"\n")
 
 
 def event(name: str) -> Event:
-    """The event in the document of that name."""
+    """Decode the event in the document of that name."""
     return decode(document(name), subject=SUBJECTS[name.partition(".")[0]])
 
 
 def test_every_event_has_a_document() -> None:
-    """An event without one could change unseen."""
+    """Every event has a document; an event without one could change unnoticed."""
     assert sorted(row.name for row in CATALOGUE) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_decoded_and_encoded_it_is_the_same(name: str) -> None:
-    """Byte for byte: the placement chain hashes bytes."""
+def test_an_event_reencodes_to_the_same_bytes(name: str) -> None:
+    """A decoded and encoded event is byte for byte the same: the placement chain hashes bytes."""
     found = event(name)
     assert type(found.data).__name__ == name
     assert encode(found) == document(name)
 
 
 def test_every_older_version_has_a_document_that_is_lifted() -> None:
-    """It is read as the newest version, and would be written as that."""
+    """Every older version has a document, which is read and encoded as the newest version."""
     for name in OLDER:
         written, told = json.loads(document(name)), json.loads(encode(event(name)))
         newest = json.loads(document(name.partition(".")[0]))
@@ -86,7 +86,7 @@ def test_every_older_version_has_a_document_that_is_lifted() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_field_is_used(name: str) -> None:
-    """A document that leaves a field at its default would not notice its loss."""
+    """Every field has a value other than its default, so that its loss would be noticed."""
     data = event(name).data
     for field in msgspec.structs.fields(data):
         default = field.default

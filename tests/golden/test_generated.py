@@ -1,4 +1,4 @@
-"""What is generated from the events is what is committed, and a schema changes only by version."""
+"""Generated files are committed as generated, and a schema changes only with its version."""
 
 import json
 import subprocess
@@ -19,38 +19,40 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class PodGone(Payload, frozen=True):
-    """A PodGone of tomorrow: other fields under the same name."""
+    """A later PodGone: other fields under the same name."""
 
     uid: Name
     exit_code: int = 0
 
 
-def test_what_this_build_writes_is_legal_everywhere() -> None:
-    """So it is until the first release; after it `BORN` never grows, and this test goes."""
+def test_every_event_has_its_first_version() -> None:
+    """Until the first release every event has its first version. Afterwards, remove this test."""
     assert {row.name: row.version for row in CATALOGUE} == BORN, (
         "no release is out: say it by `born` where the event is declared"
     )
 
 
 def test_committed_files_are_the_generated_ones() -> None:
-    """Schemas, AsyncAPI document and catalogue page; `make generate` mends it."""
+    """Schemas, AsyncAPI document and catalogue page are current. Fix: `make generate`."""
     assert events.differing(events.files(CATALOGUE, events.read_lock())) == []
 
 
 def test_the_page_on_security_is_the_generated_one() -> None:
-    """Its tables of identities, attacks and points; `make generate` mends it."""
+    """The security page's tables of identities, attacks and points are current.
+
+    Fix: `make generate`."""
     text = PAGE.read_text("utf-8")
     assert page(text, rows()) == text
 
 
 def test_the_manual_and_the_console_list_what_the_descriptors_say() -> None:
-    """Policies and refusal codes; `make generate` mends it."""
+    """The lists of policies and refusal codes are current. Fix: `make generate`."""
     for path, text in reference.files().items():
         assert (ROOT / path).read_text("utf-8") == text, path
 
 
 def test_no_schema_changed_under_its_version() -> None:
-    """Old events stay in the ledger: a changed schema is a new version."""
+    """No schema changes under its version, because old events stay in the ledger."""
     assert events.unraised(CATALOGUE, events.read_lock()) == []
 
 
@@ -59,7 +61,7 @@ LIFTED = Older(PodGoneOfToday, lambda told: told)
 
 
 def test_a_change_without_a_new_version_is_caught(golden: Golden) -> None:
-    """Guards the guard: the same check over a catalogue with one changed payload."""
+    """A payload that changes without a new version is reported."""
     lock = events.read_lock()
     changed = ROW._replace(payload=PodGone)
     (problem,) = events.unraised([changed], lock)
@@ -72,7 +74,7 @@ def test_a_change_without_a_new_version_is_caught(golden: Golden) -> None:
 
 
 def test_an_older_version_keeps_its_fields(golden: Golden) -> None:
-    """Its events stay in the ledger: neither other fields, nor no reader at all."""
+    """An older version with changed fields, or without a reader, is reported."""
     raised = ROW._replace(payload=PodGone, older=(LIFTED,))
     lock = events.relocked([raised], events.read_lock())
     (other,) = events.unraised([raised._replace(older=(Older(PodGone, dict),))], lock)
@@ -83,7 +85,7 @@ def test_an_older_version_keeps_its_fields(golden: Golden) -> None:
 def test_a_version_of_before_the_first_release_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Neither a schema nor a fingerprint is kept: it is read as the first that was released."""
+    """A version from before the first release keeps no schema and no fingerprint."""
     raised = ROW._replace(payload=PodGone, older=(LIFTED,))
     lock = events.relocked([raised], {})
     monkeypatch.setitem(BORN, "PodGone", 2)
@@ -95,7 +97,8 @@ def test_a_version_of_before_the_first_release_is_forgotten(
 
 
 def test_every_version_has_its_schema() -> None:
-    """For readers in other languages, who meet all of them in a ledger."""
+    """Every version has its schema, because readers in other languages find all of them in
+    ledgers."""
     made = events.files([ROW._replace(payload=PodGone, older=(LIFTED,))], {})
     schemas = {
         version: json.loads(made[f"{events.PACKAGE}/json/PodGone{suffix}.json"])
@@ -108,8 +111,9 @@ def test_every_version_has_its_schema() -> None:
     assert "exit_code" in schemas[2]["$defs"]["PodGone"]["properties"]
 
 
-def test_words_may_change() -> None:
-    """A better sentence is no new version; a field that is called like a keyword counts."""
+def test_descriptions_may_change() -> None:
+    """A changed description is no new version; a field named like a keyword is part of the
+    schema."""
     schema = events.event_schema(ROW)
     assert events.fingerprint(schema | {"description": "x"}) == events.fingerprint(schema)
     properties = schema["properties"] | {"description": {"type": "string"}}
@@ -117,7 +121,7 @@ def test_words_may_change() -> None:
 
 
 def test_differences_are_named(golden: Golden, tmp_path: Path) -> None:
-    """Missing, out of date, and left over from an event that is gone."""
+    """Missing, outdated and left-over files are all reported."""
     folder = tmp_path / events.PACKAGE / "json"
     folder.mkdir(parents=True)
     (folder / "PodGone.json").write_text("{}")
@@ -129,7 +133,7 @@ def test_differences_are_named(golden: Golden, tmp_path: Path) -> None:
 
 
 def test_every_event_is_on_the_page_and_in_a_channel() -> None:
-    """One row and one message each, with the subject that the code computes."""
+    """Every event has one row on the page and one message, with its computed subject."""
     made = events.files(CATALOGUE, {})
     page, document = made["docs/events.md"], events.asyncapi(CATALOGUE)
     addresses = {
@@ -146,8 +150,8 @@ def test_every_event_is_on_the_page_and_in_a_channel() -> None:
     assert document["operations"]["scheduler.send.placement"]["action"] == "send"
 
 
-def test_check_says_so_by_its_exit_status() -> None:
-    """As continuous integration calls it, under another hash seed."""
+def test_check_returns_its_exit_status() -> None:
+    """`--check` exits with 0 under another hash seed, as CI calls it."""
     done = subprocess.run(
         [sys.executable, "-m", "tools.events", "--check"],
         capture_output=True, text=True, check=False, cwd=ROOT, env={"PYTHONHASHSEED": "7"},

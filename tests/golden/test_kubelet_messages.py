@@ -1,4 +1,4 @@
-"""The kubelet's messages, committed as they are generated: nobody edits them by hand."""
+"""The committed kubelet messages are the generated ones; nobody edits them by hand."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ DESCRIBED = (
 def test_the_committed_messages_are_the_generated_ones(
     base: str, proto: str, tmp_path: Path
 ) -> None:
-    """`make generate` makes them of the description beside them."""
+    """The committed messages match their description. Fix: `make generate`."""
     generate = [sys.executable, "-m", "grpc_tools.protoc", "-I", base, f"--python_out={tmp_path}"]
     subprocess.run([*generate, f"{base}/{proto}"], check=True, cwd=ROOT)
     name = proto.replace(".proto", "_pb2.py")

@@ -1,8 +1,8 @@
-"""Whole ledgers as people have them: recorded once from a real run, folded by every later build.
+"""Whole ledgers, recorded once from a real run and folded by every later build.
 
-A ledger that folds to another state than it did is a broken promise. Where that is meant, the event
-has a new version; where the state is only told in another way, `record_ledger --digest` writes the
-digest anew, and the format of snapshots is raised."""
+A ledger that folds to another state is a broken promise. If the change is intended, the event gets
+a new version. If only the encoding of the state changed, `record_ledger --digest` writes the digest
+again, and the snapshot format is raised."""
 
 import json
 from pathlib import Path
@@ -23,40 +23,40 @@ NAMES = [path.stem for path in LEDGERS]
 
 
 def audited(records: list[Record]) -> tuple[State, list[Violation]]:
-    """The state that the records fold to, and what does not hold."""
+    """Return the state that the records fold to, and the violations."""
     auditor = Auditor(State(rules=rules_in(records)), full_every=10)
     found = [each for r in records for each in auditor.take(r.revision, r.subject, r.payload)]
     return auditor.state, found + auditor.finish()
 
 
 def rules_in(records: list[Record]) -> Rules:
-    """By which rules they are read."""
+    """Return the rules by which the records are read."""
     said = [said_at(r.revision, r.subject, r.payload) for r in records]
     return rules_of(each for each in said if each is not None)
 
 
 def told(path: Path) -> dict[str, object]:
-    """The recorded revision and digest."""
+    """Return the recorded revision and digest."""
     found: dict[str, object] = json.loads(path.with_suffix(".digest.json").read_text())
     return found
 
 
 @pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
 def test_a_recorded_ledger_folds_to_its_recorded_digest(path: Path) -> None:
-    """And everything in it holds."""
+    """A recorded ledger folds to its recorded digest without a violation."""
     state, found = audited(list(read_archive(path)))
     assert {"revision": state.revision, "digest": digest(state)} == told(path)
     assert found == []
 
 
 def version_of(path: Path) -> int:
-    """The version of the events in the ledger: 1 for `v1.jsonl` and `v1-agreement.jsonl`."""
+    """Return the version of the events in the ledger: 1 for `v1.jsonl` and `v1-agreement.jsonl`."""
     return int(path.stem.removeprefix("v").partition("-")[0])
 
 
 @pytest.mark.parametrize("version", sorted({version_of(path) for path in LEDGERS}))
 def test_every_type_of_the_version_is_recorded(version: int) -> None:
-    """What is not recorded is not promised; whatever was raised since is read as its newest."""
+    """Every event type of the version is recorded; what is not recorded is not promised."""
     records = [r for path in LEDGERS if version_of(path) == version for r in read_archive(path)]
     written = {json.loads(r.payload)["type"] for r in records if _version(r) == version}
     assert written >= {row.type for row in CATALOGUE if row.version >= version}
@@ -69,8 +69,8 @@ def _version(record: Record) -> int:
 
 
 @pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
-def test_a_broken_one_fails(path: Path) -> None:
-    """Any event left out, or two of them swapped, gives another digest or a violation."""
+def test_missing_or_swapped_events_are_noticed(path: Path) -> None:
+    """A missing event, or two swapped ones, changes the digest or causes a violation."""
     records = list(read_archive(path))
     for gone in range(0, len(records), 7):
         state, found = audited(renumbered([*records[:gone], *records[gone + 1 :]]))
@@ -88,13 +88,13 @@ def test_a_broken_one_fails(path: Path) -> None:
 
 
 def renumbered(records: list[Record]) -> list[Record]:
-    """The same records without a hole in their revisions."""
+    """Return the same records with gapless revisions."""
     return [Record(n, r.subject, r.payload) for n, r in enumerate(records, 1)]
 
 
 @pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
 def test_every_line_of_the_file_is_sealed(path: Path, tmp_path: Path) -> None:
-    """A line that is changed, lost, moved or cut off is named."""
+    """A changed, missing, moved or truncated line is reported."""
     lines = path.read_bytes().splitlines(keepends=True)
     at = next(at for at, line in enumerate(lines) if at >= len(lines) // 3 and b"node-" in line)
     changed = [*lines[:at], lines[at].replace(b"node-", b"n0de-", 1), *lines[at + 1 :]]
@@ -116,7 +116,7 @@ def test_every_line_of_the_file_is_sealed(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
 def test_a_snapshot_anywhere_and_the_tail_are_the_whole(path: Path) -> None:
-    """At every revision of a real ledger: restored and folded on, byte for byte the same."""
+    """A snapshot at any revision plus the remaining events gives the same bytes as the whole."""
     records = list(read_archive(path))
     whole, _ = audited(records)
     auditor = Auditor(State(rules=rules_in(records)))

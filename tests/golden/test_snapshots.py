@@ -1,7 +1,8 @@
-"""Snapshots as people have them: recorded once for each format that this build reads.
+"""Snapshots recorded once for each format that this build can read.
 
-Where a ledger's beginning was dropped nothing else has it, so bytes that are read as another state,
-or not at all, are another format: it is raised, and `record_ledger --snapshot` records it."""
+Where the beginning of a ledger was dropped, only the snapshot has it. If bytes are read as another
+state, or not at all, that is another format: raise it, and record it with `record_ledger
+--snapshot`."""
 
 import json
 from pathlib import Path
@@ -14,20 +15,20 @@ from tests.golden.record_ledger import snapshot_fields
 
 GOLDEN = Path(__file__).parent
 SNAPSHOTS = sorted((GOLDEN / "snapshots").glob("format-*.snapshot"))
-"""Each of a recorded ledger, by the format in its name."""
+"""One for each recorded ledger, with the format in its name."""
 
 
 @pytest.mark.parametrize("path", SNAPSHOTS, ids=[path.stem for path in SNAPSHOTS])
 def test_a_recorded_snapshot_is_the_state_of_its_ledger(path: Path) -> None:
-    """The state of the ledger in its name, to the digest."""
+    """A snapshot restores to the digest of the ledger in its name."""
     _, _, ledger = path.stem.removeprefix("format-").partition("-")
     told = json.loads((GOLDEN / "ledgers" / f"{ledger}.digest.json").read_text())
     state = restore(path.read_bytes())
     assert {"revision": state.revision, "digest": digest(state)} == told
 
 
-def test_this_build_writes_what_is_recorded_of_its_format() -> None:
-    """Another field, or one in another place, is another format."""
+def test_the_fields_of_the_format_are_the_recorded_ones() -> None:
+    """A new or moved field requires a new format."""
     recorded = GOLDEN / "snapshots" / f"format-{FORMAT}.fields.json"
     assert json.loads(recorded.read_text()) == snapshot_fields()
     assert any(path.stem.startswith(f"format-{FORMAT}-") for path in SNAPSHOTS)

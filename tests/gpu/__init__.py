@@ -1,1 +1,1 @@
-"""GPU tests ask: does a real card agree?"""
+"""GPU tests: results agree with a real GPU."""

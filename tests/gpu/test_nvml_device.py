@@ -1,4 +1,4 @@
-"""The NVML backend against nvidia-smi on a machine that has a card."""
+"""The NVML backend against nvidia-smi, on a machine with a GPU."""
 
 import csv
 import io
@@ -16,14 +16,14 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not SMI, reason="no NVIDIA dri
 
 @pytest.fixture
 def rows() -> list[list[str]]:
-    """Id, memory in MiB and driver of each card, by the vendor's own tool."""
+    """Id, memory in MiB and driver of each GPU, according to nvidia-smi."""
     query = ["--query-gpu=uuid,memory.total,driver_version", "--format=csv,noheader,nounits"]
     answer = subprocess.run([SMI, *query], capture_output=True, text=True, check=True)
     return list(csv.reader(io.StringIO(answer.stdout), skipinitialspace=True))
 
 
-async def test_the_backend_says_what_nvidia_smi_says(rows: list[list[str]]) -> None:
-    """Ids, memory and driver agree with the vendor's own tool, and the cards are well."""
+async def test_the_backend_agrees_with_nvidia_smi(rows: list[list[str]]) -> None:
+    """Ids, memory and driver agree with nvidia-smi, and the GPUs are healthy."""
     backend = NvmlBackend(SystemClock())
     try:
         devices = await backend.inventory()

@@ -1,1 +1,1 @@
-"""Property tests ask: is the rule right for everything?"""
+"""Property tests: a rule holds for every input."""

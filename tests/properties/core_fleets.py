@@ -1,4 +1,4 @@
-"""Nodes of every kind and what becomes known of them, for histories."""
+"""Strategies for nodes of every kind and the events about them, for histories."""
 
 from typing import Any, Literal
 
@@ -50,7 +50,7 @@ lifted: st.SearchStrategy[Payload] = st.builds(
     of=st.just("x"),
     by=st.just("y"),
 )
-"""One person's reason against a node or a device stands no more, if it did."""
+"""One operator's cordon of a node or device is lifted, if it existed."""
 labels = st.fixed_dictionaries(
     {},
     optional={"zone": st.sampled_from("12"), "rank": st.just("7"), "host": st.sampled_from("abc")},
@@ -63,7 +63,7 @@ homes = {node: st.sampled_from((node,) * 19 + NODES) for node in NODES}
 
 @st.composite
 def devices(draw: st.DrawFn, node: str, index: int, *, die: bool = False) -> Device:
-    """A device of the node, and now and then one that another node has as well."""
+    """A device of the node, which now and then belongs to another node too."""
     home, kind, (numa, healthy) = draw(homes[node]), DIE if die else draw(kinds), draw(states)
     linked = draw(lanes)
     return Device(
@@ -86,7 +86,7 @@ equipped = {
     )
     for node in NODES
 }
-"""Nodes of up to four devices, and such as have the dies of two modules."""
+"""Nodes of up to four devices, and nodes with the dies of two modules."""
 hosts = st.builds(
     Host,
     cpu_milli=st.sampled_from((1000, 500)),
@@ -115,7 +115,7 @@ GUARD = Neighbour(
         ),
     ),
 )
-"""Pods that others placed: one that some of ours look for, one that keeps some of ours away."""
+"""Foreign pods: one that some of ours have affinity to, and one that some of ours avoid."""
 observations = st.builds(
     NodeObserved,
     node=names,

@@ -1,8 +1,8 @@
-"""Histories of a small, crowded cluster: events that hold, events that contradict, and decisions.
+"""Histories of a small, crowded cluster: valid events, contradicting events, and decisions.
 
-Names are few and amounts small, so that pods collide, nodes take one another's devices and most of
-what a rogue writes is refused. An `Effect` is written when it is played, about whatever pod is in
-the phase that it needs, so that lives of pods go on to their end."""
+Names are few and amounts small, so that pods collide, nodes claim one another's devices, and most
+of a rogue's events are refused. An `Effect` is written when it is played, about any pod in the
+phase that it needs, so that pods live to their end."""
 
 import os
 from itertools import pairwise
@@ -66,7 +66,7 @@ from tests.properties.core_fleets import NODES, lifted, names, observations, rep
 from tests.support.fleet import rack
 
 EFFORT = int(os.environ.get("PROPERTIES_EFFORT", "1"))
-"""How many times as many histories as usual are tried, for a long look."""
+"""Multiplies the number of histories, for a thorough run."""
 PODS = tuple(f"p{number}" for number in range(12))
 GANGS = ("", "", "", "team/x", "team/y")
 QUEUES = ("ml", "default", "web")
@@ -83,7 +83,7 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"gates": ("g",)},
     {"labels": {"app": "y"}, "terminating": True},
 )
-"""What a pod may say of itself when it changes, one for each of `picks`."""
+"""What a pod may declare when it changes, one for each of `picks`."""
 SIZES: tuple[dict[str, Any], ...] = (
     {"memory_mib": 100},
     {"memory_mib": 500, "cores": 10},
@@ -94,7 +94,7 @@ SIZES: tuple[dict[str, Any], ...] = (
     {"memory_mib": 1000, "container": "c0"},
     {"memory_mib": 300, "container": "c1"},
 )
-"""What a pod that runs may be wanted to have, one for each of `picks`."""
+"""Sizes to which a running pod may be resized, one for each of `picks`."""
 FAMILIES = ("nvidia", "nvidia", "nvidia", "ascend310p", "ascend910c")
 picks = st.integers(0, 7)
 pods = st.sampled_from(PODS)
@@ -104,7 +104,8 @@ T = TypeVar("T")
 
 
 def trying(examples: int) -> settings:
-    """So many examples; a crowded history is long, and a busy machine slow."""
+    """Return settings with this many examples; a crowded history is long, and a busy machine
+    slow."""
     quiet = [HealthCheck.too_slow, HealthCheck.data_too_large]
     phases = [stage for stage in Stage if stage is not Stage.shrink or EFFORT == 1]
     return settings(
@@ -113,21 +114,21 @@ def trying(examples: int) -> settings:
 
 
 def weighed(*parts: tuple[int, st.SearchStrategy[T]]) -> st.SearchStrategy[T]:
-    """One of these, each as often as its weight says."""
+    """Draw from one of these strategies, by weight."""
     return st.sampled_from([part for weight, part in parts for _ in range(weight)]).flatmap(
         lambda part: part
     )
 
 
 class Effect(NamedTuple):
-    """Something that happens to the `pick`-th pod or device of those that it can happen to."""
+    """Something that happens to the `pick`-th eligible pod or device."""
 
     kind: type[Payload]
     pick: int
     final: bool = False
 
     def about(self, state: State) -> Payload | None:
-        """The event, or None while there is nothing that it could happen to."""
+        """Return the event, or None if there is nothing that it could happen to."""
         if self.kind is DeviceHealthChanged:
             return self._about_device(state)
         phases = _PHASES[self.kind]
@@ -178,7 +179,8 @@ _PHASES: dict[type[Payload], set[Phase]] = {
 
 
 class Decide(NamedTuple):
-    """A decision: folded, or lost on its way and retried; a rival's is one of another scheduler."""
+    """A decision: folded, or lost on its way and retried; a rival's comes from another
+    scheduler."""
 
     lost: bool = False
     rival: bool = False
@@ -305,11 +307,11 @@ odd_shapes = st.builds(
     device_policy=chains,
     device_weights=st.sampled_from((None, None, DeviceWeights(slots=1, cores=0, memory=3))),
 )
-"""What a pod may want: nothing, one share, or several containers with all sorts of wishes."""
+"""What a pod may request: nothing, one share, or several containers with many constraints."""
 
 
 def _usual_shapes() -> list[Shape]:
-    """Shapes that fit somewhere as a rule."""
+    """Shapes that usually fit somewhere."""
     usual = [
         (300, None, 0, 1), (500, None, 10, 1), (1000, None, 50, 1), (None, 50, 10, 1),
         (None, None, 100, 1), (None, None, 100, 2), (300, None, 50, 2), (300, None, 100, 1),
@@ -358,7 +360,7 @@ def submissions(
     namespaces: tuple[str, ...] = ("default",),
     wanted: st.SearchStrategy[Shape] | None = None,
 ) -> st.SearchStrategy[PodSubmitted]:
-    """A pod, perhaps of a gang; where there are queues or namespaces, of one and rarely odd."""
+    """A pod, perhaps in a gang; usually in one of the queues and namespaces, rarely in another."""
     usual = (queues, namespaces) == (("",), ("default",))
 
     def submitted(uid: str, group: str, namespace: str, **rest: Any) -> PodSubmitted:
@@ -414,7 +416,7 @@ forgeries = st.sampled_from(("",) * 9 + ("forged",))
 
 @st.composite
 def claims(draw: st.DrawFn) -> PodPlaced:
-    """A placement by somebody who has not looked: most of these are refused."""
+    """A placement whose writer has not checked anything: most of these are refused."""
     node, uid = draw(names), draw(pods)
     return PodPlaced(
         pod=uid,
@@ -558,14 +560,14 @@ gang_steps = st.builds(
 
 
 def exactly(steps: st.SearchStrategy[T], longest: int) -> st.SearchStrategy[list[T]]:
-    """Lists of any length alike, where Hypothesis would rather have short ones."""
+    """Lists of uniformly distributed length; Hypothesis would prefer short ones."""
     return st.sampled_from(range(0, longest + 1, 4)).flatmap(
         lambda length: st.lists(steps, min_size=length, max_size=length)
     )
 
 
 def queued_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
-    """Such a history in which pods and gangs are of queues with limits, and a node has room."""
+    """A history in which pods and gangs are in queues with limits, with one roomy node."""
     start = st.tuples(
         st.just([rack("roomy", 8)]),
         st.lists(reports(), max_size=2),
@@ -577,7 +579,7 @@ def queued_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
 
 
 def limited_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
-    """Such a history in which some namespaces have quotas of devices, and a node has room."""
+    """A history in which some namespaces have device quotas, with one roomy node."""
     start = st.tuples(
         st.just([rack("roomy", 8)]),
         st.lists(reports(), max_size=2),
@@ -589,7 +591,7 @@ def limited_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
 
 
 def histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
-    """Steps after a first look at some nodes, gangs and pods."""
+    """A history that starts with some nodes, gangs and pods."""
     start = st.tuples(
         st.lists(reports(), min_size=2, max_size=4),
         st.lists(gang_steps, max_size=2),

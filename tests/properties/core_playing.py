@@ -1,7 +1,8 @@
-"""Plays histories of `core_histories`, and holds every decision to what all decisions must keep.
+"""Play histories of `core_histories`, and check every decision.
 
-Shared by the properties of the engine, of queues and of quotas. Invariant: a history is played by
-events and decisions alone, so whatever fails here can happen to a scheduler."""
+Shared by the properties of the engine, queues and quotas.
+Invariant: a history consists of events and decisions only, so whatever fails here can happen to a
+scheduler."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -19,36 +20,37 @@ ROUNDS_MAX = 60
 
 
 def certain(decision: Decision) -> list[DecisionEvent]:
-    """Placements and voids: a refusal may have been told before, by an engine that knew less.
+    """Return the placements and voids: a refusal may have been reported already by an older engine.
 
-    Pods are evicted only once there is none to tell."""
+    Pods are evicted only once there is no refusal to report."""
     untold = (PodRefused, PodEvicted)
     return [event for event in decision.events if not isinstance(event, untold)]
 
 
 def evictions(decision: Decision) -> list[DecisionEvent]:
-    """Who is to go, and for whom."""
+    """Return the evictions, with their beneficiaries."""
     return [event for event in decision.events if isinstance(event, PodEvicted)]
 
 
 def unheard(decision: Decision, ledger: Ledger) -> set[str]:
-    """Pods that are told for the first time why they have no place."""
+    """Return the pods whose refusal is reported for the first time."""
     refused = {event.pod for event in decision.events if isinstance(event, PodRefused)}
     return {uid for uid in refused if ledger.pod(uid).refusal is None}
 
 
 def tried_again(fresh: Decision, decision: Decision) -> bool:
-    """Whether a new engine found room for a gang that waits: see the invariant of the engine."""
+    """True if a new engine found room for a pending gang: see the engine's invariant."""
     return bool(gangs_placed(fresh) - gangs_placed(decision))
 
 
 def gangs_placed(decision: Decision) -> set[str]:
-    """The gangs of which a decision places a pod."""
+    """Return the gangs of which a decision places a pod."""
     return {pod.submitted.group for pod in decision.placed} - {""}
 
 
 def decision_of(ledger: Ledger, step: Decide) -> Decision:
-    """One decision of the ledger's engine: complete, repeatable, and not folded yet."""
+    """Return one decision of the ledger's engine, checked to be complete and repeatable, not
+    folded."""
     before = ledger.digest()
     fresh = decided(Engine(ledger.state), events_max=step.events_max)
     assert ledger.digest() == before, "a decision must leave the state as it was"
@@ -67,7 +69,7 @@ def decision_of(ledger: Ledger, step: Decide) -> Decision:
 
 
 def told(ledger: Ledger, step: Payload | Effect) -> Payload | None:
-    """What is written where the step is no decision; None where no pod is in the phase for it."""
+    """Return the event of a step that is no decision; None if no pod is in the phase for it."""
     return step.about(ledger.state) if isinstance(step, Effect) else step
 
 
@@ -78,7 +80,7 @@ def follow(
 ) -> None:
     """Play the history; invariants are checked after every event.
 
-    `watched` surrounds the events of each decision, and may check what they added to the state."""
+    `watched` surrounds the events of each decision, and may check what they change."""
     for step in steps:
         if not isinstance(step, Decide):
             data = told(ledger, step)
@@ -94,7 +96,7 @@ def follow(
 
 
 def fall_silent(ledger: Ledger) -> None:
-    """Decide until there is nothing left to say, which must come."""
+    """Decide until no decision has events, which must happen."""
     for _ in range(ROUNDS_MAX):
         if not ledger.decide():
             return
@@ -102,7 +104,7 @@ def fall_silent(ledger: Ledger) -> None:
 
 
 def changes(ledger: Ledger, steps: list[Step]) -> Iterator[Change]:
-    """What the fold makes of the history; each decision is that of an engine new to the state."""
+    """Yield the changes of the history; each decision is made by a new engine."""
     for step in steps:
         if isinstance(step, Decide):
             events: list[Payload | None] = [*ledger.consider().events]

@@ -1,7 +1,7 @@
-"""Histories of few cards and many pods of several priorities: of pods that are evicted for others.
+"""Histories of few devices and many pods of several priorities, with evictions.
 
-Shared by the properties of preemption. Invariant: what is drawn here is what a scheduler may meet.
-"""
+Shared by the properties of preemption.
+Invariant: a scheduler may meet whatever is drawn here."""
 
 from hypothesis import strategies as st
 
@@ -24,7 +24,7 @@ _LARGE = [
     Shape(asks=(Ask(container="c0", family="nvidia", count=count, cores=cores),))
     for count, cores in ((1, 100), (1, 60), (2, 100), (1, 30))
 ]
-"""Of these few fit beside each other."""
+"""Few of these fit next to each other."""
 budgets = st.builds(
     BudgetObserved,
     namespace=st.just("default"),
@@ -35,9 +35,9 @@ budgets = st.builds(
 
 
 def crowded_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
-    """Such a history with few cards for many pods, some of which disruption budgets protect.
+    """A history with few devices for many pods, some protected by disruption budgets.
 
-    Some hold the cards when others come, of whatever priority."""
+    Some use the devices when others of any priority arrive."""
     comers = submissions(wanted=weighed((5, st.sampled_from(_LARGE)), (1, usual_shapes)))
     start = st.tuples(
         st.just([rack("roomy", 2), rack("other", 1), gang("team/x"), gang("team/y")]),

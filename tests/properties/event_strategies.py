@@ -1,7 +1,7 @@
-"""Any event that the catalogue allows, drawn from the types themselves.
+"""Strategies for any event that the catalogue allows, derived from the types themselves.
 
-A new event or field is covered the moment it exists. Bounds are drawn on purpose, because that is
-where a schema and its codec would disagree."""
+A new event or field is covered at once. Bounds are drawn on purpose, because there a schema and its
+codec may disagree."""
 
 from collections.abc import Callable
 from typing import Any
@@ -88,7 +88,7 @@ STRATEGIES: dict[type[inspect.Type], Callable[[Any], st.SearchStrategy[Any]]] = 
 
 
 def texts(least: int, most: int) -> st.SearchStrategy[str]:
-    """Any text of JSON, mostly short, and the longest there may be."""
-    letters = st.characters(codec="utf-8")  # half characters are no text
+    """Any JSON text, mostly short, and sometimes of the greatest length."""
+    letters = st.characters(codec="utf-8")  # no lone surrogates
     short = st.text(letters, min_size=least, max_size=max(least, min(most, TEXT_MAX)))
     return short | st.just("x" * most)

@@ -1,7 +1,7 @@
-"""The same choice as the engine's, made the plain way: every filter on every node, one by one.
+"""The engine's choice made the plain way: every filter on every node, one by one.
 
-Written from what the filters, scores and orders are documented to be, with no index, no columns and
-no packed amounts. It serves pods that want `binpack` or `spread` for nodes and for devices."""
+Written from the documentation of filters, scores and orders, without index, columns or packed
+amounts. It covers pods with `binpack` or `spread` for nodes and devices."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -28,8 +28,8 @@ WHAT_IT_IS = (RefusalCode.NO_SUCH_DEVICE, RefusalCode.MODE_MISMATCH, RefusalCode
 
 
 class Choice(NamedTuple):
-    """Where the pod goes (nowhere: an empty name), why not elsewhere, how many nodes could take it,
-    and how many no filter refuses, though containers may want the same device there."""
+    """The chosen node (or ""), the reasons against others, how many nodes could take the pod,
+    and how many pass every filter, although containers may compete for the same device there."""
 
     node: str
     shares: tuple[Share, ...]
@@ -40,7 +40,7 @@ class Choice(NamedTuple):
 
 
 def choose(state: State, shape: Shape) -> Choice:
-    """The best node and the shares there; of equal nodes the first by name."""
+    """Return the best node and its shares; among equal nodes the first by name."""
     refused: Counter[RefusalCode] = Counter()
     best: tuple[int, str, tuple[Share, ...]] | None = None
     fitting = 0
@@ -65,7 +65,7 @@ def choose(state: State, shape: Shape) -> Choice:
 
 
 def _collision(shape: Shape) -> RefusalCode:
-    """Why containers that each fit have no place together."""
+    """Return why containers that each fit do not fit together."""
     if shape.devices.numa_bind:
         return RefusalCode.NUMA_MISMATCH
     paired = len(shape.asks) == 1 and _in_pairs(shape.asks[0])
@@ -73,12 +73,12 @@ def _collision(shape: Shape) -> RefusalCode:
 
 
 def _in_pairs(ask: Ask) -> bool:
-    """Dies of a 910C, of which several are those of whole modules."""
+    """True for several 910C dies, which are allocated as whole modules."""
     return ask.family == "ascend910c" and ask.count > 1
 
 
 def refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
-    """Why the node does not fit, not counting containers that want the same device."""
+    """Return why the node does not fit, ignoring containers that compete for the same device."""
     verdict = refused_node(shape, node)
     if verdict is not None:
         return verdict.code
@@ -95,9 +95,9 @@ def refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
 
 
 def reached(shape: Shape, ask: Ask, state: DeviceState) -> int:
-    """The rank of the first filter that the device fails, or `FITS`.
+    """Return the rank of the first filter that the device fails, or `FITS`.
 
-    What a device is comes first, then which one it is, then what the ask comes to there."""
+    The kind of device is checked first, then which device it is, then the amounts."""
     wanted = demand(ask, state.device)
     failed = [refused_kind(ask, shape.devices, state.device)]
     if failed[0] in WHAT_IT_IS:
@@ -111,7 +111,7 @@ def reached(shape: Shape, ask: Ask, state: DeviceState) -> int:
 
 
 def assigned(shape: Shape, node: NodeState) -> tuple[Share, ...] | None:
-    """The shares of the pod on the node, in the order of its asks."""
+    """Return the pod's shares on the node, in the order of its asks; None if they do not fit."""
     ranked = sorted(range(len(shape.asks)), key=lambda at: _ease(shape.asks[at], node, at))
     for group in _groups(shape, node):
         shares = _searched(shape, ranked, group)
@@ -121,9 +121,9 @@ def assigned(shape: Shape, node: NodeState) -> tuple[Share, ...] | None:
 
 
 def score(shape: Shape, node: NodeState, *, shunned: bool) -> int:
-    """The node's points: how full it is, or how empty, and half of that for what it prefers.
+    """Return the node's score: how full or how empty it is, plus half of that for its preferences.
 
-    `shunned`: a taint asks such pods to leave some node of the cluster to others."""
+    `shunned`: a taint asks such pods to prefer other nodes of the cluster."""
     if shape.asks:
         pairs = [
             [(d.device.memory_mib, d.memory_free_mib) for d in node.devices],
@@ -152,7 +152,7 @@ def score(shape: Shape, node: NodeState, *, shunned: bool) -> int:
 
 
 def _load(pairs: list[tuple[int, int]]) -> int:
-    """The mean used part of amounts given as total and free; 0 where one is not there at all."""
+    """The mean used fraction of amounts, given as total and free; 0 if a total is 0."""
     if any(total == 0 for total, _ in pairs):
         return 0
     used = [(total - free) * POINTS // total for total, free in pairs]
@@ -169,7 +169,7 @@ def _groups(shape: Shape, node: NodeState) -> Iterator[list[DeviceState]]:
 
 
 def _ease(ask: Ask, node: NodeState, at: int) -> tuple[bool, int, int, int]:
-    """Least for the ask that is met first: alone, then the most memory, then the most devices."""
+    """Sort key of asks: exclusive ones first, then the most memory, then the most devices."""
     wanted = [demand(ask, s.device) for s in node.devices if s.device.family == ask.family]
     sizes = [found for found in wanted if isinstance(found, Demand)]
     alone = any(found.alone for found in sizes)
@@ -179,7 +179,7 @@ def _ease(ask: Ask, node: NodeState, at: int) -> tuple[bool, int, int, int]:
 def _searched(
     shape: Shape, ranked: list[int], devices: list[DeviceState]
 ) -> dict[int, list[Share]] | None:
-    """The shares of these asks that go together, by ask; of all choices the first in order."""
+    """The shares of these asks that fit together, by ask; the first choice in order."""
     if not ranked:
         return {}
     at, *later = ranked
@@ -203,7 +203,7 @@ def _searched(
 
 
 def _before(shape: Shape, state: DeviceState) -> tuple[int, ...]:
-    """`binpack`: the fullest; `spread`: the fewest holders, then the emptiest; then by index."""
+    """`binpack`: the fullest; `spread`: the fewest pods, then the emptiest; then by index."""
     device = state.device
     load = _load([(device.memory_mib, state.memory_free_mib), (device.cores, state.cores_free)])
     if shape.device_policy == "spread":

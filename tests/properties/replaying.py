@@ -1,10 +1,10 @@
-"""A process that folds and decides what it is handed, and prints what it came to.
+"""A process that folds and decides the histories on its input, and prints digests.
 
     python -m tests.properties.replaying < histories
 
 Standard input has one history per line: a JSON list of `[subject, event]`, where null means that
-the engine decides. For each history one line is printed: the digest of the state, and the SHA-256
-of everything that was decided. Run it under several hash seeds."""
+the engine decides. Each history gives one line: the digest of the state, and the SHA-256 of all
+decisions. Run it under several hash seeds."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ from tests.support.ledger_of import event_of
 
 
 def written(steps: Iterable[Step], state: State) -> str:
-    """The history as a line; effects are written as the events that they come to on the state."""
+    """Return the history as a line; effects become the events that they cause on the state."""
     line: list[list[str] | None] = []
 
     def take(data: Payload) -> None:
@@ -46,7 +46,7 @@ def written(steps: Iterable[Step], state: State) -> str:
 
 
 def played(line: str) -> str:
-    """What the state comes to, and what was decided on the way."""
+    """Play a line. Returns the digests of the state and of the decisions."""
     state, said = State(), hashlib.sha256()
     engine = Engine(state)
 

@@ -1,4 +1,4 @@
-"""For every history: decisions hold, repeat, fall silent, and depend on nothing but the state."""
+"""For every history: decisions are valid and repeatable, end, and depend only on the state."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,15 +17,16 @@ SETTINGS = trying(50)
 
 @SETTINGS
 @given(histories())
-def test_decisions_hold_and_depend_on_the_state_alone(steps: list[Step]) -> None:
-    """None of their events is refused when nothing came between; a new engine says the same."""
+def test_decisions_are_valid_and_depend_only_on_the_state(steps: list[Step]) -> None:
+    """No event of a decision is refused if nothing came between, and a new engine decides the
+    same."""
     follow(Ledger(), steps)
 
 
 @SETTINGS
 @given(histories())
-def test_no_input_no_events(steps: list[Step]) -> None:
-    """Whatever has happened, a few decisions later there is nothing left to say."""
+def test_decisions_end_without_new_events(steps: list[Step]) -> None:
+    """Without new events, a few decisions later there is nothing left to decide."""
     ledger = Ledger()
     follow(ledger, steps)
     fall_silent(ledger)
@@ -35,8 +36,8 @@ def test_no_input_no_events(steps: list[Step]) -> None:
 
 @SETTINGS
 @given(histories())
-def test_who_waits_in_the_end_fits_nowhere(steps: list[Step]) -> None:
-    """Nobody is forgotten: each pod has a place, hears why not, or waits for gang or gates."""
+def test_pods_pending_in_the_end_fit_nowhere(steps: list[Step]) -> None:
+    """In the end each pod is placed, refused with a reason, or waits for its gang or gates."""
     ledger = Ledger()
     follow(ledger, steps)
     ledger.settle()
@@ -50,7 +51,7 @@ def test_who_waits_in_the_end_fits_nowhere(steps: list[Step]) -> None:
 @SETTINGS
 @given(histories())
 def test_decisions_that_end_early_come_to_the_same(steps: list[Step]) -> None:
-    """One look at a time: nobody is placed before those are asked who come first."""
+    """Decisions cut short place the same pods: none before those that come first."""
     whole, pieces = Ledger(), Ledger()
     follow(whole, steps)
     follow(pieces, steps)
@@ -66,7 +67,7 @@ def test_decisions_that_end_early_come_to_the_same(steps: list[Step]) -> None:
 
 
 def first_of(events: list[Payload]) -> list[DecisionEvent]:
-    """The first decision once these have been learnt in this order."""
+    """Return the first decision after these events in this order."""
     ledger = Ledger()
     for data in events:
         ledger.take(data)
@@ -86,18 +87,19 @@ def test_the_order_in_which_nodes_are_learnt_does_not_count(
     learnt: list[PricesLearnt],
     data: st.DataObject,
 ) -> None:
-    """The same nodes in any order, the same decision to the last point of a score."""
+    """The order in which nodes are reported does not change a decision or its scores."""
     nodes = [own_devices(report) for report in nodes]
     other = data.draw(st.permutations(nodes))
     assert first_of([*learnt, *nodes, *pods]) == first_of([*learnt, *other, *pods])
 
 
 def own_devices(report: NodeReported) -> NodeReported:
-    """The report without devices that another node may have, for those are taken first come."""
+    """Return the report without devices shared with another node, which are first come, first
+    served."""
     own = tuple(device for device in report.devices if device.id.startswith(report.node))
     return NodeReported(node=report.node, devices=own, host=report.host)
 
 
 def test_refused_and_placed_are_told_apart() -> None:
-    """Guards the guards: the events that these tests compare are those that decisions hold."""
+    """The compared events are those that decisions contain; otherwise these tests check nothing."""
     assert set(DecisionEvent.__args__) >= {PodPlaced, PodRefused}

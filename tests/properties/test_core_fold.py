@@ -1,4 +1,4 @@
-"""For every history: no event breaks an invariant, and every reader comes to the same state."""
+"""For every history: no event breaks an invariant, and every reader reaches the same state."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ HISTORIES = exactly(weighed((1, payloads), (1, effects)), 60)
 
 
 def played(steps: list[Payload | Effect]) -> tuple[State, list[Event]]:
-    """The state, checked after every event, and the events as they stand in the ledger."""
+    """Return the state, checked after every event, and the events in the ledger."""
     state = State()
     events: list[Event] = []
     for step in steps:
@@ -39,7 +39,8 @@ def played(steps: list[Payload | Effect]) -> tuple[State, list[Event]]:
 @SETTINGS
 @given(HISTORIES)
 def test_no_event_breaks_an_invariant(steps: list[Payload | Effect]) -> None:
-    """Nor raises; what is refused leaves no trace but the record and a used attempt."""
+    """No event raises or breaks an invariant; a refused one changes only its record and the
+    attempt."""
     state, events = played(steps)
     assert state.revision == len(events)
 
@@ -49,7 +50,7 @@ def test_no_event_breaks_an_invariant(steps: list[Payload | Effect]) -> None:
 def test_every_reader_comes_to_the_same_state(
     steps: list[Payload | Effect], data: st.DataObject
 ) -> None:
-    """From the bytes, with events delivered again, and from wherever it began."""
+    """A reader reaches the same state from bytes, with redelivered events, and from any start."""
     state, events = played(steps)
     again = State()
     for revision, event in enumerate(events, 1):
@@ -63,7 +64,7 @@ def test_every_reader_comes_to_the_same_state(
 @SETTINGS
 @given(HISTORIES)
 def test_when_all_pods_are_gone_everything_is_free(steps: list[Payload | Effect]) -> None:
-    """Capacity returns, whatever was placed, voided, moved or shrunk on the way."""
+    """When all pods have ended, all capacity is free, whatever happened before."""
     state, events = played(steps)
     for revision, uid in enumerate(list(state.pods), len(events) + 1):
         fold.apply(state, revision, event_of(PodGone(uid=uid)))

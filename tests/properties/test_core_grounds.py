@@ -1,4 +1,4 @@
-"""For every placement: what a state keeps of the event gives the event back."""
+"""For every placement: the state keeps enough to give the event back."""
 
 from hypothesis import given, settings
 from msgspec import inspect, structs
@@ -12,7 +12,7 @@ from tests.properties.event_strategies import values
 @settings(max_examples=200, deadline=None)
 @given(placed=values(inspect.type_info(PodPlaced)))
 def test_a_placement_gives_its_event_back(placed: PodPlaced) -> None:
-    """Every field but what follows from the submission; what decides is there unpacked."""
+    """A placement gives its event back, except fields that follow from the submission."""
     placed = structs.replace(placed, borrowed=(), controls={})
     submitted = PodSubmitted(
         uid=placed.pod, namespace=placed.namespace, name=placed.name, shape=Shape(), dialect="plain"
@@ -23,6 +23,6 @@ def test_a_placement_gives_its_event_back(placed: PodPlaced) -> None:
 
 
 def test_where_nobody_decided_there_are_no_rationale() -> None:
-    """A pod that was found on its node was given no score."""
+    """An adopted pod has an empty rationale, because nothing scored it."""
     found = rationale_of(Placement("n1", 1, ()))
     assert found == Rationale(Score(node="n1", total=0.0))

@@ -1,6 +1,6 @@
-"""For every history: what lets a pod have a place stands in the table, and wakes it.
+"""For every history: an event that makes a refused pod fit is in the hint table and wakes the pod.
 
-The table of queueing hints is held to what the filters and the limits do, event by event."""
+The table of queueing hints is checked against filters and limits, event by event."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +42,7 @@ from tests.support.ledger_of import Ledger
 
 @st.composite
 def adoptions(draw: st.DrawFn) -> PodAdopted:
-    """A pod that somebody else has bound, with what it says that it holds."""
+    """A pod that another scheduler has bound, with the shares it reports."""
     pod, claim = draw(submissions()), draw(claims())
     shares = claim.shares if draw(st.booleans()) else ()
     return PodAdopted(pod=pod.uid, node=draw(names), submitted=pod, shares=shares)
@@ -59,7 +59,7 @@ SORTS: tuple[st.SearchStrategy[Payload | Effect], ...] = (
 
 @st.composite
 def steps(draw: st.DrawFn) -> Payload | Effect:
-    """Anything that may happen but a decision."""
+    """Any event except a decision."""
     return draw(SORTS[draw(st.integers(0, len(SORTS) - 1))])
 
 
@@ -72,7 +72,7 @@ crowds = st.tuples(
 
 @contextmanager
 def as_if_nobody_had_heard(ledger: Ledger) -> Iterator[None]:
-    """No pod has been refused: who is new to the state says of each why it has no place."""
+    """Remove all refusals within the context, so that a new engine reports every pod's reason."""
     heard = {uid: pod.refusal for uid, pod in ledger.state.pods.items()}
     for pod in ledger.state.pods.values():
         pod.refusal = None
@@ -82,7 +82,7 @@ def as_if_nobody_had_heard(ledger: Ledger) -> Iterator[None]:
 
 
 def considered(ledger: Ledger) -> tuple[dict[str, PodRefused], list[str]]:
-    """Who is refused now and why, and who would have a place, in order."""
+    """Return the refused pods with their reasons, and the pods that would be placed, in order."""
     with as_if_nobody_had_heard(ledger):
         events = ledger.consider().events
     refused = {event.pod: event for event in events if isinstance(event, PodRefused)}
@@ -90,19 +90,19 @@ def considered(ledger: Ledger) -> tuple[dict[str, PodRefused], list[str]]:
 
 
 def named_for(refused: PodRefused) -> set[type[Payload]]:
-    """The events that the table names for what keeps the pod from having a place."""
+    """Return the events that the table lists for the pod's refusal."""
     return {hint.event for code in refused.reasons for hint in BY_REASON[code]}
 
 
 @trying(40)
 @given(crowds, exactly(steps(), 12))
-def test_what_lets_a_refused_pod_in_stands_in_its_row(
+def test_events_that_end_a_refusal_are_in_its_hints(
     begun: list[Payload], later: list[Payload | Effect]
 ) -> None:
-    """No event that the table leaves out for a reason makes it pass.
+    """An event that the table does not list for a refusal never makes the pod fit.
 
-    Asked of the first that then has a place: others may have one for its sake. A gang for which
-    there were too few places may have them in another order, after any event."""
+    Only the first pod that then fits is checked, because others may fit as a consequence. A gang
+    that lacked places may be ordered differently after any event."""
     ledger = Ledger()
     follow(ledger, [*begun])
     for step in later:
@@ -121,17 +121,16 @@ def test_what_lets_a_refused_pod_in_stands_in_its_row(
 
 
 def alone(step: Step) -> bool:
-    """Whether the step is about no gang, whose places may depend on any placement."""
+    """True if the step concerns no gang, whose placement may depend on any other."""
     submitted = step.submitted if isinstance(step, PodAdopted) else step
     return not (isinstance(submitted, PodSubmitted) and submitted.group)
 
 
 @trying(40)
 @given(crowds, exactly(steps(), 16))
-def test_whoever_could_have_a_place_is_woken(
-    begun: list[Payload], later: list[Payload | Effect]
-) -> None:
-    """After each event the decision is that of an engine that has never seen anybody wait."""
+def test_every_pod_that_fits_is_woken(begun: list[Payload], later: list[Payload | Effect]) -> None:
+    """After each event the decision equals that of a new engine, so every pod that fits is
+    woken."""
     played: list[Step] = [step for step in begun if alone(step)]
     for step in later:
         played += [step, Decide()] if alone(step) else []
@@ -143,7 +142,7 @@ def test_whoever_could_have_a_place_is_woken(
 def test_what_a_refused_placement_gives_back_is_offered_again(
     begun: list[Payload], later: list[Payload | Effect], pick: int
 ) -> None:
-    """A pod ends after it was decided for: who was refused beside it is asked again."""
+    """If a pod ends after it was decided, pods refused in the same decision are decided again."""
     ledger = Ledger()
     follow(ledger, [step for step in begun if alone(step)])
     for step in later:

@@ -1,4 +1,4 @@
-"""For every state: the index answers as the filters do and chooses as a scan of all nodes."""
+"""For every state: the index answers as the filters do, and chooses as a scan of all nodes."""
 
 from collections.abc import Iterator
 
@@ -54,11 +54,11 @@ TOGETHER = (
     RefusalCode.MODULES_IN_USE,
     RefusalCode.MIG_SLICES_OCCUPIED,
 )
-"""What may keep a pod from a node that no rule refuses: its containers do not fit together."""
+"""Reasons why containers do not fit together on a node that no filter refuses."""
 
 
 def noted(ask: AskColumns, columns: Columns, row: int) -> list[bool]:
-    """Which devices of the row have enough for the ask, were there enough of the host."""
+    """Return for each device of the row whether it suffices for the ask, ignoring the host."""
     alone = AskColumns(ask.ask, ask.constraints, ask.chain, ask.geometries, host_need=0)
     alone.rebuild(columns, columns.every)
     look = ScoreInput(columns, np.zeros(1, np.int32).data)
@@ -69,7 +69,7 @@ def noted(ask: AskColumns, columns: Columns, row: int) -> list[bool]:
 
 @st.composite
 def plain(draw: st.DrawFn, wanted: st.SearchStrategy[Shape]) -> Shape:
-    """A shape that wants nodes and devices by load."""
+    """A shape that chooses nodes and devices by load."""
     policies = st.sampled_from(("binpack", "spread"))
     return structs.replace(
         draw(wanted),
@@ -81,9 +81,9 @@ def plain(draw: st.DrawFn, wanted: st.SearchStrategy[Shape]) -> Shape:
 
 
 def cluster_of(steps: list[Step]) -> Ledger:
-    """The cluster after this history; every decision is folded, and no pod minds another.
+    """Return the cluster after this history, with every decision folded.
 
-    Nor are devices linked: a full scan knows nothing of either."""
+    No pod has affinity and no devices are linked, because a full scan ignores both."""
     ledger = Ledger()
     for step in steps:
         if isinstance(step, Decide):
@@ -103,7 +103,8 @@ def cluster_of(steps: list[Step]) -> Ledger:
 @trying(50)
 @given(histories(), st.lists(plain(shapes | odd_shapes), min_size=1, max_size=4))
 def test_choice_is_that_of_a_full_scan(steps: list[Step], wanted: list[Shape]) -> None:
-    """The same node, devices, slices and score; or the same reasons, node by node."""
+    """Index and full scan choose the same node, devices, slices and score, or report the same
+    reasons."""
     ledger = cluster_of(steps)
     ledger.settle()
     for number, shape in enumerate(wanted):
@@ -130,7 +131,8 @@ DIES = st.lists(st.lists(STATES, min_size=2, max_size=6), min_size=1, max_size=2
 def test_dies_of_modules_are_those_of_a_full_scan(
     nodes: list[list[str]], counts: list[int], soft: bool
 ) -> None:
-    """Whole modules or none, whichever dies are held or sick, whole or split softly."""
+    """Dies are chosen as in a full scan: whole modules or none, whatever is in use, unhealthy or
+    split."""
     ledger = Ledger()
     for at, dies in enumerate(nodes):
         mode = "hami-core" if soft else "vnpu"
@@ -161,7 +163,8 @@ def test_dies_of_modules_are_those_of_a_full_scan(
 @trying(50)
 @given(histories(), st.lists(plain(shapes | odd_shapes), min_size=1, max_size=5))
 def test_index_answers_as_the_filters_do(steps: list[Step], wanted: list[Shape]) -> None:
-    """Packed amounts, device by device; facts filters and the whole, node by node."""
+    """Packed amounts match the filters for each device, and cluster facts match them for each
+    node."""
     state = cluster_of(steps).state
     columns = Columns(state)
     columns.sync()
@@ -185,7 +188,7 @@ def test_index_answers_as_the_filters_do(steps: list[Step], wanted: list[Shape])
 def test_evaluator_and_index_stop_a_node_at_the_same_filter(
     steps: list[Step], wanted: list[Shape]
 ) -> None:
-    """The two implementations of feasibility: code by code, and with the same amounts."""
+    """Evaluator and index stop a node at the same filter, with the same code and amounts."""
     state = cluster_of(steps).state
     columns = Columns(state)
     columns.sync()
@@ -208,7 +211,7 @@ def test_evaluator_and_index_stop_a_node_at_the_same_filter(
 @trying(40)
 @given(histories(), st.lists(plain(shapes | odd_shapes), min_size=1, max_size=4))
 def test_what_fits_now_fits_an_empty_node(steps: list[Step], wanted: list[Shape]) -> None:
-    """So "can never fit" is never said of a pod that a node would take."""
+    """What fits now also fits an empty node, so "can never fit" is never wrong."""
     state = cluster_of(steps).state
     for shape in wanted:
         rules = rules_of(state, shape)
@@ -220,7 +223,7 @@ def test_what_fits_now_fits_an_empty_node(steps: list[Step], wanted: list[Shape]
 @trying(40)
 @given(histories())
 def test_spare_rows_make_no_difference(steps: list[Step]) -> None:
-    """With a spare row behind every other, an engine that saw it all decides as one that is new."""
+    """With a spare row after every row, an old engine decides as a new one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_columns, "SPARE_EVERY", 1)
         ledger = Ledger()
@@ -231,12 +234,12 @@ def test_spare_rows_make_no_difference(steps: list[Step]) -> None:
 
 
 def told(ledger: Ledger) -> list[Payload]:
-    """All events but refusals, which may be told again where rows were laid out anew."""
+    """All events except refusals, which may be repeated after rows are laid out again."""
     return [event for event in ledger.events if not isinstance(event, PodRefused)]
 
 
 def touching(ledger: Ledger, columns: Columns, steps: list[Step]) -> Iterator[int]:
-    """Play the history without its decisions, and let the columns know; numbers of the steps."""
+    """Play the history without its decisions, and update the columns. Yields the steps' numbers."""
     for number, step in enumerate(steps):
         if isinstance(step, Decide):
             continue
@@ -252,9 +255,9 @@ def touching(ledger: Ledger, columns: Columns, steps: list[Step]) -> Iterator[in
 def test_index_kept_up_to_date_is_the_index_made_anew(
     steps: list[Step], wanted: list[tuple[Shape, int]]
 ) -> None:
-    """Classes that are asked now and then, whatever has happened in between."""
+    """An index that is updated incrementally equals a rebuilt one, at any time."""
     ledger = Ledger()
-    policy = ledger.state.policy  # a cache lets classes follow when that changes
+    policy = ledger.state.policy  # a cache lets classes follow policy changes
     columns = Columns(ledger.state)
     classes = [(PlacementClass(s, policy, None), every) for s, every in wanted]
     for number in touching(ledger, columns, steps):
@@ -278,7 +281,7 @@ def test_index_kept_up_to_date_is_the_index_made_anew(
 def test_classes_that_are_kept_answer_as_those_made_anew(
     steps: list[Step], wanted: list[tuple[Shape, int]]
 ) -> None:
-    """Whatever policies, prices and wider nodes came, and whenever one was asked."""
+    """Cached classes answer like rebuilt ones, whatever policies, prices and wider nodes came."""
     ledger = Ledger()
     columns = Columns(ledger.state)
     kept = ClassCache(ledger.state, columns)
@@ -297,7 +300,7 @@ def test_classes_that_are_kept_answer_as_those_made_anew(
 
 
 def answers(class_: PlacementClass, columns: Columns) -> dict[str, tuple[int, int, int]]:
-    """By node its points, the filter of cluster facts that refuses it, and the device chosen."""
+    """Return by node its score, the cluster filter that refuses it, and the chosen device."""
     return {
         columns.names[row]: (
             int(class_.board.points[row]),

@@ -1,6 +1,6 @@
-"""Compiled, the loops of the index say the same as the Python that they were written in.
+"""The compiled loops of the index compute the same as their Python source.
 
-For amounts at the limits of their fields, too."""
+Also for amounts at the limits of their fields."""
 
 import importlib.util
 from pathlib import Path
@@ -18,7 +18,7 @@ WIDTH, KINDS, CUTS = 4, 3, 8
 
 
 def written(module: ModuleType) -> ModuleType:
-    """The module from its source, as it runs where nothing is compiled."""
+    """Return the module loaded from source, as it runs uncompiled."""
     source = Path(str(module.__file__)).parent / f"{module.__name__.rpartition('.')[2]}.py"
     spec = importlib.util.spec_from_file_location(module.__name__, source)
     assert spec is not None
@@ -27,7 +27,7 @@ def written(module: ModuleType) -> ModuleType:
     spec.loader.exec_module(found)
     for name, loop in [*vars(found).items()]:
         if name.startswith("_") and hasattr(loop, "py_func"):
-            setattr(found, name, loop.py_func)  # it calls what was compiled ahead
+            setattr(found, name, loop.py_func)  # the module calls the compiled version
     return found
 
 
@@ -42,7 +42,8 @@ needs = st.one_of(amounts, st.just(packed.NEVER))
 
 
 class Fleet:
-    """Random nodes and what an ask is to each kind of device, flat as loops take it."""
+    """Random nodes and the demands of an ask on each kind of device, flat as the loops take
+    them."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         def many(of: st.SearchStrategy[int], count: int, kind: type[np.integer[Any]]) -> Any:
@@ -66,13 +67,13 @@ class Fleet:
 
 @st.composite
 def fleets(draw: st.DrawFn) -> Fleet:
-    """Some fleet."""
+    """A random fleet."""
     return Fleet(draw)
 
 
 @given(fleets())
-def test_a_look_at_rows(fleet: Fleet) -> None:
-    """`look`, `rank` and `pick` of some ask."""
+def test_look_rank_and_pick_agree(fleet: Fleet) -> None:
+    """`look`, `rank` and `pick` agree for any ask."""
     ask: Any = (fleet.need, fleet.charge, fleet.fits, WIDTH, CUTS)
     size, wanted, found = len(fleet.rows), fleet.count * fleet.times, []
     looks: tuple[Any, ...] = (ask_loops.look, ASK_SOURCE.look)
@@ -92,8 +93,8 @@ def test_a_look_at_rows(fleet: Fleet) -> None:
 
 
 @given(fleets(), st.lists(st.tuples(needs, needs, needs, st.integers(1, 3)), max_size=5))
-def test_lines_that_are_helped(fleet: Fleet, lines: list[tuple[int, ...]]) -> None:
-    """`helped`, with lines that want much and lines that want little."""
+def test_helped_agrees(fleet: Fleet, lines: list[tuple[int, ...]]) -> None:
+    """`helped` agrees for queues with large and small demands."""
     wants = np.array([need for *line, _ in lines for need in line], np.int64)
     counts = np.array([line[-1] for line in lines], np.int64)
     answers = []
@@ -109,8 +110,8 @@ writes = st.lists(st.dictionaries(st.integers(0, 2 * BLOCK), st.integers(REFUSED
 
 
 @given(writes, st.integers(1, 4))
-def test_the_board(turns: list[dict[int, int]], count: int) -> None:
-    """`write` and `best` say what a walk over all points would."""
+def test_best_and_write_agree(turns: list[dict[int, int]], count: int) -> None:
+    """`write` and `best` agree with a scan over all scores."""
     rows = 2 * BLOCK + 1
     boards: tuple[Any, ...] = (board_loops, BOARD_SOURCE)
     for write, best_of in ((each.write, each.best) for each in boards):

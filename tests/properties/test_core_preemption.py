@@ -1,4 +1,4 @@
-"""For every history: who is evicted, for whom, and that nobody is in vain or twice."""
+"""For every history: evictions are necessary, help their beneficiary, and happen once."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -23,7 +23,7 @@ SETTINGS = trying(60)
 
 
 def without(state: State, gone: set[str], only: str) -> State:
-    """A copy of the state in which these pods have gone and nobody may go but to this node."""
+    """Return a copy of the state where these pods have ended and only this node is open."""
     copied = snapshot.restore(snapshot.take(state))
     for data in [PodGone(uid=uid) for uid in sorted(gone)] + [
         NodeCordoned(node=name, by="test", reason="another") for name in state.nodes if name != only
@@ -33,7 +33,7 @@ def without(state: State, gone: set[str], only: str) -> State:
 
 
 def fits(state: State, uid: str) -> bool:
-    """Whether the pod has a place there, found by nobody who has seen the state before."""
+    """Return True if the pod fits there, according to new structures over the state."""
     limits, neighbours = Limits(state), Neighbours(state)
     reservations = Reservations(state, Columns(state), limits, neighbours)
     finder = PlaceFinder(state, limits, neighbours, reservations)
@@ -41,13 +41,13 @@ def fits(state: State, uid: str) -> bool:
 
 
 def gang_of(pod: PodState, state: State) -> str:
-    """The gang that goes whole with the pod; of some any pod may run alone."""
+    """Return the pod's gang if it is evicted as a whole; "" if its pods may run alone."""
     group = pod.submitted.group
     return group if group and state.groups[group].together else ""
 
 
 def units(pods: list[PodState], state: State) -> list[set[str]]:
-    """The pods that go together: one, or what a gang has placed."""
+    """Group pods that are evicted together: one pod, or all placed pods of a gang."""
     found: dict[str, set[str]] = {}
     for pod in pods:
         group = gang_of(pod, state)
@@ -78,7 +78,7 @@ def watched(state: State) -> Iterator[None]:
 
 
 def check_need(state: State, leaving: set[str], events: list[PodEvicted]) -> None:
-    """With all of them gone the pod fits; with any of them there it does not."""
+    """Check that the pod fits with all of them gone, and not if any of them stays."""
     uid, node = events[0].beneficiary, events[0].nominated
     going = {event.pod for event in events}
     lower = {
@@ -94,19 +94,19 @@ def check_need(state: State, leaving: set[str], events: list[PodEvicted]) -> Non
 @SETTINGS
 @given(crowded_histories())
 def test_only_pods_of_lower_priority_no_more_than_needed_and_whole_gangs(steps: list[Step]) -> None:
-    """Whatever has happened before, and whatever budgets say."""
+    """Only pods of lower priority are evicted, no more than needed, and gangs as a whole."""
     follow(Ledger(), steps, watched=watching)
 
 
 def watching(state: State) -> AbstractContextManager[None]:
-    """`watched`, as a history is followed."""
+    """Return `watched`, with a context type that `follow` takes."""
     return watched(state)
 
 
 @SETTINGS
 @given(crowded_histories())
-def test_two_decisions_without_news_evict_nobody(steps: list[Step]) -> None:
-    """Once it has fallen silent, a new engine evicts nobody either."""
+def test_a_new_engine_evicts_no_pod_in_the_end(steps: list[Step]) -> None:
+    """Once an engine has nothing to decide, a new engine evicts no pod either."""
     ledger = Ledger()
     follow(ledger, steps)
     ledger.settle()
@@ -116,7 +116,7 @@ def test_two_decisions_without_news_evict_nobody(steps: list[Step]) -> None:
 
 
 def test_evictions_are_drawn() -> None:
-    """The histories hold what these properties are about, also of gangs and beyond budgets."""
+    """The drawn histories contain evictions, also of gangs and beyond budgets."""
     found: list[PodEvicted] = []
 
     @seed(5)

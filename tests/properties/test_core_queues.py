@@ -1,6 +1,6 @@
-"""For every history with queues: no decision takes a queue beyond its limits, nor depends on more.
+"""For every history with queues: no decision takes a queue beyond its limits.
 
-What a queue holds is added up here from the state alone, without the code that decides."""
+Usage is added up here from the state alone, without the code that decides."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ SETTINGS = trying(60)
 
 
 def queue_name(state: State, pod: PodState) -> str:
-    """The queue that a pod is of."""
+    """Return the queue of a pod."""
     group = state.groups.get(pod.submitted.group)
     declared = group.observed if group is not None else None
     if isinstance(declared, PodGroupObserved):
@@ -28,7 +28,7 @@ def queue_name(state: State, pod: PodState) -> str:
 
 
 def held(state: State, queue: QueueObserved) -> Counter[str]:
-    """What the queue holds under the names of its limits; cards by the name in its quota."""
+    """Return a queue's usage by the names of its limits; GPUs by the name in its quota."""
     found: Counter[str] = Counter()
     for pod in state.pods.values():
         if pod.placement is None or queue_name(state, pod) != queue.queue:
@@ -53,7 +53,7 @@ def held(state: State, queue: QueueObserved) -> Counter[str]:
 
 @contextmanager
 def within_limits(state: State) -> Iterator[None]:
-    """What a decision adds to a queue is within the limits that it has."""
+    """Check that the resources a decision adds to a queue are within its limits."""
     before = {name: held(state, queue) for name, queue in state.queues.items()}
     yield
     for name, queue in state.queues.items():
@@ -71,14 +71,14 @@ def within_limits(state: State) -> Iterator[None]:
 @SETTINGS
 @given(queued_histories())
 def test_no_decision_takes_a_queue_beyond_its_limits(steps: list[Step]) -> None:
-    """Capability, card quota and closed queues hold, and an engine's past does not count."""
+    """Capability, GPU quota and closed queues hold, independent of the engine's history."""
     follow(Ledger(), steps, within_limits)
 
 
 @SETTINGS
 @given(queued_histories())
-def test_with_queues_too_nobody_is_forgotten(steps: list[Step]) -> None:
-    """The engine falls silent, and a new one then finds no place that it has passed over."""
+def test_no_pod_is_missed_with_queues(steps: list[Step]) -> None:
+    """With queues too, the engine ends, and a new one finds no pod that it has missed."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     fall_silent(ledger)
@@ -87,8 +87,8 @@ def test_with_queues_too_nobody_is_forgotten(steps: list[Step]) -> None:
 
 @SETTINGS
 @given(queued_histories())
-def test_as_pods_end_those_that_wait_follow(steps: list[Step]) -> None:
-    """Whoever waits for his queue is asked again as soon as a new engine would find a place."""
+def test_pods_ending_in_a_queue_wake_the_next(steps: list[Step]) -> None:
+    """When pods end, pods that wait for their queue are decided again as soon as they fit."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     ledger.settle()
@@ -98,8 +98,8 @@ def test_as_pods_end_those_that_wait_follow(steps: list[Step]) -> None:
 
 @SETTINGS
 @given(queued_histories())
-def test_what_queues_hold_is_what_a_walk_finds(steps: list[Step]) -> None:
-    """Kept up by the pod, or counted anew from the state: the same."""
+def test_queue_usage_equals_a_full_count(steps: list[Step]) -> None:
+    """Queue usage updated per pod equals usage counted from the state."""
     ledger = Ledger()
     kept = Queues(ledger.state)
     kept.activate()

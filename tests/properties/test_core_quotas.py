@@ -1,6 +1,6 @@
-"""For every history with quotas: no decision takes a namespace beyond them, nor depends on more.
+"""For every history with quotas: no decision takes a namespace beyond its quotas.
 
-What a namespace holds is added up here from the state alone, without the code that decides."""
+Usage is added up here from the state alone, without the code that decides."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ Held = dict[str, Counter[str]]
 
 
 def held(state: State) -> Held:
-    """What each namespace holds, under the names of the limits."""
+    """Return each namespace's usage by the names of the limits."""
     found: Held = {}
     for pod in state.pods.values():
         if pod.placement is None:
@@ -41,7 +41,7 @@ def held(state: State) -> Held:
 
 @contextmanager
 def within_limits(state: State) -> Iterator[None]:
-    """What a decision adds to a namespace is within every quota that it has."""
+    """Check that the resources a decision adds to a namespace are within all its quotas."""
     before = held(state)
     yield
     for name, now in held(state).items():
@@ -54,14 +54,14 @@ def within_limits(state: State) -> Iterator[None]:
 @SETTINGS
 @given(limited_histories())
 def test_no_decision_takes_a_namespace_beyond_its_quota(steps: list[Step]) -> None:
-    """Counts, memory and cores hold, and an engine's past does not count."""
+    """Counts, memory and cores hold, independent of the engine's history."""
     follow(Ledger(), steps, within_limits)
 
 
 @SETTINGS
 @given(limited_histories())
-def test_with_quotas_too_nobody_is_forgotten(steps: list[Step]) -> None:
-    """The engine falls silent, and a new one then finds no place that it has passed over."""
+def test_no_pod_is_missed_with_quotas(steps: list[Step]) -> None:
+    """With quotas too, the engine ends, and a new one finds no pod that it has missed."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     fall_silent(ledger)
@@ -70,8 +70,8 @@ def test_with_quotas_too_nobody_is_forgotten(steps: list[Step]) -> None:
 
 @SETTINGS
 @given(limited_histories())
-def test_as_pods_of_a_namespace_end_those_that_wait_follow(steps: list[Step]) -> None:
-    """Whoever waits for a quota is asked again as soon as a new engine would find a place."""
+def test_pods_ending_in_a_namespace_wake_the_next(steps: list[Step]) -> None:
+    """When pods end, pods that wait for a quota are decided again as soon as they fit."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     ledger.settle()
@@ -81,8 +81,8 @@ def test_as_pods_of_a_namespace_end_those_that_wait_follow(steps: list[Step]) ->
 
 @SETTINGS
 @given(limited_histories())
-def test_what_namespaces_hold_is_what_a_walk_finds(steps: list[Step]) -> None:
-    """Kept up by the pod, or counted anew from the state: the same."""
+def test_namespace_usage_equals_a_full_count(steps: list[Step]) -> None:
+    """Namespace usage updated per pod equals usage counted from the state."""
     ledger = Ledger()
     kept = Namespaces(ledger.state)
     for change in changes(ledger, steps):

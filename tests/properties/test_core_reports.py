@@ -1,4 +1,4 @@
-"""For every history: a report says what one would count by looking at all cards at every moment."""
+"""For every history: a report equals what one would count from all devices at every instant."""
 
 import csv
 import io
@@ -61,11 +61,11 @@ AT_WORK: st.SearchStrategy[Step] = st.one_of(
     ),
     st.just(NodeGone(node="roomy")),
 )
-"""What happens to the node that has room: devices of it may come to stand in another."""
+"""Events of the roomy node; its devices may move to another node."""
 
 
 def at_work() -> st.SearchStrategy[list[Step]]:
-    """A history in which pods run on a node to which much happens."""
+    """A history in which pods run on a node with many events."""
     start = st.lists(submissions(queues=QUEUED, namespaces=NAMESPACES), min_size=4, max_size=8)
     steps = weighed((3, queued_payloads), (2, effects), (4, decisions), (3, AT_WORK))
     return st.builds(
@@ -78,7 +78,7 @@ def at_work() -> st.SearchStrategy[list[Step]]:
 HISTORIES = at_work() | histories(longest=48) | queued_histories(longest=48)
 PRICES = prices_of(b"currency = 'EUR'\n[models]\n'*' = 3.7")
 GAPS_S = (0, 61, 1800, 3599, 20_000, 400)
-"""How long after each event the next one comes, over and over."""
+"""The delays between consecutive events, repeated in a cycle."""
 BYS = st.sampled_from(("namespace", "queue", "node", "user", "label:app"))
 PERIODS = st.builds(
     lambda start, length, step: Period(start * SECOND, (start + length) * SECOND, step * SECOND),
@@ -90,7 +90,7 @@ Counted = Counter[tuple[str, str, Part]]
 
 
 def looked(state: State, by: str) -> Iterator[tuple[tuple[str, str, Part], int, int]]:
-    """Every part of every card as it is now: row, model, part; millionths of a card, and MiB."""
+    """Yield every part of every device now: (row, model, part), millionths of a device, and MiB."""
     for node in state.nodes.values():
         held: Counter[str] = Counter()
         for pod in node.pods.values():
@@ -106,7 +106,7 @@ def looked(state: State, by: str) -> Iterator[tuple[tuple[str, str, Part], int, 
 def rests(
     node: NodeState, held: Counter[str], row: str
 ) -> Iterator[tuple[tuple[str, str, Part], int, int]]:
-    """What of the node's cards nobody holds."""
+    """Yield the unallocated parts of the node's devices."""
     for each in node.devices:
         if each.present and node.present:
             part = Part.BROKEN if not (each.healthy and node.ready) else Part.FREE
@@ -117,7 +117,7 @@ def rests(
 
 
 def told(meters: Meters) -> tuple[Counted, Counted]:
-    """What the meters say: cards and MiB, in all steps together."""
+    """Return the meters' totals: devices and MiB, in all steps together."""
     cards, mib = Counted(), Counted()
     for _, (row, model), sums in meters.cells():
         for part in Part:
@@ -129,7 +129,7 @@ def told(meters: Meters) -> tuple[Counted, Counted]:
 @SETTINGS
 @given(HISTORIES, BYS, PERIODS)
 def test_a_report_is_what_one_would_count(steps: list[Step], by: str, period: Period) -> None:
-    """At every moment of any period, whole or in steps; the parts come to the capacity."""
+    """A report of any period, in any steps, equals the count; its parts sum to the capacity."""
     ledger = Ledger()
     start, end = period.start, period.end
     meters = Meters(start, end, period.step)
@@ -155,7 +155,7 @@ def test_a_report_is_what_one_would_count(steps: list[Step], by: str, period: Pe
 
 
 def rows_of_csv_add_up(answer: ReportAnswer) -> None:
-    """The sum of each column is the total's, the capacity's and the fleet's cost among them."""
+    """Check that each CSV column sums to its total, with capacity and the fleet's cost."""
     rows = list(csv.DictReader(io.StringIO(as_csv(answer))))
     if not rows:
         assert answer.total.capacity_gpu_hours == 0, "nothing was there in this time"
@@ -169,7 +169,7 @@ def rows_of_csv_add_up(answer: ReportAnswer) -> None:
 
 
 def adds_up(reading: Reading) -> None:
-    """Rows come to the total, steps too, and the parts of the total to its capacity."""
+    """Check that rows and steps sum to the total, and the parts of the total to its capacity."""
     answer = report_answer("usage", reading, PRICES)
     total = answer.total
     assert total.capacity_gpu_hours == pytest.approx(

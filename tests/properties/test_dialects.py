@@ -1,4 +1,4 @@
-"""For all amounts: exact arithmetic, and a result or a named refusal whatever a pod asks for."""
+"""For all amounts: exact arithmetic, and a result or a named refusal for every pod."""
 
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -45,7 +45,7 @@ ANNOTATIONS = st.fixed_dictionaries({}, optional={k: st.sampled_from(v) for k, v
 
 
 def outcome(document: dict[str, Any], config: ManifestConfig | None = None) -> Manifest | str:
-    """The manifest, or the words of the refusal; any other exception fails the test."""
+    """Return the manifest or the refusal; any other exception fails the test."""
     try:
         manifest = read_document(document, config or ManifestConfig())
     except ManifestError as error:
@@ -58,7 +58,7 @@ def outcome(document: dict[str, Any], config: ManifestConfig | None = None) -> M
 
 @given(NUMBERS, st.sampled_from(sorted(SUFFIXES)))
 def test_quantity_is_decimal_arithmetic(number: str, suffix: str) -> None:
-    """Exactly, with every suffix."""
+    """A quantity with any suffix is exact."""
     with localcontext() as context:
         context.prec = 100
         assert quantity(number + suffix, "f") == Fraction(Decimal(number) * SUFFIXES[suffix])
@@ -66,7 +66,7 @@ def test_quantity_is_decimal_arithmetic(number: str, suffix: str) -> None:
 
 @given(NUMBERS, st.integers(-99, 99), st.sampled_from("eE"))
 def test_quantity_with_exponent(number: str, exponent: int, letter: str) -> None:
-    """Exactly, for every exponent that we read."""
+    """A quantity with any supported exponent is exact."""
     with localcontext() as context:
         context.prec = 200
         expected = Fraction(Decimal(number) * Decimal(10) ** exponent)
@@ -75,13 +75,13 @@ def test_quantity_with_exponent(number: str, exponent: int, letter: str) -> None
 
 @given(st.floats(0, 1e15) | st.integers(0, 1 << 60))
 def test_quantity_of_a_number(value: float) -> None:
-    """As the number is written, not as the machine holds it."""
+    """A JSON number is read as it is written, not as its binary float."""
     assert quantity(value, "f") == Fraction(Decimal(repr(value)))
 
 
 @given(st.text(max_size=12) | st.none() | st.booleans() | st.floats() | st.binary(max_size=3))
 def test_quantity_of_anything(value: object) -> None:
-    """Zero or more, or a refusal."""
+    """Any value is a quantity of zero or more, or refused."""
     try:
         amount = quantity(value, "f")
     except ManifestError:
@@ -92,7 +92,7 @@ def test_quantity_of_anything(value: object) -> None:
 @settings(max_examples=400, deadline=None)
 @given(st.lists(LIMITS, min_size=1, max_size=3), ANNOTATIONS)
 def test_any_pod(limits: list[dict[str, object]], notes: dict[str, str]) -> None:
-    """Read into an event that encodes, or refused by name; and in any order of its amounts."""
+    """Any pod becomes an event that encodes, or is refused by name, in any order of its amounts."""
 
     def written(turn: int) -> dict[str, Any]:
         containers = [
@@ -115,11 +115,11 @@ def test_any_pod(limits: list[dict[str, object]], notes: dict[str, str]) -> None
 def test_renaming_changes_nothing_but_names(
     amounts: dict[str, int], count: int, cores: int
 ) -> None:
-    """D1: a pod in renamed resources asks for what it asks for in the usual ones."""
+    """A pod with renamed resources requests the same as one with the usual names."""
     renamed = VgpuNames(
         **{name: getattr(HAMI, name).replace("nvidia.com", "cards.example") for name in FIELDS}
     )
-    # The plain name is one of HAMi's, so it is renamed with it.
+    # The plain name is one of HAMi's, so it is renamed too.
     defaults: dict[str, Any] = {"default_gpu_count": count, "default_cores": cores}
     usual = DialectConfig(**defaults)
     other = DialectConfig(hami=renamed, plain_count=renamed.count, **defaults)

@@ -1,4 +1,4 @@
-"""For every history: no event makes a difference unseen, and each difference has its event."""
+"""For every history: every difference has its event, and no event causes an unseen one."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ Rows = list[tuple[Any, ...]]
 
 
 def happened(state: State, steps: list[Payload | Effect]) -> Iterator[Payload]:
-    """What is written, step by step, as the state stands then."""
+    """Yield what is written step by step, given the current state."""
     for step in steps:
         data = step.about(state) if isinstance(step, Effect) else step
         if data is not None:
@@ -33,7 +33,7 @@ def happened(state: State, steps: list[Payload | Effect]) -> Iterator[Payload]:
 
 
 def rows(before: Picture, after: Picture) -> dict[str, Rows]:
-    """All that differs, by list."""
+    """Return all differences, by list."""
     return {name: [tuple(row) for row in differ(before, after)] for name, differ in LISTS.items()}
 
 
@@ -42,7 +42,7 @@ def rows(before: Picture, after: Picture) -> dict[str, Rows]:
 def test_an_event_makes_no_difference_outside_of_what_it_touches(
     steps: list[Payload | Effect],
 ) -> None:
-    """Whatever differs in the whole differs in the part, alike; refused ones make none at all."""
+    """An event changes only what it touches, and a refused one changes nothing."""
     state = State()
     for data in happened(state, steps):
         part = touched(state, data)
@@ -60,7 +60,7 @@ def test_an_event_makes_no_difference_outside_of_what_it_touches(
 def test_each_difference_has_the_event_that_made_it(
     steps: list[Payload | Effect], drawn: st.DataObject
 ) -> None:
-    """Between any two moments: what the index names is compared, and nothing else differs."""
+    """Between any two revisions, the index names every object that differs."""
     with TemporaryDirectory() as folder:
         index, checkpoints = open_index(Path(folder), "c")
         indexer = Indexer(State(), index, checkpoints)

@@ -1,4 +1,4 @@
-"""What was planned is what then happens, and what happened is replayed, whatever it was."""
+"""Plans come true, and replays repeat what happened, for every history."""
 
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ POLICIES = ("", "binpack", "spread", "bestfit")
 
 
 def drafts(pods: list[PodSubmitted]) -> tuple[PodDraft, ...]:
-    """These pods as a manifest would give them, each under a name of its own."""
+    """Return these pods as manifests would describe them, with unique names."""
     fields = set(PodDraft.__struct_fields__) & set(PodSubmitted.__struct_fields__)
     return tuple(
         PodDraft(**{name: getattr(pod, name) for name in fields} | {"name": f"new-{number}"})
@@ -43,23 +43,21 @@ def drafts(pods: list[PodSubmitted]) -> tuple[PodDraft, ...]:
 
 
 class Happened(NamedTuple):
-    """Who went of those that had a place `before`, for whom, and as which uid whoever went came
-    again."""
+    """Evicted pods among those placed `before`, and the new uid of each recreated one."""
 
     before: frozenset[str]
     gone: list[str]
     again: dict[str, str]
 
     def end(self, ledger: Ledger, uid: str) -> PodState | None:
-        """What became of a pod in the end."""
+        """Return a pod's final state, across its recreations."""
         while uid in self.again:
             uid = self.again[uid]
         return ledger.state.pods.get(uid)
 
 
 def happen(ledger: Ledger, before: frozenset[str]) -> Happened:
-    """Decide until nothing is left to say; whoever is evicted goes, and comes again where somebody
-    makes it anew."""
+    """Decide until no decision has events; evicted pods end, and gangs' pods are recreated."""
     happened = Happened(before, [], {})
     gangs = {name: group.observed for name, group in ledger.state.groups.items()}
     for _ in range(DECISIONS_MAX):
@@ -85,7 +83,7 @@ def happen(ledger: Ledger, before: frozenset[str]) -> Happened:
 
 
 def agree(planned: PlannedPod, pod: PodState | None) -> None:
-    """The same place and the same shares, or none."""
+    """Check that plan and outcome have the same place and shares, or none."""
     if pod is None or pod.placement is None:
         assert planned.outcome in {"not-now", "never"}, planned.sentence
         return
@@ -102,7 +100,7 @@ def agree(planned: PlannedPod, pod: PodState | None) -> None:
 def test_what_was_planned_then_happens(
     steps: list[Step], wanted: list[PodSubmitted], policy: str
 ) -> None:
-    """Pods of any shape, gang, priority and queue, with another policy or the same."""
+    """Pods of any shape, gang, priority and queue end up as planned, with either policy."""
     ledger = Ledger()
     follow(ledger, steps)
     pods = drafts(wanted)
@@ -120,7 +118,7 @@ def test_what_was_planned_then_happens(
 
 
 def happen_with(ledger: Ledger, pods: tuple[PodDraft, ...], policy: str) -> Happened:
-    """The pods are submitted, after the policy was changed where it is to be."""
+    """Submit the pods, after changing the policy if requested."""
     before = frozenset(uid for uid, pod in ledger.state.pods.items() if pod.placement is not None)
     for uid in list(ledger.state.evictions):
         ledger.gone(uid)
@@ -138,13 +136,13 @@ arrivals = st.lists(
     ),
     max_size=25,
 )  # fmt: skip
-"""Seconds since the one before, how long it runs, what it wants, its priority, its namespace."""
+"""Seconds since the previous pod, run time, shape, priority, namespace."""
 
 
 def lived(
     fleet: list[NodeReported], came: list[tuple[Any, ...]], *, watched: bool
 ) -> VirtualLedger:
-    """A ledger in which these pods came to these nodes."""
+    """Return a ledger in which these pods arrived on these nodes."""
     ledger = VirtualLedger(watched=watched)
     ledger.write(*fleet)
     at_s = 0.0
@@ -158,7 +156,7 @@ def lived(
         )  # fmt: skip
         ledger.submit(pod, runs_s=runs_s)
         ledger.settle()
-        ledger.until(at_s + 0.5)  # what comes at once is decided at once
+        ledger.until(at_s + 0.5)  # pods that arrive together are decided together
         if number % 7 == 3:
             ledger.write(NodeCordoned(node=fleet[0].node, by="me", reason="fan"))
         if number % 7 == 6:
@@ -178,8 +176,8 @@ def lived(
 def test_what_happened_is_replayed(
     fleet: list[NodeReported], came: list[tuple[Any, ...]], begun: int, watched: bool
 ) -> None:
-    """From any moment on every pod has the place that it had, at the time at which it had it: also
-    one that was evicted and came again."""
+    """From any revision on, a replay places every pod where and when it was, also evicted and
+    recreated ones."""
     ids = [device.id for node in fleet for device in node.devices]
     assume(len(set(ids)) == len(ids))
     ledger = lived(fleet, came, watched=watched)

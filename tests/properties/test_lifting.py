@@ -1,4 +1,4 @@
-"""For whatever an older version allows: it is read, as an event of the same subject."""
+"""For every payload of an older version: it is read as an event of the same subject."""
 
 import msgspec
 import pytest
@@ -12,7 +12,7 @@ from tests.properties.event_strategies import values
 from tests.support.evolved import ROW
 
 RAISED = [(row, n) for row in (ROW, *CATALOGUE) for n in range(row.first, row.version)]
-"""Every older version that has a lift, and those of an event that has had three."""
+"""Every older version with a lift, and those of an event with three versions."""
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ RAISED = [(row, n) for row in (ROW, *CATALOGUE) for n in range(row.first, row.ve
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_every_older_payload_is_lifted(row: EventType, version: int, data: st.DataObject) -> None:
-    """Whole, to what the newest version takes back, and on the subject that it stands on."""
+    """Any older payload lifts to one that the newest version accepts, on its own subject."""
     older = data.draw(values(inspect.type_info(row.payload_of(version))))
     told = lifted(row, version, msgspec.json.encode(older))
     assert type(told) is row.payload

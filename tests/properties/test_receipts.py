@@ -1,7 +1,7 @@
-"""Receipts: whatever is done to records between two of them is found, at the first that differs.
+"""Receipts: any tampering with records between two receipts is found at the first difference.
 
-The ledger is a recorded one. A rewritten stream numbers its records anew from where it was changed,
-as a server does; one from which a record was deleted leaves its revision out."""
+The ledger is a recorded one. A rewritten stream numbers its records from the changed one on, as a
+server does; one with a deleted record skips its revision."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -40,23 +40,23 @@ from apportion.runtime.ledger.receipts import Ledger, ReceiptCheck, Receipts, ch
 RECORDED = Path(__file__).parents[1] / "golden" / "ledgers" / "v1-evictions.jsonl"
 RECORDS = list(read_archive(RECORDED))
 ENDS = (1, 9, 10, 20, len(RECORDS))
-"""The last revision of each receipt: segments of one record, of several, and of a power of two."""
+"""The last revision of each receipt: segments of one record, several, and a power of two."""
 TIME = "2026-11-25T00:00:00.000000Z"
 
 
 class Signed(NamedTuple):
-    """A folder of receipts of RECORDS, and the key for it."""
+    """A folder of receipts of RECORDS, and their key."""
 
     folder: Path
     key: VerifyingKey
 
     def check(self) -> ReceiptCheck:
-        """A reading that is held to them."""
+        """Return a check of a reading against the receipts."""
         return ReceiptCheck(Receipts(self.folder), [self.key])
 
 
 def write_receipts(folder: Path, key: SigningKey, records: Sequence[Record] = RECORDS) -> None:
-    """One receipt up to each of ENDS."""
+    """Write one receipt up to each of ENDS."""
     fold, tree = StateFold(quiet=True), Tree()
     for record in records:
         fold.take(record)
@@ -68,7 +68,7 @@ def write_receipts(folder: Path, key: SigningKey, records: Sequence[Record] = RE
 
 @pytest.fixture(scope="module")
 def signed(tmp_path_factory: pytest.TempPathFactory) -> Signed:
-    """With fingerprints."""
+    """Receipts with fingerprints."""
     folder = tmp_path_factory.mktemp("receipts")
     public = make_key(folder / "key")
     write_receipts(folder, read_signing_key(folder / "key"))
@@ -85,7 +85,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory, signed: Signed) -> Signed:
 
 
 def held(signed: Signed, records: Sequence[Record], *, start: int = 1) -> Iterator[tuple[int, str]]:
-    """What is found wrong in these records, read from `start` to the ledger's end."""
+    """Yield the problems found in these records, read from `start` to the end."""
     check = signed.check()
     for record in records:
         if record.revision >= start:
@@ -94,7 +94,7 @@ def held(signed: Signed, records: Sequence[Record], *, start: int = 1) -> Iterat
 
 
 def numbered(records: Sequence[Record]) -> list[Record]:
-    """As a server numbers what is appended to a new stream."""
+    """Return the records with the revisions of a new stream."""
     return [Record(n, each.subject, each.payload) for n, each in enumerate(records, 1)]
 
 
@@ -102,7 +102,7 @@ KINDS = ("changed", "on another subject", "deleted", "dropped", "added", "moved"
 
 
 def tampered(kind: str, at: int, seed: int) -> list[Record]:
-    """RECORDS after one wrong was done from index `at` on, as a server would hold them then."""
+    """Return RECORDS after one kind of tampering at index `at`, as a server would store them."""
     random_ = random.Random(seed)
     records, record = list(RECORDS), RECORDS[at]
     if kind == "changed":
@@ -125,7 +125,7 @@ def tampered(kind: str, at: int, seed: int) -> list[Record]:
 
 
 def first_difference(records: Sequence[Record]) -> int:
-    """The first revision at which they are not RECORDS; 0 where they are."""
+    """Return the first revision that differs from RECORDS; 0 if none does."""
     pairs = zip(records, RECORDS, strict=False)
     different = [theirs.revision for ours, theirs in pairs if ours != theirs]
     if different:
@@ -139,7 +139,8 @@ def first_difference(records: Sequence[Record]) -> int:
 def test_the_first_record_that_differs_is_named(
     signed: Signed, bare: Signed, kind: str, at: int, seed: int
 ) -> None:
-    """With fingerprints exactly; without, the segment that has it, or the end that is missing."""
+    """The first changed record is named exactly with fingerprints, else by segment or missing
+    end."""
     assume(kind != "deleted" or at)  # a ledger may begin later: see `ledger trim`
     records = tampered(kind, at, seed)
     first = first_difference(records)
@@ -152,7 +153,7 @@ def test_the_first_record_that_differs_is_named(
 
 
 def test_a_state_that_does_not_follow_is_named(signed: Signed) -> None:
-    """Records as they were signed, and a fold that began with what they do not say."""
+    """A state that does not follow from its signed records is reported."""
     check, fold = signed.check(), StateFold(quiet=True)
     fold.state.released_count += 1
     found: list[tuple[int, str]] = []
@@ -162,8 +163,8 @@ def test_a_state_that_does_not_follow_is_named(signed: Signed) -> None:
     assert [revision for revision, _ in found] == [ENDS[-1]]
 
 
-def test_what_is_whole_is_proven(signed: Signed) -> None:
-    """From the first revision, and of a reading that begins later the segments that are whole."""
+def test_unchanged_records_are_proven(signed: Signed) -> None:
+    """Unchanged records are proven, also by a reading that starts later, for whole segments."""
     check, fold = signed.check(), StateFold(quiet=True)
     for record in RECORDS:
         fold.take(record)
@@ -179,7 +180,7 @@ def test_what_is_whole_is_proven(signed: Signed) -> None:
 def test_a_path_leads_to_the_root_from_its_own_place_alone(
     size: int, index: int, other: int, seed: int
 ) -> None:
-    """RFC 6962: for every size and place; another leaf, place or length does not get there."""
+    """As in RFC 6962, a path leads to the root only with its own leaf, index and length."""
     index, other = index % size, other % size
     leaves = [leaf_of(each + 1, "s", str(seed).encode()) for each in range(size)]
     tree = Tree()
@@ -195,7 +196,7 @@ def test_a_path_leads_to_the_root_from_its_own_place_alone(
 
 @given(index=st.integers(9, 18), what=st.sampled_from(["payload", "subject", "revision"]))
 def test_a_proof_of_another_record_proves_nothing(signed: Signed, index: int, what: str) -> None:
-    """A proof holds for its record; with any other in it it is refused."""
+    """A proof holds only for its own record."""
     found = Receipts(signed.folder).of(index + 1)
     assert found is not None
     first = found.checkpoint.first
@@ -221,7 +222,7 @@ def test_a_proof_of_another_record_proves_nothing(signed: Signed, index: int, wh
 
 @given(at=st.integers(0, 5_000), bit=st.integers(0, 7))
 def test_a_receipt_that_was_touched_is_refused(signed: Signed, at: int, bit: int) -> None:
-    """No bit of what was signed can change, nor of the signature."""
+    """A receipt with any flipped bit, in content or signature, is refused."""
     whole = (signed.folder / f"receipt-{ENDS[1]:020}.json").read_bytes()
     data = bytearray(whole)
     data[at % len(data)] ^= 1 << bit
@@ -230,6 +231,6 @@ def test_a_receipt_that_was_touched_is_refused(signed: Signed, at: int, bit: int
         check_signature(receipt, [signed.key], where="it")
     except ReceiptInvalid:
         return
-    said = read_receipt(whole)  # what was changed says nothing, as white space, or `E` for `e`
+    said = read_receipt(whole)  # the changed bit has no meaning, as in white space, or `E` for `e`
     assert receipt.checkpoint == said.checkpoint
     assert bytes.fromhex(receipt.signature) == bytes.fromhex(said.signature)

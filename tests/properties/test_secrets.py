@@ -1,8 +1,8 @@
-"""What a pod has that is nobody's business is in no event, whatever its dialect and its life.
+"""A pod's secrets are in no event, whatever its dialect and its life.
 
-The secret is put where people put them: environment, arguments, commands, probes, images, volumes,
-pull secrets, foreign annotations, and what the status says. The pods are the samples of every
-dialect, read as manifests and as an API server tells of them."""
+The secret is put where users put secrets: environment, arguments, commands, probes, images,
+volumes, pull secrets, foreign annotations, and the status. The pods are samples of every dialect,
+read as manifests and from an API server."""
 
 import copy
 import io
@@ -63,7 +63,7 @@ PLACES = (*IN_A_CONTAINER, *IN_A_POD, "annotations")
 
 
 def templates(value: Any) -> Iterator[dict[str, Any]]:
-    """Every object in it that has a spec with containers: a pod, or a template of one."""
+    """Yield every object with a spec that has containers: a pod, or a pod template."""
     if isinstance(value, dict):
         spec = value.get("spec")
         if isinstance(spec, dict) and isinstance(spec.get("containers"), list):
@@ -76,7 +76,7 @@ def templates(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def samples() -> list[Any]:
-    """The documents of all samples that make pods."""
+    """Return the documents of all samples that create pods."""
     folders = [str(EXAMPLES / "pods"), str(EXAMPLES / "vendors")]
     found = read_manifest_files(folders, io.BytesIO())
     return [
@@ -88,7 +88,7 @@ SAMPLES = samples()
 
 
 def with_secrets(document: Any, places: set[str]) -> Any:
-    """The document, with the secret at these places of each of its pods."""
+    """Return the document with the secret at these places of each of its pods."""
     told = copy.deepcopy(document)
     for pod in templates(told):
         spec = pod["spec"]
@@ -102,7 +102,7 @@ def with_secrets(document: Any, places: set[str]) -> Any:
 
 
 def written(data: Payload) -> bytes:
-    """The event as it would stand in the ledger."""
+    """Return the event as it would be in the ledger."""
     time = "2026-01-01T00:00:00.000000Z"
     return encode(Event(id="e", source="watcher/test", time=time, data=data))
 
@@ -111,8 +111,8 @@ some_places = st.sets(st.sampled_from(PLACES), min_size=1) | st.just(set(PLACES)
 
 
 @given(document=st.sampled_from(SAMPLES), places=some_places)
-def test_of_a_manifest(document: Any, places: set[str]) -> None:
-    """Nothing of it is in what is submitted, or said of a manifest that cannot be read."""
+def test_no_event_of_a_manifest_has_its_secret(document: Any, places: set[str]) -> None:
+    """A manifest's secret is neither in its events nor in the error if it cannot be read."""
     for outcome in read_documents([with_secrets(document, places)]):
         assert SECRET not in str(outcome.error)
         manifest = outcome.manifest
@@ -126,8 +126,8 @@ def test_of_a_manifest(document: Any, places: set[str]) -> None:
 
 @pytest.mark.parametrize("broken", [False, True], ids=["good", "cannot be read"])
 @given(document=st.sampled_from(SAMPLES), places=some_places)
-def test_of_a_pod_of_an_api_server(broken: bool, document: Any, places: set[str]) -> None:
-    """Through its life: it comes, changes, is bound by another, and ends; or cannot be read."""
+def test_no_event_of_a_pod_has_its_secret(broken: bool, document: Any, places: set[str]) -> None:
+    """A pod's secret is in no event from its creation to its end, nor if it cannot be read."""
     for at, pod in enumerate(templates(with_secrets(document, places))):
         told = life(pod, f"p{at}", broken=broken)
         assert told
@@ -135,7 +135,7 @@ def test_of_a_pod_of_an_api_server(broken: bool, document: Any, places: set[str]
 
 
 def life(pod: dict[str, Any], uid: str, *, broken: bool) -> list[Payload]:
-    """Every event that the watcher writes of one pod."""
+    """Return every event that the watcher writes about one pod."""
     cluster = Cluster()
     cluster.ledger.play(rack("n1", 8))
     cluster.see("nodes", kube_node("n1"))

@@ -1,4 +1,4 @@
-"""A snapshot at any revision, and the tail behind it, is the fold of everything."""
+"""A snapshot at any revision, plus the events after it, equals the fold of everything."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ from tests.support.states import assert_same
 
 
 def folded(events: list[Payload], state: State | None = None) -> State:
-    """The state that these events make of one."""
+    """Fold these events into a state, a new one by default."""
     state = state or State()
     for data in events:
         happen(state, data)
@@ -23,7 +23,7 @@ def folded(events: list[Payload], state: State | None = None) -> State:
 
 @given(happenings(), st.data())
 def test_snapshot_and_tail_are_the_fold(events: list[Payload], data: st.DataObject) -> None:
-    """Restored at any revision and folded on, a reader holds what one from the start holds."""
+    """A state restored at any revision and folded on equals the state folded from the start."""
     cut = data.draw(st.integers(0, len(events)))
     half = folded(events[:cut])
     restored = restore(take(half))
@@ -35,7 +35,7 @@ def test_snapshot_and_tail_are_the_fold(events: list[Payload], data: st.DataObje
 def test_a_snapshot_taken_while_the_fold_goes_on_is_of_its_end(
     events: list[Payload], data: st.DataObject
 ) -> None:
-    """Whatever events come between the slices, the bytes are those of the revision they name."""
+    """A snapshot taken in slices while events arrive is that of the revision it names."""
     cut = data.draw(st.integers(0, len(events)))
     state = folded(events[:cut])
     taking = Taking(state)
@@ -48,9 +48,9 @@ def test_a_snapshot_taken_while_the_fold_goes_on_is_of_its_end(
 
 
 def test_nothing_of_the_state_is_forgotten() -> None:
-    """A field that is new to the state is new to the snapshot: it fails here until it is kept."""
+    """Every field of the state is in the snapshot, or listed here as derived."""
     none = set[str]()
-    for of, record, derived, of_record in (  # what is made anew from the rest, on either side
+    for of, record, derived, of_record in (  # fields derived from the rest, on either side
         (State, kept._Head, {"shapes"}, none),
         (NodeState, kept._Node, {"by_id", "host", "pods"}, none),
         (DeviceState, kept._Device, none, none),
@@ -58,4 +58,4 @@ def test_nothing_of_the_state_is_forgotten() -> None:
         names = [field.name for field in structs.fields(of) if field.name not in derived]
         kept_names = [name for name in record.__struct_fields__ if name not in of_record]
         assert sorted(names) == sorted(kept_names), of
-        assert of in {State, NodeState} or names == kept_names, of  # made by position
+        assert of in {State, NodeState} or names == kept_names, of  # constructed by position

@@ -1,6 +1,6 @@
-"""Pods of another scheduler come to cut cards and end in any order.
+"""Another scheduler's pods come to MIG devices and end, in any order.
 
-Nothing is placed where a pod may run whose slice is not told."""
+Nothing is placed where a pod may run on an unknown slice."""
 
 from itertools import count
 from typing import Any
@@ -29,7 +29,9 @@ STEPS = st.one_of(
 def test_no_slice_is_given_out_on_which_an_untold_pod_may_run(
     steps: list[tuple[str, str, Any]], late: bool
 ) -> None:
-    """Nor one that is told. The node may report its cards after half of the steps (`late`)."""
+    """No slice is allocated that a pod with an unknown or known slice may use.
+
+    The node may report its devices after half of the steps (`late`)."""
     cluster, numbers = Cluster(), count()
     cluster.see("nodes", kube_node("n1"))
     running: dict[str, tuple[str, str, int | None]] = {}
@@ -62,7 +64,7 @@ def test_no_slice_is_given_out_on_which_an_untold_pod_may_run(
 
 
 def follow(cluster: Cluster) -> None:
-    """The watcher writes what it sees."""
+    """Write what the watcher sees."""
     cluster.write(cluster.pod_facts())
     for data, problem in cluster.facts.adoptions(cluster.view.pods):
         if not problem:
@@ -71,14 +73,14 @@ def follow(cluster: Cluster) -> None:
 
 
 def taken(ledger: Ledger, card: str) -> set[int]:
-    """The slices that are held by the ledger."""
+    """Return the slices that the ledger has allocated."""
     state = ledger.state.nodes.get("n1")
     held = state.by_id.get(card) if state else None
     return {at for at in range(8) if held and held.slices >> at & 1}
 
 
 def check(cluster: Cluster, uid: str, running: dict[str, tuple[str, str, int | None]]) -> None:
-    """A pod that was placed now has a slice on which none of theirs can be."""
+    """Check that a new placement uses only slices that no foreign pod can use."""
     placement = cluster.ledger.pod(uid).placement
     for share in placement.shares if placement is not None else ():
         assert share.instance is not None

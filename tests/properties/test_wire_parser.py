@@ -1,4 +1,4 @@
-"""Messages off the wire: our short way hands on what the client's own parser does."""
+"""NATS messages: our fast parser passes on what the client's own parser does."""
 
 import asyncio
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ lines = st.one_of(
 
 
 class _Told:
-    """Who is told of what a parser found."""
+    """Records what a parser found."""
 
     def __init__(self) -> None:
         self.found: list[Any] = []
@@ -68,10 +68,9 @@ def _parsed(kind: type[Parser], pieces: Sequence[bytes]) -> tuple[list[Any], byt
 
 
 @given(said=st.lists(lines, min_size=1, max_size=8), cuts=st.lists(st.integers(1, 60), max_size=20))
-def test_however_it_is_cut_each_message_is_found_as_the_client_finds_it(
-    said: list[bytes], cuts: list[int]
-) -> None:
-    """All kinds of lines in any order, arriving in any pieces, and nothing left over."""
+def test_messages_are_parsed_as_by_the_client(said: list[bytes], cuts: list[int]) -> None:
+    """However lines are split, each message is parsed as by the client's parser, with nothing
+    left over."""
     data, pieces = b"".join(said), []
     for cut in cuts:
         pieces.append(data[:cut])

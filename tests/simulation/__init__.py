@@ -1,1 +1,1 @@
-"""The whole system from one integer: virtual time, a ledger in memory, faults, checks."""
+"""The whole system from one seed: virtual time, an in-memory ledger, faults, checks."""

@@ -1,8 +1,8 @@
-"""Many runs with progress, or one with its last events.
+"""Run many seeds with progress, or one seed with its last events.
 
-python -m tests.simulation --seeds 10000 all cores; counts per fault kind at the end python -m
-tests.simulation --seed 31 --logs one run again, with what the services said python -m
-tests.simulation --seed 31 --shrink what of its faults and wishes it takes to fail"""
+python -m tests.simulation --seeds 10000      all cores; counts per fault kind at the end
+python -m tests.simulation --seed 31 --logs   one run, with the services' logs
+python -m tests.simulation --seed 31 --shrink the fewest faults and wishes that still fail"""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ FAILURES_SHOWN = 5
 
 
 def one(case: Case) -> Outcome:
-    """A run without its log, unless something was wrong."""
+    """Run a case. The log is kept only if something went wrong."""
     outcome = run(case.seed, cluster=case.cluster)
     return outcome if outcome.trouble else Outcome(**{**vars(outcome), "log": []})
 
 
 def main() -> int:
-    """Exit code 0 if every run was right."""
+    """Return exit code 0 if every run passed."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--seeds", type=int, default=300, help="how many runs")

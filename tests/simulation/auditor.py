@@ -1,9 +1,10 @@
-"""Checks the ledger at the moment at which anything is stored.
+"""Check the ledger whenever something is stored.
 
-Invariants checked after every event: those of core on a fold of the auditor's own, those of the
-second books, the chain, who may write what, gangs at their first placement, nothing placed where it
-was closed at the decision's basis, and the same decision from the same state by an engine that is
-new to it. An event of an honest writer that the fold refuses must have been right at its basis."""
+Invariants checked after every event: core's invariants on the auditor's own fold; those of the
+second set of books; the chain; the writer's rights; gangs at their first placement; that nothing
+was placed where it was closed at the decision's basis; and that a new engine decides the same from
+the same state. An event of an honest writer that the fold refuses must have been correct at its
+basis."""
 
 from __future__ import annotations
 
@@ -52,12 +53,12 @@ from tests.simulation.books import ALLOCATED, BOUND, GONE, PENDING, PLACED, Book
 from tests.support.deciding import decided
 from tests.support.memory_server import Stored
 
-UNBOUNDED: Final = 1 << 40  # looks of one decision
+UNBOUNDED: Final = 1 << 40  # pods considered in one decision
 
 ROGUE = "rogue"
 CHECKPOINT_EVERY = 40
 DECIDED_AGAIN_EVERY = 2
-"""Of the decisions upon the state that the auditor holds too."""
+"""Every second decision is checked this way, if the auditor has the state it was made on."""
 _SOURCES = {"intake": "agent/", "binder": "binder", "scheduler": "scheduler/", "watcher": "watcher"}
 _RIGHT_BEFORE: dict[type, tuple[str, ...]] = {
     PodPlaced: (PENDING,),
@@ -68,22 +69,23 @@ _RIGHT_BEFORE: dict[type, tuple[str, ...]] = {
     SharesAllocated: (),
     AllocationFailed: (),
 }
-"""What the pod had to be at the basis of an event, for the event to be an honest mistake."""
+"""The phases that a pod may have had at an event's basis, for the event to be an honest mistake."""
 
 
 class Accepted(Protocol):
-    """Told of every event that the fold takes."""
+    """Called with every event that the fold accepts."""
 
     def __call__(self, revision: int, event: Event, *, honest: bool) -> None:
-        """The event, and whether an honest service wrote it."""
+        """Take the event; `honest` is True if an honest service wrote it."""
 
 
 class Auditor:
-    """One fold, one set of books, and the first thing that is wrong.
+    """One fold, one set of books, and the first problem found.
 
-    `shards` is what the scheduler of a decision owned, by the first payload of its append;
-    `connections` counts those of each process, which begins with a whole budget at each;
-    `on_accepted` is told what the fold took. `oldest` says which revision the server has first."""
+    `shards` has the shard of a decision's scheduler, by the first payload of its append.
+    `connections` counts each process's connections, because each starts with a full budget.
+    `on_accepted` is called with what the fold accepted. `oldest` returns the server's first
+    revision."""
 
     def __init__(
         self, complain: Callable[[str], None], now_s: Callable[[], float], oldest: Callable[[], int]
@@ -101,19 +103,19 @@ class Auditor:
         self._chains: dict[str, tuple[str, int]] = {}
         self._bindings: dict[tuple[str, int], int] = {}
         self._cards: set[str] = set()
-        """What honest nodes have reported."""
+        """Devices that honest nodes have reported."""
         self._told_by_rogues: set[str] = set()
         self._floods: Counter[str] = Counter()
-        """How often each intake appended what the hostile agent says of its node."""
+        """How often each intake appended the hostile agent's reports about its own node."""
         self._stored_at_s: list[float] = []
 
     @property
     def silent_for_s(self) -> float:
-        """How long nothing has been stored."""
+        """Seconds since anything was stored."""
         return self._now_s() - (self._stored_at_s[-1] if self._stored_at_s else 0.0)
 
     def take(self, stored: Stored) -> None:
-        """Look at one append; give this to `MemoryServer.watch`."""
+        """Check one append; pass this to `MemoryServer.watch`."""
         for record, identity in zip(stored.records, stored.ids, strict=True):
             text = record.payload.decode("utf-8", "backslashreplace")
             self.log.append(
@@ -134,7 +136,7 @@ class Auditor:
         self._check_gangs(first_of_gang, events)
 
     def folded(self, who: str, into: StateFold, revision: int) -> None:
-        """Compare a reader with this fold, at some revisions."""
+        """Compare a reader's state with this fold, at some revisions."""
         expected = self.checkpoints.get(revision)
         if expected is not None and digest(into.state) != expected:
             self._complain(f"{who} holds another state than the auditor at revision {revision}")
@@ -160,7 +162,8 @@ class Auditor:
         return event
 
     def _check_intake(self, record: Record, event: Event, stored: Stored) -> None:
-        """What an agent says is appended as its own node's, and a hostile one's as good as not."""
+        """Check that agents' events are appended for their own node, and hostile ones only if
+        harmless."""
         if stored.role != "intake" or stored.writer == ROGUE:
             return
         if isinstance(event.data, ReportRefused):
@@ -179,7 +182,8 @@ class Auditor:
             self._check_flood(record.revision, stored.writer)
 
     def _check_flood(self, revision: int, intake: str) -> None:
-        """An intake appends changes of a node within its budget, whatever the agent sends."""
+        """Check that an intake appends a node's changes within its budget, whatever the agent
+        sends."""
         self._floods[intake] += 1
         budget = (
             taking.CHANGES_BURST * self.connections[intake] + taking.CHANGES_RATE * self._now_s()
@@ -212,7 +216,7 @@ class Auditor:
             self._accepted(record.revision, event, gangs, honest=honest)
 
     def _look_at(self, record: Record, data: Any, *, honest: bool) -> None:
-        """What can be said of an event before it is folded."""
+        """Check what can be checked before an event is folded."""
         if not honest:
             self._told_by_rogues.update((getattr(data, "pod", ""), getattr(data, "uid", "")))
             return
@@ -233,7 +237,7 @@ class Auditor:
                 if group and group not in self.books.started:
                     gangs.setdefault(group, event.basis)
             else:
-                self.books.started.add(group)  # whoever comes after only completes it
+                self.books.started.add(group)  # later members only complete it
         wrong = self.books.take(revision, data)
         rogue = getattr(data, "pod", "") in self._told_by_rogues
         if wrong and honest and not rogue and not _is_elsewhere(self.state, data):
@@ -251,14 +255,14 @@ class Auditor:
                 )
 
     def _check_refused(self, revision: int, event: Event, why: str) -> None:
-        """An honest writer may be late, and that is all."""
+        """An honest writer may be late, but not wrong."""
         data = event.data
         uid = getattr(data, "pod", "") or getattr(data, "uid", "")
         if uid in self._told_by_rogues:
             return
         what = f"revision {revision}: {type(data).__name__} of {event.source} is refused: {why}"
-        # An id is free again after the duplicate window, and a subject is a new one after all of it
-        # was dropped: the fold is what is left.
+        # An id is free again after the duplicate window, and a fence starts afresh once its subject
+        # was dropped; then only the fold can refuse a repetition.
         old = "already" in why and self._is_old(event.basis)
         if old or "chain broken" in why or _unread(data, why):
             return
@@ -273,7 +277,7 @@ class Auditor:
             return
         phase, attempt = pod.life.at(event.basis)
         if isinstance(data, SharesAllocated | AllocationFailed):
-            # An agent reads its own node only: it cannot know whether the binding was accepted.
+            # An agent reads only its own node, so it cannot know whether the binding was accepted.
             if self._bindings.get((uid, data.attempt), event.basis + 1) > event.basis:
                 self._complain(f"{what}, and was never bound by basis {event.basis}")
         elif phase not in _RIGHT_BEFORE[type(data)]:
@@ -286,19 +290,19 @@ class Auditor:
             self._complain(f"{what}, although its id was taken")
 
     def _came_too_late(self, data: object, basis: int) -> bool:
-        """Whether a pod that was to go, or the one for which, was another at the basis: it has gone
-        since, or found a place."""
+        """True if the pod to evict, or its beneficiary, has ended or been placed since the
+        basis."""
         if not isinstance(data, PodEvicted):
             return False
         known = [self.books.pods.get(uid) for uid in (data.pod, data.beneficiary)]
         return any(pod is not None and pod.life.at(basis) != pod.life.now for pod in known)
 
     def _crossed(self, data: object, basis: int) -> bool:
-        """Whether an adoption and a placement met on a node, two places of a pod did, or the
-        submission or rejection of one watcher and the adoption of another, neither having read the
-        other.
+        """True if two writers crossed, neither having read the other's event.
 
-        No fence stands between them: who is adopted runs there already."""
+        That is an adoption and a placement on one node, two placements of a pod, or one watcher's
+        submission or rejection and another's adoption. No fence separates them, because an adopted
+        pod already runs there."""
         if isinstance(data, PodSubmitted | PodRejected):
             return _adopted_since(self.state, data.uid, basis)
         if not isinstance(data, PodAdopted | PodPlaced):
@@ -312,7 +316,7 @@ class Auditor:
         return elsewhere or any(pod.adopted and pod.uid != data.pod for pod in since)
 
     def _is_old(self, basis: int) -> bool:
-        """Whether the writer's knowledge is older than the server's memory of ids."""
+        """True if the writer's basis is older than the server's memory of ids."""
         if basis >= len(self._stored_at_s):
             return False
         return self._now_s() - self._stored_at_s[basis] > DUPLICATE_WINDOW_S
@@ -320,7 +324,7 @@ class Auditor:
     # ------------------------------------------------------------------ one decision
 
     def _check_decision(self, events: list[Event], stored: Stored) -> None:
-        """Any engine would have decided so upon the same state."""
+        """Check that any engine would have decided the same on the same state."""
         decisions = [event for event in events if isinstance(event.data, DecisionEvent)]
         if not decisions or stored.writer == ROGUE:
             return
@@ -341,10 +345,10 @@ class Auditor:
             )
 
     def _decided_anew(self, shard: Shard, time: str) -> Iterator[list[tuple[Any, ...]]]:
-        """What a scheduler of this shard may decide: as if alone, or apart from the others.
+        """Yield what a scheduler of this shard may decide: alone, or apart from the others.
 
-        For fewer pods, after its decisions were refused; in one decision, or with as much to look
-        at as one that knows nothing yet."""
+        Also for fewer pods, after its decisions were refused, and with one decision or many small
+        ones."""
         for refused in range(REFUSALS_MAX + 1):
             for looks_max, apart in product((UNBOUNDED, LOOKS_MAX), (False, True)):
                 engine = Engine(self.state, now=micros_of(time) or 0)
@@ -366,17 +370,18 @@ class Auditor:
 
 
 def _harmless(said: Payload, cards: set[str]) -> bool:
-    """Whether a hostile agent says that there is nothing, or a card that another node had: one that
-    is there still the fold refuses, if an intake had not read of it yet, and any other may have
-    moved."""
+    """True if a hostile agent reports no devices, or only ones that another node once had.
+
+    The fold refuses a device that is still there, if an intake had not read of it yet. Any other
+    may have moved."""
     if not isinstance(said, NodeReported) or any(card.id not in cards for card in said.devices):
         return False
-    host = structs.replace(said.host, cpu_milli=0)  # no pod fits there, however much it says
+    host = structs.replace(said.host, cpu_milli=0)  # no pod fits there, however much it reports
     return structs.replace(said, devices=(), host=host) == hostile.NOTHING
 
 
 def _unread(data: object, why: str) -> bool:
-    """Whether an intake let a hostile agent claim a card, not having read yet whose it is."""
+    """True if an intake let a hostile agent claim a device, not having read yet whose it is."""
     hostile_report = isinstance(data, NodeReported) and data.node == hostile.NODE
     return hostile_report and "is reported by node" in why
 
@@ -386,7 +391,7 @@ def _once_bound(attempt: int) -> tuple[tuple[str, int], ...]:
 
 
 def _placements(events: list[Any]) -> list[tuple[Any, ...]]:
-    """In the order in which they were decided."""
+    """The placements, in the order in which they were decided."""
     return [
         (data.pod, data.attempt, data.node, tuple((s.container, s.device) for s in data.shares))
         for data in events
@@ -395,16 +400,16 @@ def _placements(events: list[Any]) -> list[tuple[Any, ...]]:
 
 
 def _is_of(found: list[Any], anew: list[Any]) -> bool:
-    """Whether these placements are the others, or the first of them.
+    """True if these placements are the other ones, or a prefix of them.
 
-    An engine that has much to look at says the rest in its next decision."""
+    An engine with much to consider puts the rest into its next decision."""
     return found == anew or (bool(found) and found == anew[: len(found)])
 
 
 def _is_elsewhere(state: State, data: object) -> bool:
-    """Whether a pod is adopted on a card that another node said to have since its own left.
+    """True if a pod is adopted on a device that moved to another node.
 
-    A card that is not there has room for whatever runs on it."""
+    A device that is not there has room for whatever runs on it."""
     if not isinstance(data, PodAdopted):
         return False
     known = state.nodes[data.node].by_id

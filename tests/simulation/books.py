@@ -1,8 +1,8 @@
-"""A second set of books over the same events, kept without the core's fold.
+"""A second set of books over the same events, independent of core's fold.
 
-It knows less than the fold (who is placed where, what that takes, what was open when) and gets
-there by other means, so that a fault of the fold does not hide itself. Invariant: what stands here
-at a revision never depends on anything later."""
+It knows less than the fold (placements, their resources, what was open when) and derives it
+differently, so that a bug of the fold does not hide itself.
+Invariant: an entry at a revision never depends on anything later."""
 
 from __future__ import annotations
 
@@ -56,20 +56,20 @@ class History:
         return self._values[-1]
 
     def set(self, revision: int, value: Any) -> None:
-        """It is so from this revision on."""
+        """Set the value from this revision on."""
         self._revisions.append(revision)
         self._values.append(value)
 
     def at(self, revision: int) -> Any:
-        """What it was, that revision included."""
+        """Return the value at that revision, inclusive."""
         return self._values[bisect_right(self._revisions, revision) - 1]
 
 
 @dataclass
 class Standing:
-    """One pod's life: `life` is a history of (phase, attempt).
+    """One pod's life; `life` is a history of (phase, attempt).
 
-    `adopted` is the revision at which it was taken as it runs, 0 where it was submitted."""
+    `adopted` is the revision at which it was adopted; 0 if it was submitted."""
 
     group: str
     life: History = field(default_factory=lambda: History((GONE, 0)))
@@ -79,14 +79,14 @@ class Standing:
 
 
 class Books:
-    """What every accepted event has done."""
+    """The effects of every accepted event."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Standing] = {}
         self.devices: dict[str, Device] = {}
         self.node_of: dict[str, str] = {}
         self.started: set[str] = set()
-        self._of_kubernetes: set[str] | None = None  # its nodes, once it tells of them
+        self._of_kubernetes: set[str] | None = None  # its nodes, once it has reported some
         self._shut: dict[str, History] = defaultdict(lambda: History(""))
         self._sick: dict[str, History] = defaultdict(lambda: History(""))
         self._cordon: dict[str, History] = defaultdict(lambda: History(""))
@@ -94,7 +94,7 @@ class Books:
         self._least: dict[str, History] = defaultdict(lambda: History(1))
 
     def why_closed(self, device: str, node: str, revision: int) -> str:
-        """Why nothing new could go onto the device at that revision; empty if it could."""
+        """Return why no new pod could use the device at that revision; empty if one could."""
         for what, key in (("node", node), ("device", device)):
             for history in (self._shut, self._sick, self._cordon, self._silent):
                 if why := history[f"{what} {key}"].at(revision):
@@ -102,11 +102,11 @@ class Books:
         return ""
 
     def least(self, group: str, revision: int) -> int:
-        """How many of the gang had to start together, as declared by then."""
+        """Return how many of the gang had to start together, as declared at that revision."""
         return int(self._least[group].at(revision))
 
     def held_shares(self, device: str) -> Iterator[tuple[int, int]]:
-        """Memory and cores of every share of the device."""
+        """Yield memory and cores of every share of the device."""
         for pod in self.pods.values():
             if pod.placed is not None:
                 for share in pod.placed.shares:
@@ -114,7 +114,7 @@ class Books:
                         yield share.memory_mib, share.cores
 
     def free(self, device: str) -> tuple[int, int, int]:
-        """Memory, cores and slots that are left."""
+        """Return the free memory, cores and slots."""
         held = list(self.held_shares(device))
         known = self.devices[device]
         return (
@@ -124,7 +124,7 @@ class Books:
         )
 
     def take(self, revision: int, data: Any) -> str:
-        """Note an event that the fold accepted; what is wrong with it, or nothing."""
+        """Record an event that the fold accepted. Returns what is wrong with it, or ""."""
         match data:
             case NodeReported():
                 self._report(revision, data)
@@ -160,9 +160,9 @@ class Books:
             self._sick[f"device {device.id}"].set(revision, why)
         shut, nodes = self._shut[f"node {data.node}"], self._of_kubernetes
         if nodes is not None and data.node not in nodes:
-            shut.set(revision, LEFT)  # an agent makes no node of Kubernetes
+            shut.set(revision, LEFT)  # an agent's report does not create a Kubernetes node
         elif shut.now == LEFT:
-            shut.set(revision, "")  # whoever reports is there
+            shut.set(revision, "")  # a node that reports exists
 
     def _observe(self, revision: int, data: NodeObserved) -> None:
         self._shut[f"node {data.node}"].set(revision, _why_shut(data))
@@ -179,7 +179,7 @@ class Books:
                 pod = self.pods.setdefault(data.uid, Standing(data.group))
                 pod.adopted = 0
                 pod.life.set(revision, (PENDING, 1))
-            case PodGone() if data.uid in self.pods:  # else it was rejected, and held nothing
+            case PodGone() if data.uid in self.pods:  # otherwise it was rejected, and had nothing
                 pod = self.pods[data.uid]
                 pod.placed = None
                 pod.life.set(revision, (GONE, 0))
@@ -230,7 +230,7 @@ class Books:
         return ""
 
     def _adopt(self, revision: int, data: PodAdopted) -> str:
-        """A pod that runs already is as if submitted, placed and bound by then."""
+        """Treat a running pod as if it had been submitted, placed and bound."""
         about = data.submitted
         pod = self.pods.setdefault(about.uid, Standing(about.group))
         if pod.life.now[0] != GONE:
@@ -247,7 +247,7 @@ class Books:
         return wrong
 
     def _overlaps(self, device: str) -> bool:
-        """Whether two instances cover one memory slice."""
+        """True if two instances cover the same memory slice."""
         covered = [
             at
             for pod in self.pods.values()
@@ -258,7 +258,7 @@ class Books:
         return len(covered) != len(set(covered))
 
     def _end_gang(self, group: str) -> None:
-        """A gang whose last pod has gone is forgotten, and may start anew."""
+        """Forget a gang whose last pod has ended; it may start again."""
         if group and all(
             pod.life.now[0] == GONE for pod in self.pods.values() if pod.group == group
         ):
@@ -266,7 +266,8 @@ class Books:
 
 
 def _why_shut(data: NodeObserved) -> str:
-    """All pods of the simulation want NVIDIA devices, which a pod there may hold without a name."""
+    """Why a node is closed: all simulated pods need NVIDIA devices, which foreign pods may use
+    unnamed."""
     if not data.ready or data.unschedulable:
         return "not ready"
     return "held by nobody knows whom" if data.unnamed_families else ""

@@ -1,7 +1,7 @@
-"""What happens to a running system: users, people, broken cards, crashes, partitions, rogues.
+"""What happens to a running system: users, operators, broken devices, crashes, partitions, rogues.
 
-Invariant: everything that chaos breaks it can mend, so that what is still wrong after `mend` is the
-system's own fault. Devices that failed stay failed where the seed says so."""
+Invariant: chaos can undo all its faults, so that whatever is wrong after `mend` is the system's own
+bug. Failed devices stay failed if the seed says so."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 TICK_S = 0.5
 ORDER_TIMEOUT_S = 2.0
 ORDERS_OVER_S = 30.0
-"""By then every order that was on its way has arrived."""
+"""After this time every order that was in transit has arrived."""
 STEPS_MAX = 60
 AT_WORK_S = (0.0, 0.012)
 """From an event to the appends that it causes."""
@@ -53,7 +53,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Chaos:
-    """The hand that shakes the world."""
+    """Injects the faults of a run."""
 
     def __init__(self, world: World, weather: Weather, server: MemoryServer) -> None:
         self._world = world
@@ -89,7 +89,7 @@ class Chaos:
         }
 
     async def reign(self) -> None:
-        """Do to the system what the weather says, until cancelled."""
+        """Inject faults as the weather dictates, until cancelled."""
         while True:
             await rest(TICK_S * self._chance.uniform(0.2, 1.8))
             for kind, deed in self._deeds.items():
@@ -102,7 +102,7 @@ class Chaos:
                         deed()
 
     def _with_the_next(self, deed: Callable[[], object]) -> None:
-        """Do it while the services work on the next event, when it hurts most."""
+        """Act while the services process the next event, when it hurts most."""
 
         def arm() -> None:
             self._server.forget(number)
@@ -115,7 +115,7 @@ class Chaos:
         number = self._server.on_news(arm)
 
     async def mend(self) -> None:
-        """End every fault; in half of the seeds the cards recover too."""
+        """End every fault; in half of the seeds the devices recover too."""
         self._weather.calm = True
         self._server.full = False
         self._world.side.mend()
@@ -134,7 +134,7 @@ class Chaos:
             await rest(1.0)
 
     def say(self, data: Payload) -> None:
-        """Write as the operator, or as the operator in the watcher's place."""
+        """Append as the operator, or as the operator in the watcher's place."""
         self._numbers += 1
         identity = f"operator/{self._numbers}"
         basis = self._server.last_revision
@@ -156,7 +156,7 @@ class Chaos:
         self._world.shelf.tear(self._chance)
 
     def _forge(self) -> None:
-        """Write what a stolen scheduler's key can: a snapshot that is not the ledger's."""
+        """Write a false snapshot, as a stolen scheduler key allows."""
         self._world.shelf.forge(self._chance)
 
     def _trim(self) -> None:
@@ -175,7 +175,7 @@ class Chaos:
             self._later(self._chance.uniform(0.1, 8.0), process.start)
 
     def _crash_soon(self) -> None:
-        """In the middle of an instant, between any two steps of the loop."""
+        """Crash between any two steps of the loop, within one instant."""
         process = self._any()
         if process is None:
             return
@@ -206,7 +206,7 @@ class Chaos:
             self._later(self._chance.uniform(0.2, longest_s), process.mend)
 
     def _mute(self) -> None:
-        """The others take a scheduler to be gone that works on; or it takes them to be."""
+        """Make a working scheduler and the others believe each other gone."""
         process = self._any("scheduler")
         if process is not None:
             process.mute()
@@ -238,12 +238,12 @@ class Chaos:
             self._server.append([draft], {}, role=role, writer=ROGUE)
 
     def _attack(self) -> None:
-        """With the rights of the agent of one node; nobody waits for what it is answered."""
+        """Send an attack with the rights of one node's agent; answers are ignored."""
         for payload in self._hostile.payloads(self._world.auditor.state):
             self._server.send(hostile.SUBJECT, payload, reply="_INBOX_agent.hostile")
 
     def _flood(self) -> None:
-        """The agent of one node reports changes as fast as it can."""
+        """Flood intakes with changes of one node, as fast as its agent can."""
         for payload in self._hostile.flood():
             self._server.send(hostile.SUBJECT, payload, reply="_INBOX_agent.hostile")
 
@@ -294,7 +294,7 @@ class Chaos:
         )
 
     def _let_go(self) -> None:
-        """A person has the ledger forget a pod that runs on in the cluster."""
+        """Release a pod that still runs in the cluster, as an operator may."""
         phases = (Phase.BOUND, Phase.ALLOCATED)
         pods = self._world.auditor.state.pods.values()
         running = [pod.uid for pod in pods if pod.phase in phases]

@@ -12,7 +12,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class SkewedClock:
-    """See runtime.clock.Clock. Its wall clock is wrong by `skew_s`; its monotonic clock counts."""
+    """See runtime.clock.Clock. Its wall clock is off by `skew_s`; its monotonic clock is right."""
 
     def __init__(self, chance: random.Random, *, skew_s: float) -> None:
         self._chance = chance

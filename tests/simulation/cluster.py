@@ -1,8 +1,8 @@
-"""A cluster: an API server in memory, its users, kubelets and controllers, and what befalls them.
+"""A cluster: an in-memory API server with its users, kubelets and controllers, and its faults.
 
-Users and kubelets reach the API server at once and always; only our services have a network.
-Invariant: a kubelet ends what is deleted on its node, and what is on no node any more is collected,
-so whatever was done the cluster comes to rest."""
+Users and kubelets always reach the API server at once; only our services have a network.
+Invariant: a kubelet ends pods that are deleted on its node, and pods without a node are collected,
+so the cluster always comes to rest."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Cluster:
-    """See Side. `nodes` are there from the beginning; one may leave for good."""
+    """See Side. `nodes` exist from the start; one may leave for good."""
 
     quiet_s = IDLE_S + 10.0
 
@@ -100,7 +100,7 @@ class Cluster:
     def binder(self, access: KubeAccess | None) -> Body:
         """See Side."""
         choice = SimulatedCluster(wanted=True, access=access)
-        # No kubelet counts here: what nodes show is tried in tests/unit/binder, in virtual time.
+        # No kubelet counts here; tests/unit/binder covers what nodes show, in virtual time.
         return lambda service: binder.kube_body(service, choice, show=False, dra=False)
 
     def stir(self) -> None:
@@ -141,7 +141,7 @@ class Cluster:
     # ------------------------------------------------------------------ nodes
 
     def _join(self, name: str) -> None:
-        """The node is there, and ready; its kubelet ends the pods that were deleted without it."""
+        """Add the node as ready; its kubelet ends the pods that were deleted without it."""
         node = kube_node(name, allocatable={"cpu": "64", "memory": "256Gi", "pods": "110"})
         if not self._do("POST", "/api/v1/nodes", node).ok:
             self._say_ready(name, "True")
@@ -170,7 +170,7 @@ class Cluster:
     # ------------------------------------------------------------------ pods on nodes
 
     def _wrote(self, write: Write) -> None:
-        """A kubelet, or the collector of pods on no node, sees what it has to do."""
+        """React to a write as a kubelet, or as the collector of pods without a node."""
         if write.resource != "pods" or write.type == "DELETED":
             return
         pod = write.object
@@ -188,7 +188,7 @@ class Cluster:
             self._later(START_S, partial(self._say_phase, meta["name"], meta["uid"], "Running"))
 
     def _say_phase(self, name: str, uid: str, phase: str, reason: str = "") -> None:
-        """What a kubelet reports, unless the pod has ended."""
+        """Report a pod's phase as its kubelet does, unless the pod has ended."""
         found = self.server.store.get("pods", f"sim/{name}")
         if found is None or found["status"]["phase"] in ENDED:
             return
@@ -201,7 +201,7 @@ class Cluster:
         self._later(when_s, lambda: self._do("DELETE", path, options))
 
     def _collect(self, pod: dict[str, Any]) -> None:
-        """End the pod later, if its node is still not there then."""
+        """End the pod later, if its node is still missing then."""
         node, name = pod["spec"]["nodeName"], pod["metadata"]["name"]
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
 
@@ -212,7 +212,7 @@ class Cluster:
         self._later(COLLECT_S, end)
 
     def _end(self) -> None:
-        """A pod is done, or fails."""
+        """Let a pod succeed or fail."""
         running = [
             pod["metadata"]
             for pod in self.server.store.all("pods")
@@ -224,7 +224,7 @@ class Cluster:
             self._say_phase(chosen["name"], chosen["uid"], phase, "Evicted")
 
     def heed(self, stored: Stored) -> None:
-        """A kubelet fails a pod for which its plugin has no devices; give this to the ledger."""
+        """Fail pods whose plugin has no devices, as a kubelet does; pass this to the ledger."""
         for record in stored.records:
             if ".allocation." not in record.subject:
                 continue
@@ -240,13 +240,13 @@ class Cluster:
         self._later(START_S, partial(self._say_phase, name, uid, "Failed", why))
 
     def _bind_one(self) -> None:
-        """Another scheduler takes one of our pods."""
+        """Let another scheduler take one of our pods."""
         pending = self._users.pending()
         if pending:
             self._bind(self._chance.choice(pending))
 
     def _take_slice(self) -> None:
-        """HAMi runs a pod on a slice of a cut card; up to 2.9 it does not say on which slice."""
+        """Run a HAMi pod on a slice of a MIG device; HAMi up to 2.9 does not report which slice."""
         chance, devices = self._slices, self._books.devices
         cut = sorted(
             name
@@ -273,7 +273,7 @@ class Cluster:
         self._do("POST", f"{PODS}/{pod}/binding", about | {"target": target})
 
     def _shrink(self) -> None:
-        """A pod of another scheduler is resized downwards; half of the kubelets never do it."""
+        """Shrink a pod of another scheduler; half of the kubelets never carry it out."""
         found = [
             pod
             for pod in self.server.store.all("pods")
@@ -294,12 +294,12 @@ class Cluster:
             asyncio.get_running_loop().call_later(delay_s, said)
 
     def _say_given(self, name: str, uid: str, limits: dict[str, str]) -> None:
-        """A kubelet reports what it has given the container of a pod."""
+        """Report the resources that a kubelet has given a pod's container."""
         given = {"name": "main", "resources": {"requests": limits}, "allocatedResources": limits}
         patch = {"metadata": {"uid": uid}, "status": {"containerStatuses": [given]}}
         self._do("PATCH", f"{PODS}/{name}/status", patch, MERGE_PATCH)
 
     def _bind(self, name: str) -> None:
-        """Another scheduler binds a pod, and says nothing of devices."""
+        """Bind a pod as another scheduler, without naming devices."""
         target = {"apiVersion": "v1", "kind": "Node", "name": self._chance.choice(self._nodes)}
         self._do("POST", f"{PODS}/{name}/binding", {"metadata": {"name": name}, "target": target})

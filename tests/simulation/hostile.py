@@ -1,8 +1,8 @@
-"""An agent that somebody has taken over: all the rights of one node's agent, and none of its truth.
+"""A compromised agent: it has the rights of one node's agent and reports whatever it likes.
 
-It asks intakes on its own subject, which is all that the server lets it do. Its node has no card,
-so that no pod is ever placed there, and all that it may rightly say is that. Whatever else it says
-is marked with its node in the id under which it would be appended."""
+It sends requests to intakes on its own subject, which is all that the server permits. Its node has
+no device, so no pod is ever placed there, and that is all it may truthfully report. Every other
+report is marked with its node in the id under which it would be appended."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ NOTHING = NodeReported(node=NODE, devices=(), host=Host(cpu_milli=0, memory_mib=
 
 
 class Hostile:
-    """Draws what it says from a stream of chance."""
+    """Draws its messages from a random stream."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._numbers = itertools.count(1)
 
     def payloads(self, state: State) -> Iterator[bytes]:
-        """The next attack: one request, or a flood of them."""
+        """Yield the next attack: one request, or a flood of them."""
         makers = (
             self._another_node, self._another_node, self._stolen, self._huge, self._answers,
             self._answers, self._future, self._foreign_source, self._not_an_agents, self._unknown,
@@ -58,7 +58,7 @@ class Hostile:
         return iter([self._chance.choice(makers)(state)])
 
     def flood(self) -> Iterator[bytes]:
-        """As many changes of its own node as an intake lets wait for their answer."""
+        """Yield as many changes of its own node as an intake allows unanswered."""
         for _ in range(UNANSWERED_MAX):
             host = structs.replace(NOTHING.host, cpu_milli=next(self._numbers))
             yield self._said(structs.replace(NOTHING, host=host))
@@ -70,7 +70,7 @@ class Hostile:
         return encode(Event(id=identity, source=f"agent/{by}", time=time, data=data, basis=basis))
 
     def _another_node(self, state: State) -> bytes:
-        """Empties another node, or says that its cards are broken."""
+        """Report another node as empty, or its devices as broken."""
         node = self._victim(state)
         known = state.nodes.get(node)
         data: Payload = structs.replace(NOTHING, node=node)
@@ -80,7 +80,8 @@ class Hostile:
         return self._said(data, by=self._chance.choice((NODE, node)))
 
     def _stolen(self, state: State) -> bytes:
-        """Cards of another node; one that its own node has no more may rightly be elsewhere."""
+        """Report another node's devices as its own; a device that left its node may truly have
+        moved."""
         known = state.nodes.get(self._victim(state))
         there = known.devices if known is not None else ()
         cards = tuple(each.device for each in there if each.present)
@@ -90,7 +91,7 @@ class Hostile:
         return self._said(structs.replace(NOTHING, devices=(_card(MEMORY_MIB_MAX),)))
 
     def _answers(self, state: State) -> bytes:
-        """Answers for a pod of another node, in its own name or in that node's."""
+        """Answer for a pod of another node, in its own name or in that node's."""
         pods = [pod for pod in state.pods.values() if pod.placement is not None]
         if not pods:
             return self._said(SharesAllocated(pod="nobody", node=NODE, attempt=1, devices=()))
@@ -113,7 +114,7 @@ class Hostile:
         return self._said(NOTHING, by=self._victim(state))
 
     def _not_an_agents(self, state: State) -> bytes:
-        """Ends somebody's pod."""
+        """End another user's pod."""
         uid = self._chance.choice([*state.pods, "nobody"])
         return self._said(PodGone(uid=uid)).replace(b'"uid"', f'"node":"{NODE}","uid"'.encode())
 
@@ -124,7 +125,7 @@ class Hostile:
         return of_a_later_version(found)
 
     def _fence(self, state: State) -> bytes:
-        """What it may say, under the id that a pod's next placement will have."""
+        """Send a permitted event under the id that a pod's next placement will have."""
         waiting = [pod for pod in state.pods.values() if pod.phase is Phase.PENDING]
         name = ""
         if waiting:
@@ -133,7 +134,7 @@ class Hostile:
         return self._said(NOTHING, name=name)
 
     def _usage(self, state: State) -> bytes:
-        """Charges a pod of another node."""
+        """Report usage for a pod of another node."""
         known = state.nodes.get(self._victim(state))
         if known is None or not known.devices:
             return self._said(UsageRecorded(node=self._victim(state), seconds=60))
@@ -153,7 +154,7 @@ class Hostile:
 
 
 def of_a_later_version(event: bytes) -> bytes:
-    """The event as a build to come may write it, which no reader of this build knows."""
+    """Return the event as a later build may write it, which this build cannot read."""
     return re.sub(rb'"schemaversion":\d+', b'"schemaversion":99', event)
 
 

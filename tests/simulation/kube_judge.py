@@ -1,10 +1,9 @@
-"""Whether cluster and ledger agree, by the word of the API server: at every write of either, and
-once all is quiet.
+"""Check that cluster and ledger agree, at every write of either, and in the end.
 
-Invariants checked at once: a pod is bound at most once, and only as a placement of the ledger said;
-no device holds more than it has by what bound pods were given; the ledger says that a pod is bound
-only once it is, gives up only what is not, and lets go of nothing that runs. Nothing is placed on a
-cut card on which a pod of the ledger may run on any slice, and none such is on offer in the end."""
+Invariants checked at once: a pod is bound at most once, and only as a placement in the ledger says.
+No device is overcommitted by what bound pods were given. The ledger records a binding only after it
+happened, voids only what is not bound, and releases nothing that runs. Nothing is placed on a MIG
+device where a pod of unknown slice may run, and no such slice is on offer in the end."""
 
 from __future__ import annotations
 
@@ -45,9 +44,9 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Standing(NamedTuple):
-    """A pod of the cluster: where it is, by which attempt, with which shares, and of which uid.
+    """A pod of the cluster: its node, attempt, shares and uid.
 
-    One that HAMi bound is on a `card`, with a slice from `start` on; None: any slice."""
+    If HAMi bound it, it is on a `card`, with a slice from `start` on; None means any slice."""
 
     name: str
     ours: bool
@@ -63,7 +62,7 @@ class Standing(NamedTuple):
 
 
 class Judge:
-    """One cluster beside one ledger."""
+    """One cluster and its ledger."""
 
     def __init__(self, server: MemoryKube, books: Books, complain: Callable[[str], None]) -> None:
         self._server = server
@@ -97,7 +96,7 @@ class Judge:
             self._check_devices(now)
 
     def _check_binding(self, uid: str, now: Standing) -> None:
-        """By whom it was bound: a binder says what a placement said, of this very pod."""
+        """Check that a binder bound it as its placement says, and this very pod."""
         if not now.attempt:
             return
         self._bound[uid] = self._bound[now.told_uid] = (now.node, now.attempt)
@@ -114,7 +113,7 @@ class Judge:
             self._complain(f"pod {now.name} is bound by attempt {now.attempt}, which was given up")
 
     def _check_devices(self, newest: Standing) -> None:
-        """What pods on nodes were given, together, is there."""
+        """Check that devices have room for all that pods on nodes were given."""
         mine = {share.device for share in _held(newest)}.difference(*self._by_hand.values())
         for device in sorted(mine):
             held = [
@@ -136,7 +135,7 @@ class Judge:
     # ------------------------------------------------------------------ the ledger's events
 
     def accepted(self, revision: int, event: Event, *, honest: bool) -> None:
-        """Look at an event that the fold took."""
+        """Check an event that the fold accepted."""
         match event.data:
             case PodPlaced() as data:
                 self._placed[data.pod, str(data.attempt)] = data
@@ -160,7 +159,7 @@ class Judge:
             self._check(revision, event.data)
 
     def _check(self, revision: int, data: Any) -> None:
-        """Whether what a binder or a watcher says is so."""
+        """Check that a binder's or watcher's event is true."""
         match data:
             case PodBound():
                 if self._bound.get(data.pod) != (data.node, str(data.attempt)):
@@ -180,7 +179,7 @@ class Judge:
                 self._complain(f"revision {revision}: {data.pod} is taken back and was gone")
 
     def slices(self, card: str) -> set[int]:
-        """The slices of a card that pods of the cluster name."""
+        """Return the slices of a device that pods of the cluster name."""
         named = {pod.start for pod in self._running(card) if pod.start is not None}
         for pod in self._pods.values():
             cut = [each.instance for each in _held(pod) if each.device == card and not pod.ended]
@@ -189,11 +188,11 @@ class Judge:
         return named
 
     def _running(self, card: str) -> Iterator[Standing]:
-        """What HAMi bound to the card and runs."""
+        """Pods that HAMi bound to the device and that run."""
         return (pod for pod in self._pods.values() if pod.card == card and not pod.ended)
 
     def _check_slices(self, revision: int, data: PodPlaced) -> None:
-        """Whether a pod that the ledger holds may run on a slice that is placed now."""
+        """Check that no pod of the ledger may run on a slice that is placed now."""
         for uid, pod in self._pods.items():
             on = [share for share in data.shares if share.device == pod.card]
             if on and pod.start is None and not pod.ended and uid in self._live:
@@ -203,7 +202,7 @@ class Judge:
                 )
 
     def _offered(self, state: State) -> Iterator[str]:
-        """Slices on offer on which a pod that HAMi bound runs or may run."""
+        """Slices on offer where a pod that HAMi bound runs or may run."""
         for pod in self._pods.values():
             node = state.nodes.get(pod.node)
             held = node.by_id.get(pod.card) if node else None
@@ -215,7 +214,7 @@ class Judge:
                 yield f"{pod.card} offers slices {free}, and pod {pod.name} may run there"
 
     def _let_go(self, uid: str) -> None:
-        """A person let go of the pod: what it holds may be given to another from now on."""
+        """An operator released the pod, so its devices may be given to another pod from now on."""
         if uid in self._pods:
             self._by_hand[uid] = {share.device for share in _held(self._pods[uid])}
 
@@ -238,7 +237,7 @@ class Judge:
     # ------------------------------------------------------------------ once all is quiet
 
     def differences(self, state: State) -> Iterator[str]:
-        """What the ledger does not have as the API server has it."""
+        """Yield the differences between the ledger and the API server."""
         for uid, pod in self._pods.items():
             in_conflict = uid in self._by_hand and uid in self._conflicts
             if pod.ours and not in_conflict:
@@ -262,7 +261,7 @@ class Judge:
                 yield f"node {node.name} is in the ledger and not in the cluster"
 
     def _cpu_differs(self, name: str, about: dict[str, Any], known: NodeState) -> Iterator[str]:
-        """Whether the ledger counts the CPU that kubelets have given, also after a resize."""
+        """Check that the ledger counts the CPU that kubelets have given, even after a resize."""
         running = (
             pod
             for pod in self._server.store.all("pods")
@@ -275,13 +274,13 @@ class Judge:
 
 
 def limits_of(pod: dict[str, Any]) -> dict[str, str]:
-    """The limits of the only container of a pod."""
+    """Return the limits of a pod's only container."""
     limits: dict[str, str] = pod["spec"]["containers"][0]["resources"]["limits"]
     return limits
 
 
 def _cpu_milli(pod: dict[str, Any]) -> int:
-    """The CPU of a pod: what its spec asks for, or what its kubelet gave it where that is more."""
+    """The CPU of a pod: its spec's request, or what its kubelet gave it if that is more."""
     given = (each["allocatedResources"] for each in pod["status"].get("containerStatuses", ()))
     return max(_milli(each.get("cpu", "0")) for each in (limits_of(pod), *given))
 
@@ -294,7 +293,7 @@ def _pod_differs(uid: str, pod: Standing, state: State) -> Iterator[str]:
     known = state.pods.get(uid)
     placed = known.placement if known else None
     if pod.ended or (pod.node and not pod.shares):
-        # One that a person bound, with nothing that says what it has, is held for what it asks.
+        # A manually bound pod without a record of its devices is counted with what it requests.
         asked = not pod.ended and known and known.adopted and placed and placed.node == pod.node
         if known is not None and not asked:
             yield f"pod {pod.name} ({uid}) is not let go of"

@@ -1,9 +1,8 @@
 """The network between a process and the API server, with the faults of the weather.
 
-As with the ledger's network a request on its way does not depend on its sender any more.
-Invariants: an answer that is lost is lost to the sender alone; what a link carries of a watch it
-carries in the order of the server, whole up to where it breaks; once a link is dead nothing passes.
-"""
+As in the ledger's network, a request in transit is independent of its sender.
+Invariants: a lost answer is lost only for its sender. A link delivers a watch's lines in the
+server's order, without gaps up to the point where it breaks. Nothing passes a dead link."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ _FAILED = tuple(
 
 
 class Front:
-    """The API server as clients find it: there, or away for all of them."""
+    """The API server as clients see it: up, or down for all of them."""
 
     def __init__(self, server: MemoryKube, weather: Weather) -> None:
         self.server = server
@@ -44,12 +43,12 @@ class Front:
         self.bookmark_s = chance.choice((BOOKMARK_S, NO_BOOKMARKS_S))
 
     def leave(self) -> None:
-        """Nobody answers, and every watch ends."""
+        """Take the server down: nothing answers, and every watch ends."""
         self.away = True
         self.server.store.hang_up()
 
     def come_back(self) -> None:
-        """It answers again."""
+        """Bring the server back."""
         self.away = False
 
 
@@ -65,12 +64,12 @@ class FaultyKubeLink:
         self._waiting: dict[asyncio.Future[Answer], None] = {}
 
     def kill(self) -> None:
-        """The process at this end is no more."""
+        """Cut the link for good, as the process at this end is dead."""
         self._dead = True
         self.lose_all()
 
     def lose_all(self) -> None:
-        """Whoever waits for an answer learns that there is none."""
+        """Fail every pending request."""
         waiting, self._waiting = self._waiting, {}
         for answer in waiting:
             if not answer.done():
@@ -96,7 +95,7 @@ class FaultyKubeLink:
     def _arrive(
         self, method: str, act: Callable[[], Answer], answer: asyncio.Future[Answer]
     ) -> None:
-        """The request is at the server, or is not, whatever has become of its sender."""
+        """Deliver the request to the server, or not, independent of its sender."""
         strikes, chance = self._weather.strikes, self._chance
         writes = method not in READS
         loop = asyncio.get_running_loop()
@@ -127,12 +126,12 @@ class FaultyKubeLink:
             answer.set_result(found)
 
     def _lose(self, answer: asyncio.Future[Answer]) -> None:
-        """The sender learns that it will not learn, at once or by the time it gives up."""
+        """Fail the sender's request, at once or by its timeout."""
         if not answer.done() and self._chance.random() < 0.6:
             answer.set_exception(KubeUnavailable("the connection was lost"))
 
     async def carry(self, lines: list[bytes], idle_s: float) -> tuple[list[bytes], bool]:
-        """See KubeLink. What is sent while the network is cut arrives once it is whole again."""
+        """See KubeLink. Lines sent during a cut arrive once it is mended."""
         strikes, chance = self._weather.strikes, self._chance
         await rest(chance.uniform(*TRIP_S))
         if strikes("watch event late", chance):
@@ -152,7 +151,7 @@ class FaultyKubeLink:
 
 
 class KubeAccess:
-    """How one process comes to the API server, over all of its lives."""
+    """A process's access to the API server, across restarts."""
 
     def __init__(self, front: Front, name: str) -> None:
         self._front = front
@@ -163,31 +162,31 @@ class KubeAccess:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[KubeApi]:
-        """One life's connection."""
+        """Open the connection of one life."""
         link = FaultyKubeLink(self._front, self._chance, self._whole)
         self._links.append(link)
         front = self._front
         yield MemoryKubeApi(front.server, link, bookmark_s=front.bookmark_s)
 
     def kill(self) -> None:
-        """The process is no more."""
+        """Kill all links of the process."""
         links, self._links = self._links, []
         for link in links:
             link.kill()
 
     def cut(self) -> None:
-        """The network between this process and the API server breaks."""
+        """Cut the network between this process and the API server."""
         self._whole.clear()
         for link in self._links:
             link.lose_all()
 
     def mend(self) -> None:
-        """And is whole again."""
+        """Mend the network."""
         self._whole.set()
 
 
 class SimulatedCluster(KubeChoice, frozen=True):
-    """The choice of a service that is a process of the simulation."""
+    """The choice of a simulated service."""
 
     access: KubeAccess | None = None
 

@@ -1,6 +1,6 @@
-"""What users of a cluster do: pods and gangs of every kind, made, deleted and made again.
+"""What users of a cluster do: create, delete and recreate pods and gangs of every kind.
 
-Invariant: no more than so many pods are there at a time; what users delete stays deleted."""
+Invariant: the number of pods is limited, and what users delete stays deleted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Users:
-    """Everybody with kubectl."""
+    """All users of the cluster."""
 
     def __init__(self, server: MemoryKube, chance: random.Random) -> None:
         self._server = server
@@ -39,7 +39,7 @@ class Users:
         self._members: dict[str, list[str]] = {}
 
     def stir(self) -> None:
-        """Somebody does something, or several do."""
+        """Act once or several times."""
         self._pods = {name: pod for name, pod in self._pods.items() if self._there(name)}
         for _ in range(self._chance.choice((1, 1, 2, 4))):
             deed = self._chance.random()
@@ -55,7 +55,7 @@ class Users:
                 self._make_unreadable()
 
     def pending(self) -> list[str]:
-        """Pods of ours that nobody has bound."""
+        """Return our pods that are not bound yet."""
         found = ((name, self._there(name)) for name in self._pods)
         return [name for name, pod in found if pod and _is_ours(pod) and not _node(pod)]
 
@@ -82,7 +82,7 @@ class Users:
         self._pods.pop(name, None)
 
     def make_again(self) -> None:
-        """What a controller does: another pod of the same name, as soon as that can be."""
+        """Recreate a pod under the same name as soon as possible, as a controller does."""
         name = self._any()
         if name:
             again = self._pods[name]
@@ -92,7 +92,7 @@ class Users:
             self._make(again)
 
     def hold(self) -> None:
-        """A pod is deleted, and a controller has not done with it for a while."""
+        """Delete a pod that a controller's finalizer keeps for a while."""
         name = self._any()
         if name:
             patch = {"metadata": {"finalizers": [FINALIZER]}}
@@ -100,14 +100,14 @@ class Users:
             self._delete(name, None)
 
     def make_for(self, scheduler: str) -> str:
-        """Make a pod for another scheduler; its name, or nothing where too many are there."""
+        """Create a pod for another scheduler. Returns its name, or "" if there are too many."""
         pod = self._pod(SLICE, schedulerName=scheduler)
         self._make(pod)
         name = str(pod["metadata"]["name"])
         return name if name in self._pods else ""
 
     def let_go(self) -> None:
-        """No finalizer holds a pod any more."""
+        """Remove every finalizer from pods."""
         for pod in self._server.store.all("pods"):
             if pod["metadata"].get("finalizers"):
                 path = f"{PODS}/{pod['metadata']['name']}"
@@ -129,12 +129,12 @@ class Users:
                 self._make(pod)
 
     def _make_foreign(self) -> None:
-        """A pod without devices, of another scheduler, which binds it at once."""
+        """Create a pod without devices for another scheduler, which binds it at once."""
         pod = self._pod({"cpu": self._chance.choice(("1", "4"))}, schedulerName="default-scheduler")
         self._make(pod)
 
     def _make_unreadable(self) -> None:
-        """Or mend one that is there."""
+        """Create a pod that cannot be parsed, or repair an existing one."""
         for name, pod in self._pods.items():
             if pod["metadata"].get("annotations") == UNREADABLE:
                 notes = dict.fromkeys(UNREADABLE)
@@ -150,7 +150,7 @@ class Users:
         return self._chance.choice(list(self._pods)) if self._pods else ""
 
     def _there(self, name: str) -> dict[str, Any] | None:
-        """The pod, unless it is gone or going or has ended."""
+        """The pod, unless it is deleted, terminating or ended."""
         pod = self._server.store.get("pods", f"{NAMESPACE}/{name}")
         if pod is None or pod["metadata"].get("deletionTimestamp"):
             return None

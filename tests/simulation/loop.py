@@ -1,8 +1,9 @@
-"""An event loop in which time is a number: it never waits, and it never surprises.
+"""An event loop in virtual time: it never waits, and every run is the same.
 
-Sleeping jumps the clock to the next timer. Invariants: the same calls in the same order give the
-same run on every machine and under any hash seed, so tasks and futures are hashed by their number
-and not by their address; and a loop that has nothing left to do says so instead of hanging."""
+Sleeping jumps the clock to the next timer.
+Invariants: the same calls in the same order give the same run on every machine and under any hash
+seed; for that, tasks and futures are hashed by number, not by address. A loop with nothing left to
+do raises instead of hanging."""
 
 from __future__ import annotations
 
@@ -19,15 +20,15 @@ ROUNDS_PER_INSTANT_MAX = 100_000
 ENDINGS = 8  # a task may shield another, or start one while it ends
 END_S = 60.0
 THREAD_S = 0.05
-"""How long whatever is given to a thread takes."""
+"""How long anything given to a thread takes."""
 
 
 class NothingLeft(Exception):
-    """Every task waits for something that nobody will ever do."""
+    """Every task waits for something that will never happen."""
 
 
 class Spinning(Exception):
-    """Some task goes on and on without letting time pass."""
+    """Some task runs on without letting time pass."""
 
 
 class _NumberedTask(asyncio.Task[Any]):
@@ -45,7 +46,7 @@ class _NumberedFuture(asyncio.Future[Any]):
 
 
 class _Selector:
-    """What the loop asks for input: there is none, so the time passes at once."""
+    """A selector without input, so the time passes at once."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -75,16 +76,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.set_task_factory(self._make_task)  # type: ignore[arg-type] # generic in the stubs
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Virtual seconds since the loop was created."""
         return self._now_s
 
     def advance(self) -> None:
-        """Let the time pass up to the next timer."""
+        """Advance the time to the next timer."""
         timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
         self._now_s = max(self._now_s, timers[0].when())
 
     def create_future(self) -> asyncio.Future[Any]:
-        """A future with a number."""
+        """Return a future with a number."""
         future = _NumberedFuture(loop=self)
         future.number = next(self._numbers)
         return future
@@ -92,7 +93,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def run_in_executor(
         self, executor: object, func: Callable[..., T], *args: object
     ) -> asyncio.Future[T]:
-        """Run `func` here and now, and say so as late as if a thread had taken its time."""
+        """Run `func` at once, and return its result as late as a thread would."""
         del executor
         done = self.create_future()
 
@@ -119,7 +120,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return task
 
     def _process_events(self, event_list: list[Any]) -> None:
-        """There are none."""
+        """There are no events."""
 
     def _write_to_self(self) -> None:
         """There is no other thread to wake this one."""
@@ -142,7 +143,7 @@ def _finish(done: asyncio.Future[None]) -> None:
 
 
 def after_steps(steps: int, call: Callable[[], None]) -> None:
-    """Call once the loop has gone round so many times: in the middle of an instant."""
+    """Call once the loop has gone round `steps` times: in the middle of an instant."""
     loop = asyncio.get_running_loop()
     if steps <= 0:
         call()

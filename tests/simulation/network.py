@@ -1,8 +1,8 @@
-"""The network of the simulation: one link for each connection, with the faults of the weather.
+"""The simulated network: one link per connection, with the faults of the weather.
 
-A message on its way does not depend on its sender any more: it arrives though the sender was
-killed. Invariants: an answer that is lost is lost to the sender alone; once a link is cut nothing
-passes until it is mended, and once it is dead nothing ever does."""
+A message in transit is independent of its sender: it arrives even if the sender was killed.
+Invariants: a lost answer is lost only for its sender. Nothing passes a cut link until it is mended,
+and nothing ever passes a dead one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.simulation.weather import Weather
 
 T = TypeVar("T")
 ACK_TIMEOUT_S = 10.0
-"""As the real connection's."""
+"""The same as the real connection's."""
 CONNECT_WAIT_S = 10.0
 TRIP_S = (0.0002, 0.004)
 SLOW_TRIP_S = (0.05, 3.0)
@@ -42,7 +42,7 @@ class FaultyLink:
         self._asked = 0
 
     def cut(self) -> None:
-        """Nothing passes any more; whoever waits for an answer learns that there is none."""
+        """Cut the link, and fail every pending request."""
         self._whole.clear()
         waiting, self._waiting = self._waiting, {}
         for answer in waiting.values():
@@ -50,12 +50,12 @@ class FaultyLink:
                 answer.set_exception(LostReply("the connection was lost"))
 
     def mend(self) -> None:
-        """Messages pass again."""
+        """Let messages pass again."""
         if not self._dead:
             self._whole.set()
 
     def kill(self) -> None:
-        """The process at this end is no more."""
+        """Cut the link for good, as the process at this end is dead."""
         self._dead = True
         self.cut()
 
@@ -124,7 +124,7 @@ class FaultyLink:
         return answer
 
     def _arrive(self, what: str, act: Callable[[], object], number: int) -> None:
-        """The message is at the server, whatever has become of its sender."""
+        """Deliver the message to the server, independent of its sender."""
         result: object = None
         failure: LedgerError | None = None
         try:
@@ -147,14 +147,14 @@ class FaultyLink:
             answer.set_result(result)
 
     def _lose(self, number: int) -> None:
-        """The sender learns that it will not learn, at once or by the time it gives up."""
+        """Fail the sender's request, at once or by its timeout."""
         answer = self._waiting.get(number)
         if answer is not None and not answer.done() and self._chance.random() < 0.7:
             answer.set_exception(LostReply("the connection was lost before the answer"))
 
 
 def _repeat(act: Callable[[], object]) -> None:
-    """The message arrives once more, or late: nobody waits for what the server says."""
+    """Deliver the message again, or late; the server's answer is ignored."""
     try:
         act()
     except LedgerError:

@@ -1,7 +1,7 @@
-"""Broken variants of the real code, one for each promise: every one of them must be caught.
+"""Broken variants of the real code, one for each guarantee: the simulation must catch each.
 
-A check that cannot fail proves nothing. Each entry breaks one code path of the services or of the
-core, for the length of a `with`, and says within how many seeds the simulation sees it."""
+A check that cannot fail proves nothing. Each entry breaks one code path of the services or of core
+within a `with`, and states within how many seeds the simulation notices."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ Patch = pytest.MonkeyPatch
 
 
 class Planted(NamedTuple):
-    """One broken variant, and in how many seeds from `first` on it must be seen.
+    """One broken variant, and the number of seeds from `first` on within which it must show.
 
-    `first` is the seed where it was seen last, or lies a little before it, so that the search is
-    short; where the code has changed since, it shows at some other seed behind it. `rates` are
-    faults that are on in each of these seeds, for variants that show in a race only. Runs with a
-    `cluster` see it, or runs without one."""
+    `first` is the seed that showed it last, or a little lower, so that the search is short; if the
+    code has changed since, a later seed shows it. `rates` are faults that are on in all of these
+    seeds, for variants that show only in a race. Runs with a `cluster` show it, or runs without
+    one."""
 
     name: str
     plant: Callable[[Patch], None]
@@ -79,12 +79,12 @@ class Planted(NamedTuple):
     first: int = 0
 
     def adjust(self, weather: Weather) -> None:
-        """Turn on what shows this variant."""
+        """Turn on the faults that expose this variant."""
         weather.rates.update(self.rates)
 
 
 def _no_node_fence(patch: Patch) -> None:
-    """A placement expects nothing of its node."""
+    """A placement has no fence on its node."""
     real = cycle.fence
 
     def fence(*arguments: Any) -> list[Draft]:
@@ -94,14 +94,14 @@ def _no_node_fence(patch: Patch) -> None:
 
 
 def _no_pod_fence(patch: Patch) -> None:
-    """Every append of a placement has an id of its own."""
+    """Every append of a placement has a new id."""
     numbers = itertools.count()
     real = cycle._id
     patch.setattr(cycle, "_id", lambda event, state: f"{real(event, state)}/{next(numbers)}")
 
 
 def _ack_before_effect(patch: Patch) -> None:
-    """A binder acknowledges first and records the binding afterwards."""
+    """A binder acknowledges before it records the binding."""
 
     async def record(self: Binding, placed: PodPlaced, delivery: Delivery) -> None:
         await delivery.ack()
@@ -128,7 +128,7 @@ def _cursor_before_publish(patch: Patch) -> None:
 
 
 def _failed_bind_forgotten(patch: Patch) -> None:
-    """A bind that failed for now is acknowledged instead of handed back."""
+    """A temporarily failed binding is acknowledged instead of retried."""
 
     async def record(self: Binding, placed: PodPlaced, failed: Any, delivery: Delivery) -> None:
         data = BindFailed(
@@ -145,7 +145,7 @@ def _failed_bind_forgotten(patch: Patch) -> None:
 
 
 def _binds_what_is_gone(patch: Patch) -> None:
-    """A binder does not look whether the placement still lives."""
+    """A binder does not check whether the placement still exists."""
 
     def is_live(self: Binding, placed: PodPlaced, revision: int) -> bool:
         del self, placed, revision
@@ -155,7 +155,7 @@ def _binds_what_is_gone(patch: Patch) -> None:
 
 
 def _decides_before_folding(patch: Patch) -> None:
-    """A scheduler goes on without having folded what it appended."""
+    """A scheduler continues before it has folded what it appended."""
 
     async def reached(self: Reader[Any], revision: int) -> None:
         del self, revision
@@ -165,7 +165,8 @@ def _decides_before_folding(patch: Patch) -> None:
 
 
 def _override(patch: Patch, module: ModuleType, of: type, **methods: Any) -> None:
-    """What the module makes is of a class with other methods; those of a compiled one are fixed."""
+    """Make the module create a subclass with other methods, because compiled methods cannot be
+    replaced."""
     patch.setattr(module, of.__name__, type(of.__name__, (of,), methods))
 
 
@@ -189,9 +190,9 @@ def _refused_pods_lost(patch: Patch) -> None:
 
 
 def _unschedulable_for_what_never_came(patch: Patch) -> None:
-    """Shape queues that fitted nowhere beside a refused decision stay unschedulable.
+    """Queues of shapes that fitted nowhere next to a refused decision stay unschedulable.
 
-    Where a placement is refused by the fold as well, the table of hints would wake them."""
+    If the fold also refuses the placement, the hint table would wake them."""
     whom = enumerate(hints.BY_EVENT[PodPlaced])
     taken = tuple(0 if happened & REFUSED else asks for happened, asks in whom)
     patch.setitem(hints.BY_EVENT, PodPlaced, taken)
@@ -206,7 +207,7 @@ def _unschedulable_for_what_never_came(patch: Patch) -> None:
 
 
 def _double_release(patch: Patch) -> None:
-    """A pod that has gone gives its shares back twice."""
+    """A pod that has ended releases its shares twice."""
     real = HANDLERS[PodGone]
 
     def gone(context: Any, data: PodGone) -> Any:
@@ -222,7 +223,7 @@ def _double_release(patch: Patch) -> None:
 
 
 def _attempt_not_raised(patch: Patch) -> None:
-    """The attempt after a voided placement has the number of the one before."""
+    """The attempt after a voided placement reuses the previous number."""
     real = HANDLERS[PlacementVoided]
 
     def voided(context: Any, data: PlacementVoided) -> Any:
@@ -235,7 +236,7 @@ def _attempt_not_raised(patch: Patch) -> None:
 
 
 def _unsorted_tie(patch: Patch) -> None:
-    """Nodes stand where they were touched first, so ties break by history."""
+    """Nodes are in order of first use, so ties depend on history."""
 
     def rank(self: RowOrder, name: str) -> int:
         del name
@@ -248,7 +249,7 @@ _touched = itertools.count()
 
 
 def _fold_by_reader(patch: Patch) -> None:
-    """A fold that counts something that is not on the ledger: how often it was asked."""
+    """A fold counts something that is not in the ledger: how often it ran."""
     real = HANDLERS[PodGone]
     count = itertools.count()
 
@@ -260,7 +261,7 @@ def _fold_by_reader(patch: Patch) -> None:
 
 
 def _offer(patch: Patch, **as_if: Any) -> None:
-    """Count what is free of a device as if it were otherwise than it is."""
+    """Compute a device's free resources with changed attributes."""
 
     def refresh(self: Columns, row: int, node: NodeState, shares: list[Share] | None) -> None:
         true = [{name: getattr(state, name) for name in as_if} for state in node.devices]
@@ -279,12 +280,12 @@ def _become(state: DeviceState, values: dict[str, Any]) -> None:
 
 
 def _sick_devices_offered(patch: Patch) -> None:
-    """Health is not looked at."""
+    """Unhealthy devices are offered."""
     _offer(patch, healthy=True)
 
 
 def _cordons_ignored(patch: Patch) -> None:
-    """Nor are cordons of devices."""
+    """Cordoned devices are offered."""
     _offer(patch, cordon="")
 
 
@@ -300,12 +301,12 @@ def _gangs_in_part(patch: Patch) -> None:
 
 
 def _unschedulable_for_ever(patch: Patch) -> None:
-    """A pod that has gone wakes nobody."""
+    """A pod that ends wakes no other pod."""
     patch.delitem(hints.BY_EVENT, PodGone)
 
 
 def _allocates_when_placed(patch: Patch) -> None:
-    """An agent hands out shares when it reads of a placement, bound or not."""
+    """An agent allocates shares when it reads a placement, even if it is not bound."""
     real = FleetView.apply
 
     def apply(self: FleetView, record: Any, event: Any) -> str:
@@ -320,7 +321,7 @@ def _allocates_when_placed(patch: Patch) -> None:
 
 
 def _wrong_devices(patch: Patch) -> None:
-    """An agent hands out the first devices of its node, whatever was decided."""
+    """An agent allocates the first devices of its node, whatever was decided."""
     real = FleetView._bound
 
     def bound(self: FleetView, node: NodeView, *rest: Any) -> None:
@@ -337,7 +338,7 @@ def _wrong_devices(patch: Patch) -> None:
 
 
 def _answers_once(patch: Patch) -> None:
-    """An agent that gets no acknowledgement takes its answer for given."""
+    """An agent without an acknowledgement assumes that its answer arrived."""
 
     async def answer(self: Agent, *what: Any) -> None:
         try:
@@ -350,7 +351,7 @@ def _answers_once(patch: Patch) -> None:
 
 
 def _gives_up(patch: Patch) -> None:
-    """What could not be appended at the first try is forgotten."""
+    """An append that fails at the first try is forgotten."""
 
     async def append(self: Insistence, draft: Draft) -> Appended:
         try:
@@ -362,7 +363,7 @@ def _gives_up(patch: Patch) -> None:
 
 
 def _compares_too_early(patch: Patch) -> None:
-    """A watcher writes under a new id each time, so two of them write everything twice."""
+    """A watcher writes under a new id each time, so two watchers write everything twice."""
     numbers = itertools.count()
     real = Watching._append
 
@@ -374,7 +375,7 @@ def _compares_too_early(patch: Patch) -> None:
 
 
 def _starts_at_the_end(patch: Patch) -> None:
-    """A reader that begins anew skips what was there before."""
+    """A reader that restarts skips what was there before."""
     real = Reader.run
 
     async def run(self: Reader[Any]) -> None:
@@ -402,7 +403,7 @@ class _Following:
 
 
 def _void_of_the_living(patch: Patch) -> None:
-    """A scheduler voids what is bound and well, for no cause."""
+    """A scheduler voids healthy bound placements without a cause."""
     real = Engine._voids
 
     def voids(self: Engine, events_max: int) -> list[Any]:
@@ -419,9 +420,9 @@ def _void_of_the_living(patch: Patch) -> None:
 
 
 def _snapshot_off_by_one(patch: Patch) -> None:
-    """A service begins with a state that says that it is one event further than it is.
+    """A service starts with a state that claims to be one event ahead.
 
-    An intake that attests snapshots reads them as they are: it would refuse all of them."""
+    An intake that attests snapshots reads them directly, so it would refuse all of them."""
     real = Snapshots.restore
 
     async def restore(self: Snapshots, *, at_most: int | None = None) -> State:
@@ -433,7 +434,7 @@ def _snapshot_off_by_one(patch: Patch) -> None:
 
 
 def _snapshot_believed(patch: Patch) -> None:
-    """Damaged bytes are not noticed, and a state of nothing is taken for the snapshot's."""
+    """Damaged bytes are not noticed, and an empty state is taken for the snapshot's."""
 
     async def load(self: Snapshots, stored: Any) -> State | None:
         try:
@@ -450,12 +451,12 @@ def _forged_snapshot_attested(patch: Patch) -> None:
 
 
 def _dead_members_stay(patch: Patch) -> None:
-    """Nobody's silence is noticed, so what fell to a killed scheduler falls to nobody."""
+    """A silent scheduler is never noticed, so no other takes over a killed one's pods."""
     patch.setattr(Membership, "_count_silence", lambda _self: None)
 
 
 def _gained_not_woken(patch: Patch) -> None:
-    """A scheduler knows that pods became its own, and does not look at them."""
+    """A scheduler learns that pods became its own, and does not decide them."""
 
     def own(self: Waiting, shard: Shard) -> None:
         self.shard = shard
@@ -467,7 +468,7 @@ UNHEARD = {"unheard member": 1.0}
 
 
 def _fences_upon_what_was_dropped(patch: Patch) -> None:
-    """A scheduler never looks where the ledger begins."""
+    """A scheduler never checks where the ledger starts."""
 
     async def refused(self: Fences, refusal: FenceRefused, ledger: object) -> None:
         del self, refusal, ledger
@@ -485,7 +486,7 @@ def _agents_begin_with_nothing(patch: Patch) -> None:
 
 
 def _intake_takes_any_node(patch: Patch) -> None:
-    """Whoever asks is taken for the node that the event speaks of."""
+    """Any sender is accepted as the node that the event names."""
     real = taking.read
 
     def read(node: str, payload: bytes, now: datetime) -> Event | Refusal:
@@ -497,7 +498,7 @@ def _intake_takes_any_node(patch: Patch) -> None:
 
 
 def _intake_takes_any_card(patch: Patch) -> None:
-    """A card is as large as its agent says."""
+    """A device is accepted with any size that its agent reports."""
     patch.setattr(judging, "implausible", lambda *_: "")
 
 
@@ -507,7 +508,7 @@ def _intake_takes_any_id(patch: Patch) -> None:
 
 
 def _intake_takes_any_answer(patch: Patch) -> None:
-    """Whatever an agent says, of whichever pod and card, and as whoever."""
+    """Any report is accepted, for any pod and device, from any agent."""
     patch.setattr(taking, "judge", lambda *_: None)
 
 
@@ -572,7 +573,7 @@ PLANTED = (
 
 @contextmanager
 def planted(fault: Planted) -> Iterator[None]:
-    """The broken variant, for the length of a `with`."""
+    """Plant the fault within this context."""
     with pytest.MonkeyPatch.context() as patch:
         fault.plant(patch)
         yield

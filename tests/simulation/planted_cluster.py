@@ -1,4 +1,4 @@
-"""Broken variants of what stands between the ledger and a cluster; see `planted`."""
+"""Broken variants of the code between the ledger and a cluster; see `planted`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def _conflict_is_success(patch: Patch) -> None:
-    """A binder takes a pod that could not be bound for one that it has bound before."""
+    """A binder takes a conflict for a pod that it has already bound."""
     real = KubernetesTarget._refused
 
     async def refused(self: KubernetesTarget, placed: PodPlaced, answer: Answer) -> Any:
@@ -43,7 +43,7 @@ def _conflict_is_success(patch: Patch) -> None:
 
 
 def _no_answer_is_failure(patch: Patch) -> None:
-    """A binder gives up what may have been done."""
+    """A binder gives up a request that may have been carried out."""
     real = KubernetesTarget._try
 
     async def attempt(self: KubernetesTarget, placed: PodPlaced, binding: bytes) -> Any:
@@ -55,7 +55,7 @@ def _no_answer_is_failure(patch: Patch) -> None:
 
 
 def _given_up_with_its_node(patch: Patch) -> None:
-    """A binder gives up what is not bound on a node that left, while a late call may bind it."""
+    """A binder gives up an unbound pod of a node that left, while a late call may still bind it."""
     real = KubernetesTarget._gone
 
     async def gone(self: KubernetesTarget, placed: PodPlaced) -> Outcome:
@@ -78,12 +78,12 @@ def _binding_without(patch: Patch, field: str) -> None:
 
 
 def _uid_not_checked(patch: Patch) -> None:
-    """A binder binds whatever has the pod's name."""
+    """A binder binds any pod with the right name."""
     _binding_without(patch, "uid")
 
 
 def _bound_without_annotations(patch: Patch) -> None:
-    """A pod is bound and nobody can see what it holds."""
+    """A pod is bound without its annotations."""
     _binding_without(patch, "annotations")
 
 
@@ -98,7 +98,7 @@ def _bound_by_whomever(patch: Patch) -> None:
 
 
 def _said_before_done(patch: Patch) -> None:
-    """A binder says that a pod is bound, and binds it then."""
+    """A binder reports a binding before it happens."""
     real = Binding._bind
 
     async def bind(self: Binding, placed: PodPlaced) -> Outcome:
@@ -111,7 +111,7 @@ def _said_before_done(patch: Patch) -> None:
 
 
 def _acknowledged_before_done(patch: Patch) -> None:
-    """A binder that dies while it binds has acknowledged already."""
+    """A binder that dies while binding has already acknowledged."""
     real = Binding.settle
 
     async def settle(self: Binding, delivery: Delivery) -> None:
@@ -122,7 +122,7 @@ def _acknowledged_before_done(patch: Patch) -> None:
 
 
 def _missed_deletions(patch: Patch) -> None:
-    """A list says nothing of what is not in it, and nobody asks for that by name."""
+    """Objects missing from a list are not noticed, nor requested by name."""
 
     def listed(self: Kind[Any], version: int) -> None:
         self._missing.clear()
@@ -133,7 +133,7 @@ def _missed_deletions(patch: Patch) -> None:
 
 
 def _resumes_too_far_on(patch: Patch) -> None:
-    """A watch that broke goes on some versions after where it was."""
+    """A broken watch resumes some versions too late."""
     real = Watch._rest
 
     async def rest(self: Watch, problem: str) -> None:
@@ -145,7 +145,7 @@ def _resumes_too_far_on(patch: Patch) -> None:
 
 
 def _goes_on_after_410(patch: Patch) -> None:
-    """A watcher does not list anew where the past is forgotten: it goes on with what there is."""
+    """A watcher does not list again after 410 Gone: it continues with what it has."""
     real = Watch._take
 
     def take(self: Watch, event: Any) -> None:
@@ -158,7 +158,7 @@ def _goes_on_after_410(patch: Patch) -> None:
 
 
 def _first_page_only(patch: Patch) -> None:
-    """Of a list in pages only the first one is read."""
+    """Only the first page of a list is read."""
     real = kube_watch.pages
 
     async def pages(api: KubeApi, path: str) -> AsyncIterator[Any]:
@@ -170,12 +170,12 @@ def _first_page_only(patch: Patch) -> None:
 
 
 def _ended_pods_hold(patch: Patch) -> None:
-    """A pod that is done is taken to run until it is deleted."""
+    """A finished pod is taken to run until it is deleted."""
     patch.setattr(kubernetes_objects, "ENDED", ())
 
 
 def _nodes_stay(patch: Patch) -> None:
-    """A node that left the cluster is not told of."""
+    """A node that left the cluster is not reported."""
     real = Facts.nodes
 
     def nodes(self: Facts, names: Iterable[str]) -> Iterator[Fact]:
@@ -185,7 +185,7 @@ def _nodes_stay(patch: Patch) -> None:
 
 
 def _spent_ids_believed(patch: Patch) -> None:
-    """The id of an older event is taken for the answer: nothing changes after a restart."""
+    """The id of an older event is taken as acknowledged: nothing changes after a restart."""
 
     class Unasked:
         def __init__(self, ledger: Any) -> None:
@@ -209,17 +209,17 @@ def _spent_ids_believed(patch: Patch) -> None:
 
 
 def _taken_back_unasked(patch: Patch) -> None:
-    """A watcher that has not heard of a pod's end holds it again, once another one let go of it."""
+    """A watcher that has not noticed a pod's end claims it again after another released it."""
     patch.setattr(Doubts, "note", lambda _self, _uid, _revision: None)
 
 
 def _compares_what_moved_on(patch: Patch) -> None:
-    """A watcher compares pods as they are by now with the ledger as it was."""
+    """A watcher compares current pods with an older ledger state."""
     patch.setattr(KubernetesWatching, "_unchanged", lambda _self, uids: list(uids))
 
 
 def _untold_slices_offered(patch: Patch) -> None:
-    """A pod on a cut card whose slices are not told is adopted with no share."""
+    """A pod on a MIG device with an unknown slice is adopted without a share."""
 
     def without_shares(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None:
         found = taken(claim, node, known)
@@ -233,7 +233,7 @@ def _untold_slices_offered(patch: Patch) -> None:
 
 
 def _shrunk_at_once(patch: Patch) -> None:
-    """A watcher counts a pod as its spec says, also before its kubelet has made it smaller."""
+    """A watcher counts a pod by its spec before its kubelet has shrunk it."""
     patch.setattr(kubernetes_objects._Given, "parts", kubernetes_objects._NOT_GIVEN)
 
 

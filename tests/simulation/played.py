@@ -1,7 +1,8 @@
-"""Runs of the code as it is, each played once in a process however many tests look at it.
+"""Runs of unmodified code, each played once per process however many tests use it.
 
-A run is a function of its seed, its rates and its side, so a second look at it shows nothing new.
-Invariant: nothing broken is played here; whoever plants a fault takes `run`, or stands under it."""
+A run is a function of its seed, rates and side, so a repetition shows nothing new.
+Invariant: no planted fault is active here; tests with a planted fault call
+`run` instead."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tests.simulation.world import Outcome, run
 def played(
     seed: int, *, rates: Mapping[str, float] | None = None, cluster: bool | None = None
 ) -> Outcome:
-    """The run of this seed, with these rates turned on; `cluster` None leaves that to the seed."""
+    """Return the run of this seed with these rates; with `cluster` None the seed decides."""
     side = bool(Weather(seed, cluster=cluster).cluster)
     return _play(seed, tuple(sorted((rates or {}).items())), side)
 

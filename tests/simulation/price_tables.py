@@ -1,8 +1,8 @@
-"""Price tables that are worked out once in a run, however many readers need them.
+"""Price tables that are computed once per run, however many readers need them.
 
-A process of its own would work them out for itself; here all schedulers, and the auditor with each
-engine that is new to the state, live in one process, and the tables are a third of what a run
-costs. Invariant: the tables of equal prices and equal devices are equal, so nobody can tell."""
+Separate processes would each compute them. Here all schedulers, and the auditor with each new
+engine, share one process, and the tables are a third of a run's cost.
+Invariant: equal prices and devices give equal tables, so sharing makes no difference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 @contextmanager
 def shared_price_tables() -> Iterator[None]:
-    """Let engines share their tables for the length of a `with`."""
+    """Let engines share their tables within a `with`."""
     made: dict[tuple[bytes, bytes], PriceTable] = {}
 
     def price_table(
@@ -34,10 +34,10 @@ def shared_price_tables() -> Iterator[None]:
             made[key] = PriceTable(prices, offered)
             made[key].learn()
         own = copy.copy(made[key])
-        own.prices, own.devices = prices, offered  # an engine asks whether they are its very own
+        own.prices, own.devices = prices, offered  # an engine compares these by identity
         return own
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(classes, "PriceTable", price_table)
-        patch.setattr(classes, "READ_MAX", 2)  # few nodes, and read in parts all the same
+        patch.setattr(classes, "READ_MAX", 2)  # few nodes, but still read in parts
         yield

@@ -1,7 +1,7 @@
-"""The services as processes: the real bodies, started, killed at any await, started again.
+"""The services as processes: the real bodies, started, killed at any await, and restarted.
 
-Invariant: a killed process does nothing more. Its link is dead before its tasks are told, so what
-its `finally` blocks do reaches nobody, and its successor begins with nothing of its memory."""
+Invariant: a killed process has no further effect. Its link dies before its tasks are cancelled, so
+its `finally` blocks reach nothing, and its successor starts without its memory."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ SKEW_MAX_S = 300.0
 Body = Callable[[Service], Coroutine[Any, Any, None]]
 Complain = Callable[[str], None]
 Folded = Callable[[str, StateFold, int], None]
-"""Told of each record that a reader of the whole cluster has folded: who, the fold, revision."""
+"""Called with each record that a reader of the whole cluster folded: reader, fold, revision."""
 
 
 class SimulatedService(Service):
-    """A service that tells of its unexpected errors, beside beginning anew after them."""
+    """A service that reports its unexpected errors, in addition to restarting after them."""
 
     def __init__(
         self, name: str, *, clock: SkewedClock, connect: lifecycle.Connect, complain: Complain
@@ -78,7 +78,7 @@ class SimulatedService(Service):
 
 
 class SimulatedLedger(MemoryLedger):
-    """A connection that tells which folds of the whole cluster hang on it, and how far they are."""
+    """A connection that knows the whole-cluster folds on it, and how far they are."""
 
     folds: list[tuple[Reader[Any], StateFold]]
     told: Folded
@@ -90,9 +90,9 @@ class SimulatedLedger(MemoryLedger):
     basis = -1
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """See ledger.Ledger. Whoever decides has folded what it was told that it decided.
+        """See ledger.Ledger. Checks that a scheduler has folded its confirmed decisions.
 
-        Appends of one basis are one decision."""
+        Appends with the same basis are one decision."""
         first = decode(drafts[0].payload, subject=drafts[0].subject)
         decides = isinstance(first.data, DecisionEvent)
         if decides and first.basis < self.acknowledged and first.basis != self.basis:
@@ -134,7 +134,7 @@ class SimulatedLedger(MemoryLedger):
 
 
 class Process:
-    """One process: its name, its role on the ledger, and what it runs."""
+    """One process: its name, its role on the ledger, and its body."""
 
     def __init__(
         self,
@@ -174,11 +174,11 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Whether it is alive."""
+        """True if it is alive."""
         return self._task is not None
 
     def start(self) -> None:
-        """Begin a new life, which knows nothing of the one before."""
+        """Start a new life without memory of the previous one."""
         if self._task is not None:
             return
         self._lives += 1
@@ -202,7 +202,7 @@ class Process:
         self._task.add_done_callback(lambda task: self._ended(task, links))
 
     def _connector(self, life: str, links: list[FaultyLink]) -> lifecycle.Connect:
-        """How this life comes to a connection, and to the next after it lost one."""
+        """Return the function by which this life connects and reconnects."""
         numbers = itertools.count(1)
 
         async def connect() -> Ledger:
@@ -234,7 +234,7 @@ class Process:
         return connect
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the process, as SIGKILL does."""
         if self._task is None:
             return
         task, self._task = self._task, None
@@ -248,36 +248,37 @@ class Process:
         if self._access is not None:
             self._access.kill()
         if self._service is not None:
-            self._service.stopping.set()  # or the dead would begin anew after their last error
+            # otherwise the dead process would restart after its last error
+            self._service.stopping.set()
         task.cancel()
 
     def cut(self) -> None:
-        """The network between this process and the ledger breaks."""
+        """Cut the network between this process and the ledger."""
         self._cut = True
         for link in self._links:
             link.cut()
 
     def mute(self) -> None:
-        """Plain messages that this process sends are lost; all else passes."""
+        """Lose the plain messages that this process sends; everything else passes."""
         self._muted = True
         for link in self._links:
             link.muted = True
 
     def unmute(self) -> None:
-        """They arrive again."""
+        """Let plain messages pass again."""
         self._muted = False
         for link in self._links:
             link.muted = False
 
     def mend(self) -> None:
-        """And is whole again."""
+        """Mend the network."""
         self.unmute()
         self._cut = False
         for link in self._links:
             link.mend()
 
     def _heed(self, links: list[FaultyLink], what: str) -> None:
-        if links is self._links:  # the last words of a killed process are of no interest
+        if links is self._links:  # errors of a killed process do not count
             self._complain(f"{self.name}: {what}")
 
     def _ended(self, task: asyncio.Task[int], links: list[FaultyLink]) -> None:

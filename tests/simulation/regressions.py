@@ -1,7 +1,7 @@
-"""Seeds that once found a real bug, and must stay right for ever.
+"""Seeds that once found a real bug, and must stay green.
 
-What a seed does depends on everything that draws chance, so an old one may no longer go the way
-that it went. Where that matters the bug is a planted fault too, or has a test of its own, named
+A seed's course depends on everything that draws random numbers, so an old seed may no longer reach
+the bug. Where that matters, the bug is also a planted fault or has its own test, which is named
 here."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Regression(NamedTuple):
-    """A seed, what was wrong, and where else it is held; in a run with a `cluster`, or without."""
+    """A seed, the bug, and the other test of it; with or without a `cluster`."""
 
     seed: int
     found: str

@@ -1,8 +1,8 @@
-"""Events that no honest service writes: broken bytes, invented types, foreign subjects,
+"""Events that no honest service writes: broken bytes, unknown types, foreign subjects,
 contradictions.
 
-The writer has a role's password and none of its manners: no fence, no chain, no state. Invariant:
-its ids are its own, so that it can never spend the id of an honest event."""
+The writer has a role's password but uses no fence, chain or state.
+Invariant: its ids are its own, so that it never uses up the id of an honest event."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from apportion_schemas.quantities import Payload
 from tests.simulation import hostile
 
 FIRST_NODE = "n0-1"
-"""One that every run has; what a rogue places where no agent is would never be allocated."""
+"""A node in every run. A placement on a node without an agent would never be allocated."""
 TIME = "2026-01-01T00:00:00.000000Z"
 INVENTED = (
     b'{"specversion":"1.0","type":"apportion.dev/PodWeighed","schemaversion":1,"id":"r"}',
     b'{"specversion":"1.0","type":"apportion.dev/PodPlaced","schemaversion":99,"data":{"a":[1]}}',
 )
-"""What would halt every reader, if an operator had enabled it."""
+"""Events that would halt every reader if an operator had enabled them."""
 GARBAGE = (
     b"", b"{}", b"not json", b"[" * 2000, b'{"specversion":"1.0"}', b"\xff\xfe\x00", *INVENTED,
 )  # fmt: skip
 
 
 class Rogue:
-    """Draws bad events from a stream of chance."""
+    """Draws bad events from a random stream."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._numbers = itertools.count(1)
 
     def draft(self, state: State) -> tuple[str, Draft]:
-        """A role, and what is written in its name."""
+        """Return a role, and a draft to append in its name."""
         makers = (self._garbage, self._misplaced, self._placement, self._placement, self._bound)
         role, subject, payload = self._chance.choice(makers)(state)
         return role, Draft(subject, f"rogue/{next(self._numbers)}", payload)
@@ -55,7 +55,8 @@ class Rogue:
         return "scheduler", f"{SUBJECTS}.placement.{token(self._node(state))}", _encoded(event)
 
     def _placement(self, state: State) -> tuple[str, str, bytes]:
-        """A placement that is far too big, of nobody, without its chain, or by a spent attempt."""
+        """A placement that is too large, of an unknown pod, without its chain, or of a used
+        attempt."""
         node = self._node(state)
         event = self._placed(state, node, memory_mib=self._chance.choice((1, 1, 10_000_000)))
         return "scheduler", f"{SUBJECTS}.placement.{token(node)}", _encoded(event)
@@ -80,7 +81,7 @@ class Rogue:
         )
 
     def _bound(self, state: State) -> tuple[str, str, bytes]:
-        """A binding of a pod that has no place, or of another attempt."""
+        """A binding of a pod that is not placed, or of another attempt."""
         pending = [pod.uid for pod in state.pods.values() if pod.phase is Phase.PENDING]
         pod = self._chance.choice(pending) if pending else "nobody"
         node = self._node(state)
@@ -88,7 +89,7 @@ class Rogue:
         return "binder", f"{SUBJECTS}.binding.{token(node)}", _encoded(event)
 
     def _node(self, state: State) -> str:
-        """One whose agent answers what is bound there, as a hostile one does not."""
+        """A node whose agent answers bindings, as a hostile one does not."""
         reported = sorted(
             name for name, node in state.nodes.items() if node.reported and name != hostile.NODE
         )

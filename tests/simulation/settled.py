@@ -1,7 +1,7 @@
-"""What must be so once the faults have ended: everything that fits has its place, and all is quiet.
+"""What must hold after the faults: every pod that fits is placed, and nothing more happens.
 
-Two judges say whether a pending pod fits: an engine that is new to the state, and for simple pods
-the second books with no engine at all."""
+Two judges decide whether a pending pod fits: a new engine, and for simple pods the second set of
+books without an engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def undone(world: World) -> Iterator[str]:
-    """What is still to be done; empty when the system has done its work."""
+    """Yield what is still open; empty once the system has done its work."""
     state = world.auditor.state
     yield from world.side.differences(state)
     for pod in state.pods.values():
@@ -42,7 +42,7 @@ def undone(world: World) -> Iterator[str]:
 
 
 def _not_there(node: NodeState) -> Iterator[str]:
-    """Cards that another node was believed to have: the next whole report brings them back."""
+    """Devices believed to be on another node: the next full report brings them back."""
     if node.reported is None or node.gone:
         return
     for device in node.reported.devices:
@@ -51,10 +51,10 @@ def _not_there(node: NodeState) -> Iterator[str]:
 
 
 def _unplaced(world: World) -> Iterator[str]:
-    """Pods that have a place and did not get it, by both judges."""
+    """Pods that fit but were not placed, according to both judges."""
     state = world.auditor.state
     for event in decided(Engine(state)).events:
-        # Why a pod is refused may have changed since it was told; that it is has not.
+        # The reasons of a refusal may have changed since it was reported, but not the refusal.
         if not isinstance(event, PodRefused):
             yield f"an engine would still say {type(event).__name__} of pod {event.pod}"
     for pod in state.pods.values():
@@ -65,7 +65,7 @@ def _unplaced(world: World) -> Iterator[str]:
 
 
 def _fits(pod: PodState, books: Books) -> Iterator[str]:
-    """Whether a pod with a single amount of memory and cores has a place that the books know."""
+    """True if a pod with one amount of memory and cores fits, according to the books."""
     shape = pod.submitted.shape
     if len(shape.asks) != 1:
         return
@@ -90,7 +90,7 @@ def _fits(pod: PodState, books: Books) -> Iterator[str]:
 
 
 def unlike(world: World) -> Iterator[str]:
-    """Readers that do not hold the auditor's state."""
+    """Yield readers whose state differs from the auditor's."""
     expected = digest(world.auditor.state)
     for process in world.processes:
         for reader, into in process.folds:

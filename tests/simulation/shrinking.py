@@ -1,7 +1,7 @@
-"""Makes a run that fails smaller: fewer kinds of fault, fewer wishes of users, and it still fails.
+"""Shrink a failing run: fewer kinds of fault, fewer wishes of users, while it still fails.
 
-Whoever looks for the cause has then less to read. Invariant: what is returned failed when it was
-tried last."""
+That leaves less to read when looking for the cause.
+Invariant: the returned case failed when it was last tried."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SEPARATOR = "; "  # kinds of fault have commas in their names
 
 @dataclass(frozen=True)
 class Case:
-    """A seed, the kinds of fault that are left out of it, and after how many wishes users rest.
+    """A seed, the kinds of fault left out, and the number of wishes after which users stop.
 
-    `cluster` is the side that it is to have; None: the seed's own."""
+    `cluster` forces a side; None leaves it to the seed."""
 
     seed: int
     spared: frozenset[str] = frozenset()
@@ -29,7 +29,7 @@ class Case:
     cluster: bool | None = None
 
     def command(self) -> str:
-        """What shows it again."""
+        """Return the command that reproduces it."""
         parts = ["python -m tests.simulation", "--seed", str(self.seed)]
         if self.wishes_max < WISHES[1]:
             parts += ["--wishes", str(self.wishes_max)]
@@ -41,7 +41,7 @@ class Case:
 
 
 def shrink(case: Case, outcome: Outcome, play: Callable[[Case], Outcome]) -> tuple[Case, Outcome]:
-    """The smallest failing case that is found within a minute's worth of tries, and its outcome."""
+    """Return the smallest failing case found with about a minute of tries, and its outcome."""
     tries = 0
     smaller = True
     while smaller:
@@ -58,7 +58,7 @@ def shrink(case: Case, outcome: Outcome, play: Callable[[Case], Outcome]) -> tup
 
 
 def _smaller(case: Case, outcome: Outcome) -> Iterator[Case]:
-    """The largest steps first; what never struck is no fault of this run."""
+    """The largest steps first. A fault that never struck cannot be the cause."""
     idle = frozenset(KINDS) - outcome.struck.keys() - case.spared
     if idle:
         yield replace(case, spared=case.spared | idle)

@@ -1,7 +1,6 @@
-"""What is on the other side of watchers and binders: a folder of manifests, or a cluster.
+"""The counterpart of watchers and binders: a folder of manifests, or a cluster.
 
-Invariant: either side can say what of it the ledger does not have yet, or has differently, without
-asking the services."""
+Invariant: either side can list the differences to the ledger without asking the services."""
 
 from __future__ import annotations
 
@@ -23,31 +22,31 @@ class Side(Protocol):
     """Where pods come from and where they are bound."""
 
     quiet_s: float
-    """Longer than any pause that a service makes between two tries."""
+    """Longer than any service pauses between two tries."""
     deeds: dict[str, Callable[[], object]]
-    """What can happen there, by the kind of fault."""
+    """The faults that can happen there, by kind."""
 
     def access(self, name: str) -> KubeAccess | None:
-        """How a process of that name comes to the API server, if there is one."""
+        """Return a process's access to the API server; None if there is no server."""
 
     def watcher(self, access: KubeAccess | None) -> Body:
-        """A watcher of this side."""
+        """Return the body of a watcher of this side."""
 
     def binder(self, access: KubeAccess | None) -> Body:
-        """A binder to this side."""
+        """Return the body of a binder for this side."""
 
     def stir(self) -> None:
-        """Users do something."""
+        """Let users act."""
 
     def mend(self) -> None:
         """End every fault."""
 
     def differences(self, state: State) -> Iterator[str]:
-        """What the ledger does not have as it is here."""
+        """Yield what the ledger lacks or has differently."""
 
 
 class Folder:
-    """No cluster: what users want is in a source, and a binding has no effect."""
+    """No cluster: users' wishes are a source, and a binding has no effect."""
 
     quiet_s = 40.0
 

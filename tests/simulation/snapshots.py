@@ -1,6 +1,6 @@
-"""Snapshots in the simulation: the real rules over a bucket in memory, at the end of the same link.
+"""Snapshots in the simulation: the real rules over an in-memory bucket behind the same link.
 
-Invariant: the bucket holds what was put there, or bytes that the fault of that name tore."""
+Invariant: the bucket has what was put there, unless the fault "torn snapshot" damaged it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.support.memory_ledger import MemoryLedger
 from tests.support.memory_server import MemoryServer
 
 EVERY_EVENTS = 25
-"""A run has about two hundred."""
+"""A run has about two hundred events."""
 
 
 class Shelf:
-    """What the object store holds, by revision."""
+    """The content of the object store, by revision."""
 
     def __init__(self) -> None:
         self.held: dict[int, tuple[Stored, bytes]] = {}
@@ -33,7 +33,7 @@ class Shelf:
         self.beginning: tuple[Stored, bytes] | None = None
 
     def sound(self) -> list[int]:
-        """The revisions of attested snapshots that are what was put there."""
+        """Return the revisions of attested snapshots that are intact."""
         return [
             revision
             for revision, (stored, data) in self.held.items()
@@ -41,7 +41,9 @@ class Shelf:
         ]
 
     def begin(self) -> int:
-        """Keep the oldest sound one as `ledger trim` does; its revision, 0 without one."""
+        """Keep the oldest intact one, as `ledger trim` does.
+
+        Returns its revision, or 0 if there is none."""
         sound = self.sound()
         if sound:
             stored, data = self.held[min(sound)]
@@ -49,7 +51,7 @@ class Shelf:
         return min(sound, default=0)
 
     def forge(self, chance: random.Random) -> bool:
-        """Put a snapshot that lacks a pod in the place of the newest; whether there was one."""
+        """Replace the newest snapshot by one that lacks a pod. Returns False if there was none."""
         for revision in sorted(self.held, reverse=True)[:1]:
             stored, data = self.held[revision]
             try:
@@ -68,13 +70,13 @@ class Shelf:
         return False
 
     def tear(self, chance: random.Random) -> bool:
-        """Damage the newest snapshot; whether there was one."""
+        """Damage the newest snapshot. Returns False if there was none."""
         if not self.held:
             return False
         revision = max(self.held)
         stored, data = self.held[revision]
         if not data:
-            return False  # torn already, and nothing is left of it
+            return False  # already damaged, and nothing is left of it
         at = chance.randrange(len(data))
         torn = chance.choice((data[:at], data[:at] + b"\x00\xff" + data[at + 2 :], b""))
         self.held[revision] = (stored, torn)
@@ -82,7 +84,7 @@ class Shelf:
 
 
 class _MemoryBucket:
-    """What `Snapshots.load` needs of object_store.Bucket."""
+    """The part of object_store.Bucket that `Snapshots.load` needs."""
 
     def __init__(self, ledger: MemoryLedger, shelf: Shelf, *, beginning: bool = False) -> None:
         self._ledger = ledger
@@ -90,10 +92,10 @@ class _MemoryBucket:
         self._of_beginning = beginning
 
     async def get(self, entry: Entry, *, size_max: int) -> bytes:
-        """See object_store.Bucket. Of torn bytes half are left to the snapshot's own digest.
+        """See object_store.Bucket. Half of the damaged bytes are left to the snapshot's own digest.
 
-        A forged snapshot, which has a digest of its own, is caught as the real store does it: what
-        was listed names the digest of the bytes."""
+        A forged snapshot has a valid digest of its own. As in the real store, it is caught because
+        the listing names the digest of the original bytes."""
         del size_max
         try:
             held = await self._ledger.ask("snapshot", lambda: dict(self._shelf.held))
@@ -108,7 +110,7 @@ class _MemoryBucket:
 
 
 def _torn(data: bytes) -> bool:
-    """Whether the snapshot's own digest does not hold."""
+    """True if the snapshot's own digest does not match."""
     try:
         snapshot.restore(data)
     except snapshot.SnapshotError:
@@ -117,7 +119,7 @@ def _torn(data: bytes) -> bool:
 
 
 class MemorySnapshots(Snapshots):
-    """See runtime.snapshots: all but the transport is the real one's."""
+    """See runtime.snapshots: only the transport is simulated."""
 
     def __init__(self, ledger: MemoryLedger, shelf: Shelf) -> None:
         self._ledger = ledger

@@ -1,4 +1,4 @@
-"""Where simulated bindings take effect: a cluster that fails, now or for good, or does not answer.
+"""The target of simulated bindings: it fails for now, fails for good, or does not answer.
 
 Invariant: a binding that was answered as failed has had no effect."""
 
@@ -16,7 +16,7 @@ HUNG_S = 60.0
 
 
 class FailingTarget:
-    """See binder.target.Target; one for all binders, as there is one API server."""
+    """See binder.target.Target; all binders share one, as there is one API server."""
 
     def __init__(self, weather: Weather) -> None:
         self._weather = weather

@@ -1,4 +1,4 @@
-"""The virtual loop: time passes only where somebody waits for it, and always the same way."""
+"""The virtual loop: time passes only while tasks wait, and always in the same way."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from tests.simulation.loop import NothingLeft, Spinning, after_steps, rest, run_
 
 
 def test_an_hour_takes_no_time_and_timers_go_off_in_order() -> None:
-    """Sleeping jumps the clock to the very moment of the timer."""
+    """Sleeping takes no real time, and timers fire in order at their exact time."""
     seen: list[tuple[str, float]] = []
 
     async def nap(name: str, seconds: float) -> None:
@@ -22,8 +22,8 @@ def test_an_hour_takes_no_time_and_timers_go_off_in_order() -> None:
     assert seen == [("instant", 0.0), ("minute", 60.0), ("hour", 3600.0)]
 
 
-def test_a_loop_with_nothing_left_says_so() -> None:
-    """A deadlock is a failure at once and no test that hangs."""
+def test_a_deadlock_raises() -> None:
+    """A deadlock raises at once instead of hanging."""
 
     async def main() -> None:
         await asyncio.Event().wait()
@@ -32,8 +32,8 @@ def test_a_loop_with_nothing_left_says_so() -> None:
         run_virtually(main())
 
 
-def test_a_task_that_never_lets_time_pass_is_found() -> None:
-    """A busy wait would otherwise go on for ever."""
+def test_a_busy_wait_raises() -> None:
+    """A busy wait raises instead of running forever."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -63,7 +63,7 @@ def test_steps_are_counted_within_an_instant() -> None:
 
 
 def test_sets_of_tasks_have_one_order() -> None:
-    """A task is hashed by its number, so what iterates over tasks is alike in each run."""
+    """Tasks are hashed by number, so that sets of them have the same order in each run."""
 
     async def numbers() -> list[int]:
         tasks = [asyncio.ensure_future(rest(1)) for _ in range(50)]

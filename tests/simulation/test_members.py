@@ -1,4 +1,4 @@
-"""Lists of members may be wrong: only the fences keep schedulers apart, and they do."""
+"""Schedulers with a wrong list of members do no harm, because the fences keep them apart."""
 
 import random
 from collections import Counter
@@ -14,16 +14,16 @@ from tests.support.memory_server import MemoryServer
 
 SEEDS = range(500, 520)
 View = Callable[[Membership, list[str]], list[str]]
-"""What a member takes for the list, of the others that it has heard."""
+"""The list that a member believes in, given the others that it has heard."""
 
 
 def alone(_membership: Membership, _others: list[str]) -> list[str]:
-    """Everybody takes itself for the only one, so everybody decides for every pod."""
+    """Each scheduler believes to be alone, so each decides for every pod."""
     return []
 
 
 class Mistaken:
-    """While there are faults everybody knows some of the others, and each time other ones."""
+    """During faults each scheduler knows a changing subset of the others."""
 
     def __init__(self, weather: Weather) -> None:
         self._weather = weather
@@ -54,7 +54,7 @@ def deluded(patch: pytest.MonkeyPatch, view: View) -> None:
 
 
 def refusals(patch: pytest.MonkeyPatch) -> Counter[str]:
-    """Counts what the server refuses to schedulers, from now on."""
+    """Count what the server refuses to schedulers from now on."""
     counted: Counter[str] = Counter()
     real = MemoryServer.append
 
@@ -78,19 +78,19 @@ def refusals(patch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def delays(weather: Weather) -> None:
-    """Decisions of several members are often on their way at once."""
+    """Decisions of several members often cross."""
     weather.rates["delayed delivery"] = 0.2
 
 
 def heard(weather: Weather) -> None:
-    """The same, and members hear of one another as they should."""
+    """Decisions cross, and members hear of one another as they should."""
     delays(weather)
     weather.rates.pop("unheard member", None)
 
 
-@pytest.mark.timeout(900)  # this lane gives way to all others
+@pytest.mark.timeout(900)  # this lane runs at the lowest priority
 def test_mistaken_lists_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No invariant breaks, all that fits is placed, and it was the fences that saw to it."""
+    """With wrong lists no invariant breaks and all that fits is placed, thanks to the fences."""
     counted = refusals(monkeypatch)
 
     def adjust(weather: Weather) -> None:
@@ -103,11 +103,11 @@ def test_mistaken_lists_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     assert counted["FenceRefused"] > 0
 
 
-@pytest.mark.timeout(900)  # this lane gives way to all others
+@pytest.mark.timeout(900)  # this lane runs at the lowest priority
 def test_right_lists_spare_most_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members that share place a pod twice less often than members that each take all.
+    """Members that share the pods collide less often than members that each take all.
 
-    The latter do no harm either: fences refuse what they place twice."""
+    The latter do no harm either: fences refuse their duplicates."""
     counts = {}
     for name, adjust in (("shared", heard), ("alone", delays)):
         with monkeypatch.context() as patch:

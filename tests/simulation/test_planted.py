@@ -1,6 +1,7 @@
-"""Every planted fault is caught within its number of seeds, so the simulation can fail.
+"""Every planted fault is caught within its number of seeds, which proves that the simulation can
+fail.
 
-Without it the same run is right: what was caught is the fault, and not what the run turns on."""
+Without the fault the same run passes, so the fault is what was caught."""
 
 import pytest
 
@@ -11,17 +12,17 @@ from tests.simulation.world import run
 
 ALL = (*PLANTED, *PLANTED_IN_A_CLUSTER)
 SMOKE = (PLANTED[0], PLANTED_IN_A_CLUSTER[0])
-"""The others say how sharp the simulation is, which changes seldom: they are tried at night."""
+"""Run with every change; the others, which rarely change, run at night."""
 
 
 @pytest.mark.parametrize("fault", ALL, ids=lambda fault: fault.name)
 def test_a_fault_can_be_planted(fault: Planted) -> None:
-    """What it replaces is where it was."""
+    """Every planted fault still finds the code that it replaces."""
     with planted(fault):
         pass
 
 
-@pytest.mark.timeout(900)  # this lane gives way to all others
+@pytest.mark.timeout(900)  # this lane runs at the lowest priority
 @pytest.mark.parametrize(
     "fault",
     [
@@ -30,7 +31,7 @@ def test_a_fault_can_be_planted(fault: Planted) -> None:
     ],
 )
 def test_a_planted_fault_is_caught(fault: Planted) -> None:
-    """Some seed in the range sees it and tells what it saw; without it that seed is right."""
+    """Some seed in the range shows the fault; without the fault that seed passes."""
     seed = caught(fault)
     assert seed is not None, f"{fault.name}: not caught in {fault.seeds} seeds"
     outcome = played(seed, rates=fault.rates, cluster=fault.cluster)
@@ -38,7 +39,7 @@ def test_a_planted_fault_is_caught(fault: Planted) -> None:
 
 
 def caught(fault: Planted) -> int | None:
-    """The first seed of the range at which it shows."""
+    """Return the first seed of the range that shows the fault; None if none does."""
     with planted(fault):
         for seed in range(fault.first, fault.first + fault.seeds):
             outcome = run(seed, adjust=fault.adjust, cluster=fault.cluster)

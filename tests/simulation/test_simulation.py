@@ -1,6 +1,6 @@
-"""The whole system under faults: a hundred seeds, the same every time, and nothing wrong.
+"""The whole system under faults: a hundred seeds, the same every time, and nothing goes wrong.
 
-Another hundred are nightly, and `make sim` runs as many as wanted."""
+Another hundred are nightly, and `make sim` runs any number."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ OFTEN = 100
 PER_TEST = 20
 
 
-@pytest.mark.timeout(900)  # this lane gives way to all others
+@pytest.mark.timeout(900)  # this lane runs at the lowest priority
 @pytest.mark.parametrize(
     "first",
     [
@@ -31,15 +31,15 @@ PER_TEST = 20
     ],
 )
 def test_nothing_is_ever_wrong(first: int) -> None:
-    """No invariant breaks at any event, and once faults end all that fits is placed."""
+    """No invariant breaks at any event, and after the faults all that fits is placed."""
     for seed in range(first, first + PER_TEST):
         outcome = played(seed)
         assert not outcome.trouble, outcome.told()
 
 
-@pytest.mark.timeout(900)  # this lane gives way to all others
+@pytest.mark.timeout(900)  # this lane runs at the lowest priority
 def test_every_fault_strikes() -> None:
-    """Within a few seeds each kind of fault has happened: a check of nothing proves nothing."""
+    """Each kind of fault strikes within a few seeds; a check of nothing proves nothing."""
     missing = set(KINDS)
     for seed in range(40):
         missing -= played(seed).struck.keys()
@@ -50,7 +50,7 @@ def test_every_fault_strikes() -> None:
 
 @pytest.mark.parametrize("hash_seed", ["0", "4711"])
 def test_a_seed_is_one_run_in_every_process(hash_seed: str) -> None:
-    """Byte for byte the same log, in a process of its own and under any hash seed."""
+    """A seed gives the same log, byte for byte, in another process and under any hash seed."""
     found = subprocess.run(
         [sys.executable, "-m", "tests.simulation", "--seed", "7"],
         env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -64,14 +64,14 @@ def test_a_seed_is_one_run_in_every_process(hash_seed: str) -> None:
 
 
 @pytest.mark.parametrize("regression", REGRESSIONS, ids=lambda each: f"seed-{each.seed}")
-def test_what_was_wrong_once(regression: Regression) -> None:
+def test_fixed_bugs_stay_fixed(regression: Regression) -> None:
     """Bugs that the simulation has found stay fixed."""
     outcome = played(regression.seed, cluster=regression.cluster)
     assert not outcome.trouble, f"{regression.found} ({regression.held_by}): {outcome.told()}"
 
 
 def test_a_gang_that_one_more_member_completes_keeps_its_turn() -> None:
-    """Whoever came between its first member and its last is placed after it."""
+    """A pod submitted between a gang's first and last member is placed after the gang."""
     ledger = Ledger(rack("n1", 2), gang("team/job", 2), member("g1", cards()))
     assert not any(isinstance(event, PodPlaced) for event in ledger.decide())
     ledger.play(pod("between", cards()), member("g2", cards()))

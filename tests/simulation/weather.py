@@ -1,8 +1,9 @@
-"""Which faults a run has, how often, and how often they struck.
+"""Which faults a run has, how often they occur, and how often they struck.
 
-Every fault is on in about half of the seeds, so that each meets the others and each is also alone.
-Invariant: all chance comes from the seed, through a stream of its own for each purpose, so that one
-more draw in one place does not change another."""
+Every fault is on in about half of the seeds, so that each is combined with the others and also
+alone.
+Invariant: all randomness comes from the seed, through one stream per purpose, so that an additional
+draw in one place does not change another."""
 
 from __future__ import annotations
 
@@ -85,16 +86,16 @@ KINDS = (
 )
 WITHOUT_A_CLUSTER = (*AT_THE_TARGET, "node not ready")
 CLUSTER_SHARE = 0.25
-"""Of all seeds; the others have manifests, and nobody to bind to."""
+"""The share of seeds with a cluster; the others have manifests, and nothing to bind to."""
 
 
 @dataclass
 class Weather:
     """The faults of one run: a rate for each that is on, and a count of those that struck.
 
-    The rate of a fault on the wire or at the target is a probability per message or call, that of
-    one on a timer is per virtual second. `calm` ends them all; those of `spared` never strike. In a
-    run with a `cluster` pods come from an API server and are bound there; None: the seed says."""
+    The rate is a probability per message or call for faults of network and target, and per virtual
+    second for timed ones. `calm` ends them all; those in `spared` never strike. In a run with a
+    `cluster`, pods come from an API server and are bound there; with None the seed decides."""
 
     seed: int
     spared: frozenset[str] = frozenset()
@@ -143,11 +144,11 @@ class Weather:
             self.rates[kind] = rate * self.scale
 
     def stream(self, purpose: str) -> random.Random:
-        """A stream of chance for one purpose."""
+        """Return the random stream for one purpose."""
         return random.Random(f"{self.seed}/{purpose}")
 
     def strikes(self, kind: str, chance: random.Random) -> bool:
-        """Whether this fault happens now; counted if it does."""
+        """Return True, and count it, if this fault strikes now."""
         rate = self.rates.get(kind, 0.0)
         if self.calm or not rate or chance.random() >= rate:
             return False

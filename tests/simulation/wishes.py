@@ -1,7 +1,7 @@
-"""What users want: pods and gangs that come, change and go, as a source that watchers look at.
+"""What users want: pods and gangs that come, change and go, as a source for watchers.
 
-Invariant: an observation is one object until the wishes change, so a watcher that looks again and
-finds nothing new has nothing to do."""
+Invariant: an observation is the same object until the wishes change, so a watcher that finds
+nothing new has nothing to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CORES = (0, 0, 10, 25, 30, 50, 100)
 
 
 class Wishes(Source):
-    """What users want; shared by all watchers, for they look at one cluster."""
+    """The wishes of users, shared by all watchers, because they watch one cluster."""
 
     def __init__(self, chance: random.Random, *, pods_max: int) -> None:
         self._chance = chance
@@ -43,12 +43,12 @@ class Wishes(Source):
         return int(number)
 
     async def observe(self, configuration: Configuration | None = None) -> Observation:
-        """See Source; what these users write means the same under every configuration."""
+        """See Source; these manifests do not depend on the configuration."""
         del configuration
         return self._observation
 
     async def changed(self) -> None:
-        """See Source: one interval later, as a folder is looked at."""
+        """See Source: one interval later, as for a folder."""
         await rest(LOOK_EVERY_S)
 
     @property
@@ -57,7 +57,7 @@ class Wishes(Source):
         return list(self._pods)
 
     def stir(self) -> None:
-        """A user does something, or several do."""
+        """Act once or several times, as users."""
         for _ in range(self._chance.choice((1, 1, 2, 4))):
             self._do()
         self._observation = Observation(
@@ -104,7 +104,7 @@ class Wishes(Source):
             self._pods.pop(key)
 
     def _edit(self) -> None:
-        """Another pod under the same name: the next incarnation."""
+        """Replace a pod under the same name: the next incarnation."""
         key = self._any()
         if not self._pods[key].group:
             namespace, _, name = key.partition("/")

@@ -1,4 +1,4 @@
-"""One run: a system of real services, a time of faults, a time to settle, and the verdict.
+"""One run: real services, a time of faults, a time to settle, and the verdict.
 
 Invariant: a run is a function of its seed; the same seed gives the same log, byte for byte."""
 
@@ -55,24 +55,23 @@ FAULTS_S = (20.0, 60.0)
 WISHES = (15, 45)
 PODS_MAX = 24
 AGENT_GRACE_S = 12
-"""An agent that is away for as long as chaos has them away is often given up, and comes back."""
+"""Chaos keeps agents away so long that one is often given up, and comes back."""
 PATIENCE_S = RESAY_S + 2 * SKEW_MAX_S
-"""Longer than the server remembers an id; what is not done by then will never be.
+"""Longer than the server remembers an id; what is not done after this time never will be.
 
-What waits for a node to say its inventory whole is done so late, and then it has to be quiet still.
-A pod whose placements agents refused may wait longer: until a scheduler whose clock is behind has
-the time that one whose clock is ahead wrote.
-"""
+A node's next full inventory may come this late, and quiet has to follow it. A pod whose placements
+agents refused may wait longer: until a scheduler whose clock is behind reaches the time that one
+whose clock is ahead wrote."""
 LAST_EVENTS = 12
 CHANGES_BURST = 8.0
-"""Of the inventory of one node: none has more cards."""
+"""No node's inventory changes more often at once: none has more devices."""
 PAGE = 5
-"""Of a list: a cluster has about twenty pods."""
+"""Page size of lists: a cluster has about twenty pods."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. `trouble` is empty when nothing was wrong."""
+    """The end of a run. `trouble` is empty if nothing was wrong."""
 
     seed: int
     trouble: str
@@ -83,7 +82,7 @@ class Outcome:
     log: list[str] = field(repr=False, default_factory=list)
 
     def told(self) -> str:
-        """The failure with its last events, and how to see it again with less around it."""
+        """Return the failure with its last events, and the command to reproduce and shrink it."""
         shown = "\n".join(f"  {line[:240]}" for line in self.log[-LAST_EVENTS:])
         return (
             f"seed {self.seed}, event {self.events}, at {self.virtual_s:.3f} s:\n  {self.trouble}\n"
@@ -117,17 +116,17 @@ class World:
         self._build(counts, racks)
 
     def complain(self, what: str) -> None:
-        """Something is wrong: the run ends."""
+        """Report a problem, which ends the run."""
         self.troubles.append(what)
         self._over.set()
 
     def _failed(self, _loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
-        """What the world itself does must not fail: nobody else would tell of it."""
+        """Report a failure of the simulation itself, which nothing else would notice."""
         if "handle" in about:
             self.complain(f"the simulation failed: {about.get('exception')!r}")
 
     async def run(self) -> None:
-        """Faults, then peace, then the checks of peace; returns at the first trouble."""
+        """Play faults, then calm, then the final checks. Returns at the first problem."""
         play = asyncio.create_task(self._play())
         over = asyncio.create_task(self._over.wait())
         await asyncio.wait({play, over}, return_when=asyncio.FIRST_COMPLETED)
@@ -140,7 +139,7 @@ class World:
     # ------------------------------------------------------------------ building
 
     def _draw(self) -> tuple[tuple[int, int, int], list[list[SimulatedNode]]]:
-        """How many schedulers, binders and watchers there are, and each agent's nodes."""
+        """Draw the numbers of schedulers, binders and watchers, and each agent's nodes."""
         chance = self._chance
         counts = (chance.randint(1, 3), chance.randint(1, 2), chance.randint(1, 2))
         racks = []
@@ -215,7 +214,7 @@ class World:
             self.side.stir()
 
     async def _settle(self) -> None:
-        """Wait until it is quiet and all is done."""
+        """Wait until it is quiet and everything is done."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + PATIENCE_S
         while loop.time() < end_s:
@@ -229,11 +228,11 @@ class World:
         )
 
     async def _poke(self) -> None:
-        """Stir every scheduler without changing anything: nothing is decided.
+        """Nudge every scheduler without a change: it must decide nothing.
 
-        The first time a pod may still be told that the reasons against it have changed since; the
-        second time, too, for what a gang tries and gives up lets one be looked at that was not. A
-        node may say its inventory whole meanwhile, as it does every five minutes: no answer."""
+        At the first nudge a pod may still be told that the reasons against it have changed. At the
+        second too, because a gang's failed attempt may bring up a pod that was not considered. In
+        the meantime a node may send its full inventory, as it does every five minutes."""
         told = f"{SUBJECTS}.pending."
         whole = f"{SUBJECTS}.inventory."
         for allowed in (told, told, "nothing"):
@@ -257,13 +256,13 @@ def _agent(name: str, nodes: list[SimulatedNode]) -> Body:
 
 
 def _drop(*_entry: object) -> NoReturn:
-    """Before anything is rendered: a traceback takes longer than the run that it is of."""
+    """Drop an entry before it is rendered: a traceback takes longer than its run."""
     raise structlog.DropEvent
 
 
 @contextmanager
 def _quiet(*, logs: bool) -> Iterator[None]:
-    """Keep the services' logs to themselves, or show them all."""
+    """Suppress the services' logs, or show them all."""
     before, structured = logging.root.manager.disable, structlog.get_config()
     structlog.configure(
         processors=[structlog.dev.ConsoleRenderer() if logs else _drop],
@@ -281,8 +280,7 @@ def _quiet(*, logs: bool) -> Iterator[None]:
 
 @contextmanager
 def _as_here(seed: int) -> Iterator[None]:
-    """What the services draw for themselves comes from the seed too, lists have pages, and few
-    changes make a flood."""
+    """Draw the services' own randomness from the seed, page lists, and lower the flood limit."""
     before = random.getstate()
     random.seed(f"{seed}/jitter")
     with pytest.MonkeyPatch.context() as patch:
@@ -301,10 +299,10 @@ def run(
     wishes_max: int = WISHES[1],
     cluster: bool | None = None,
 ) -> Outcome:
-    """One whole run. `adjust` may change the weather before it begins.
+    """Play one whole run; `adjust` may change the weather first.
 
-    For a smaller run: `spared` kinds of fault never strike, and users have `wishes_max` wishes.
-    With a `cluster` or without one: None leaves that to the seed."""
+    `spared` kinds of fault never strike, and users have at most `wishes_max` wishes. `cluster`
+    forces a run with or without one; None leaves that to the seed."""
     weather = Weather(seed, spared, cluster)
     if adjust is not None:
         adjust(weather)

@@ -1,1 +1,1 @@
-"""What tests share: builders, servers, polling."""
+"""Shared helpers for tests: builders, servers, polling."""

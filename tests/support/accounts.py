@@ -1,6 +1,6 @@
-"""A ledger in memory with an account beside it: events at hours that the test says.
+"""An in-memory ledger with an account: the test says at which hour events happen.
 
-Invariant: the first hour of the period is hour 0, and events come in the order of time."""
+Invariant: the period starts at hour 0, and events come in order of time."""
 
 from typing import Self
 
@@ -16,7 +16,7 @@ from tests.support.ledger_of import Ledger
 
 
 class Accounted:
-    """A period of so many hours, with rows by what `by` says, in steps of so many hours."""
+    """A period of `hours`, with rows grouped by `by`, in steps of the given hours."""
 
     def __init__(self, by: str = "namespace", *, hours: float = 10, step: int = 0) -> None:
         self.ledger = Ledger()
@@ -26,25 +26,25 @@ class Accounted:
         self.account = Account(self.ledger.state, self.by, self.meters)
 
     def at(self, hour: float, *payloads: Payload) -> Self:
-        """Fold these at that hour."""
+        """Fold the payloads at that hour."""
         for data in payloads:
             self.account.observe(self.ledger.take(data), int(hour * HOUR))
         return self
 
     def reading(self) -> Reading:
-        """What was read, with the period at its end."""
+        """Return the reading at the end of the period."""
         self.account.finish()
         revision = self.ledger.state.revision
         return Reading(revision, self.by, self.period, self.meters, self.account)
 
     def report(self, prices: Prices | None = None) -> ReportAnswer:
-        """The answer."""
+        """Return the usage report."""
         return report_answer("usage", self.reading(), prices)
 
     def rows(self) -> dict[str, ReportRow]:
-        """The rows of the answer, by key."""
+        """Return the rows of the report, by key."""
         return {row.key: row for row in self.report().rows}
 
     def idle(self, prices: Prices | None = None) -> IdleAnswer:
-        """The shares that did nothing."""
+        """Return the report of idle shares."""
         return idle_answer(self.reading(), prices)

@@ -1,4 +1,4 @@
-"""A gateway that says the same whenever it is asked the same, for verbs that only ask."""
+"""A gateway with fixed answers, for tests of verbs that only read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ NOT_THERE = ErrorAnswer(error="there is none")
 
 @contextmanager
 def answering(answers: Mapping[str, Answer]) -> Iterator[str]:
-    """Its address while it runs; what has no answer, by the path behind /api/v1/, is not there."""
+    """Serve the answers, by the path after /api/v1/, and yield the address. Other paths give
+    404."""
 
     class Answering(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -36,7 +37,7 @@ def answering(answers: Mapping[str, Answer]) -> Iterator[str]:
             self.do_GET()
 
         def log_message(self, *_: object) -> None:
-            """Say nothing on the terminal of the tests."""
+            """Log nothing to the terminal."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -47,7 +48,7 @@ def answering(answers: Mapping[str, Answer]) -> Iterator[str]:
 
 
 def answers_of(ledger: Ledger) -> dict[str, Answer]:
-    """What a gateway says of the nodes and devices of a ledger without pods."""
+    """Return a gateway's answers about the nodes and devices of a ledger without pods."""
     nodes = ledger.state.nodes.values()
     cards = tuple(each for node in nodes for each in device_answers(node))
     shown: dict[str, Any] = {
@@ -61,5 +62,5 @@ def answers_of(ledger: Ledger) -> dict[str, Answer]:
 
 
 def without_pods(name: str) -> dict[str, Answer]:
-    """What it says besides of a name that no pod ever had."""
+    """Return the additional answers for a name that no pod ever had."""
     return {f"history/pods/{name}": PodNames(revision=9, items=())}

@@ -1,6 +1,6 @@
-"""What `kubectl apply -k` brings of ours: each object, and the pods that come of it.
+"""The objects that `kubectl apply -k` creates, and the pods that result from them.
 
-Invariant: read from the tree as it stands, so what is rendered anew is looked at anew."""
+Invariant: manifests are read from the tree, so newly rendered ones are checked too."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _RUNNING = ("Deployment", "DaemonSet", "StatefulSet", "Job")
 
 
 def objects(pattern: str = "*.yaml") -> Iterator[dict[str, Any]]:
-    """Everything of files of this name that kustomize would apply."""
+    """Yield every object that kustomize would apply from files matching `pattern`."""
     for path in sorted(MANIFESTS.rglob(pattern)):
         yield from filter(None, yaml.safe_load_all(path.read_text("utf-8")))
 
 
 def pods() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The template of a pod, by the name of what makes it."""
+    """Yield each pod template with the name of the object that owns it."""
     for each in objects():
         made = each["spec"]["jobTemplate"] if each["kind"] == "CronJob" else each
         if each["kind"] in (*_RUNNING, "CronJob"):

@@ -1,6 +1,6 @@
-"""An extender of kube-scheduler that notes which nodes passed its filters, and lets none through.
+"""A kube-scheduler extender that records the nodes that passed the filters, and rejects all.
 
-So nothing is ever placed, and each pod is asked about beside the very same others."""
+Nothing is ever placed, so kube-scheduler judges each pod against the same other pods."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ SETTINGS = {
     "filterVerb": "filter", "prioritizeVerb": "", "bindVerb": "", "managedResources": [],
     "nodeCacheCapable": True,
 }  # fmt: skip
-"""What a kube-scheduler's configuration says of it, beside its address."""
+"""Its entry in a kube-scheduler's configuration, without the address."""
 
 
 @contextmanager
 def asked_extender() -> Iterator[tuple[str, dict[str, set[str]]]]:
-    """Its address, and by pod the nodes that kube-scheduler found to fit."""
+    """Yield its address, and for each pod the nodes that kube-scheduler found to fit."""
     fits: dict[str, set[str]] = {}
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked = {key.lower(): value for key, value in body.items()}  # as Go reads it
+            # Go ignores case in field names
+            asked = {key.lower(): value for key, value in body.items()}
             fits[asked["pod"]["metadata"]["name"]] = set(asked["nodenames"])
             answer = json.dumps({"nodenames": [], "failedNodes": {}}).encode()
             self.send_response(200)
@@ -34,7 +35,7 @@ def asked_extender() -> Iterator[tuple[str, dict[str, set[str]]]]:
             self.wfile.write(answer)
 
         def log_message(self, *_: object) -> None:
-            """Nothing: the test says what went wrong."""
+            """Log nothing: the test reports what failed."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     serving = threading.Thread(target=server.serve_forever, daemon=True)

@@ -1,4 +1,4 @@
-"""A CA for a test, and certificates by it for servers and clients, in files."""
+"""A CA for a test, and files with certificates that it issues to servers and clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Pair(NamedTuple):
 
 
 class Authority:
-    """A CA of its own; `ca` is the file that says whom to trust."""
+    """A CA of its own. `ca` is the file of its certificate, for clients to trust."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         self._folder = folder
@@ -36,7 +36,8 @@ class Authority:
         self.ca.write_bytes(_pem(made.sign(self._key, hashes.SHA256())))
 
     def issue(self, name: str, *hosts: str, to: Path | None = None, ends: timedelta = DAY) -> Pair:
-        """A certificate for these hosts, in `to` or the CA's folder; replaced if it is there."""
+        """Issue a certificate for these hosts in `to` or the CA's folder, replacing an existing
+        one."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]

@@ -10,7 +10,7 @@ HOST = "127.0.0.1"
 
 
 def given_certificate(folder: Path) -> tuple[Authority, tuple[str, ...]]:
-    """The CA in `folder`, and the options that name a certificate of it; reissue it as "tls"."""
+    """Return a CA in `folder` and the options for its certificate; reissue it as "tls"."""
     authority = Authority(folder)
     pair = authority.issue("tls", HOST)
     return authority, ("--tls-cert", str(pair.certificate), "--tls-key", str(pair.key))

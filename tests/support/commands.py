@@ -1,6 +1,6 @@
-"""`apportion run` as a person types it: a process, what it says, and its guardian.
+"""`apportion run` as a user starts it: the process, its output and its guardian.
 
-Every process of it inherits a mark, so a test can kill all of them, and nothing outlives a test."""
+All its processes inherit a mark, so that a test can kill them and none outlives it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARK = "APPORTION_TEST_COMMAND"
 
 
 class Command:
-    """One `apportion run` against an `up`; use as `with`, which ends it for sure."""
+    """One `apportion run` against an `up`. Use it in `with`, which always ends it."""
 
     def __init__(
         self, up: Standalone, *words: str, environment: Mapping[str, str] | None = None
@@ -61,7 +61,7 @@ class Command:
             self.lines.append(line.rstrip("\n"))
 
     def said(self, part: str) -> str:
-        """Wait for a line that holds this text."""
+        """Wait for a line that contains this text."""
 
         def found() -> str:
             return next((line for line in list(self.lines) if part in line), "")
@@ -69,23 +69,23 @@ class Command:
         return wait_until(found, f"{part!r} in {self.lines}")
 
     def close(self) -> None:
-        """End its input, which ends a probe that holds."""
+        """Close its standard input, which ends a probe that waits."""
         assert self.process.stdin is not None
         self.process.stdin.close()
 
     def ended(self) -> int:
-        """Wait for its end, and the exit code; of a signal, below 0."""
+        """Wait for its end and return the exit code; negative if it ended by a signal."""
         code = self.process.wait(45)
         self._reading.join(10)
         return code
 
     def everything(self) -> list[int]:
-        """The processes of the command and its guardian."""
+        """Return the process ids of the command and its guardian."""
         names = (entry.name for entry in Path("/proc").iterdir())
         return [pid for pid in map(int, filter(str.isdecimal, names)) if self._is(pid)]
 
     def kill_everything(self) -> None:
-        """SIGKILL for all of them."""
+        """Kill all of them with SIGKILL."""
         for pid in self.everything():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

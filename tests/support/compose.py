@@ -1,4 +1,4 @@
-"""docker-compose.yml, built and run for real under podman, and the command line against it."""
+"""Build and run docker-compose.yml under podman, with the command line against it."""
 
 import functools
 import json
@@ -21,15 +21,15 @@ from tests.support.containers import (
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
 
-IMAGES_KEPT = "6h"  # layers of an older build make the next one quick
+IMAGES_KEPT = "6h"  # layers of the previous build speed up the next one
 IMAGE = "localhost/apportion:local"
 APPORTION = ROOT / ".venv/bin/apportion"
 
 
 class Compose:
-    """One project of the compose file, with ports of its own and everything else as it stands.
+    """One project of the compose file; only its ports differ.
 
-    `keys` is the folder of this machine into which `take_keys` copies the operator's."""
+    `take_keys` copies the operator's keys into the local folder `keys`."""
 
     def __init__(self, podman: Podman, project: str, keys: Path) -> None:
         self.podman = podman
@@ -48,22 +48,22 @@ class Compose:
         )
 
     def up(self, **scale: int) -> None:
-        """Start everything, or raise how many there are of a service."""
-        # podman-compose heeds one --scale at a time, where docker compose takes several.
+        """Start everything, or scale services up."""
+        # podman-compose accepts one --scale at a time, docker compose several.
         for words in [["--scale", f"{name}={n}"] for name, n in scale.items()] or [[]]:
             self._compose("up", "--detach", "--no-build", *words, timeout_s=300)
 
     def down(self) -> None:
-        """End and remove everything: containers, network and volume."""
+        """Stop and remove everything: containers, network and volume."""
         self._compose("down", "--volumes", "--remove-orphans", "--timeout=25", timeout_s=300)
 
     def run(self, service: str, *words: str) -> str:
-        """Standard output of `docker compose run --rm SERVICE WORDS`."""
-        # docker compose finds the profile of a service that is named; podman-compose is told.
+        """Return standard output of `docker compose run --rm SERVICE WORDS`."""
+        # docker compose enables the profile of a named service; podman-compose must be told.
         return self._compose("--profile=cli", "run", "--rm", "-T", service, *words, timeout_s=120)
 
     def take_keys(self) -> None:
-        """Copy the operator's key out of a container, as the compose file's head says."""
+        """Copy the operator's keys out of a container, as the compose file's header describes."""
         self._keys.mkdir(mode=0o700, exist_ok=True)
         for name in ("nats.nk", "ledger.key"):
             words = ("--rm", "-T", "--entrypoint=cat", "cli", f"/keys/{name}")
@@ -72,24 +72,25 @@ class Compose:
             )
 
     def python(self, code: str) -> str:
-        """What this code prints in a container of the image that has nothing else."""
+        """Return what this code prints in a container of the image without network or volumes."""
         words = ("--rm", "--network=none", "--read-only", "--entrypoint=python", IMAGE, "-c", code)
         return self.podman.run("run", *words)
 
     def containers(self, service: str = "") -> list[str]:
-        """Names of the project's containers, of one service or of all, also the ended ones."""
+        """Return the names of the project's containers, including ended ones, of one service or
+        all."""
         chosen = [f"label=com.docker.compose.project={self._project}"]
         chosen += [f"label=com.docker.compose.service={service}"] if service else []
         filters = [word for label in chosen for word in ("--filter", label)]
         return sorted(self.podman.run("ps", "--all", *filters, "--format={{.Names}}").split())
 
     def facts(self, container: str) -> dict[str, Any]:
-        """What podman knows of a container."""
+        """Return podman's description of a container."""
         [found] = json.loads(self.podman.run("inspect", container))
         return dict(found)
 
     def healthy(self, container: str) -> bool:
-        """Run the health check that the compose file declares."""
+        """Return True if the health check of the compose file passes."""
         try:
             self.podman.run("healthcheck", "run", container)
         except AssertionError:
@@ -109,7 +110,7 @@ class Compose:
                 raise AssertionError(f"{error}\n{self.logs(name)}") from None
 
     def logs(self, container: str) -> str:
-        """The last lines that a container wrote."""
+        """Return the last log lines of a container."""
         command = ["podman", "logs", "--tail=30", container]
         done = subprocess.run(
             command, env=self._environment, capture_output=True, text=True, check=False
@@ -117,25 +118,26 @@ class Compose:
         return done.stdout + done.stderr
 
     def execute(self, container: str, *words: str) -> str:
-        """Standard output of a command in a container that runs."""
+        """Return standard output of a command in a running container."""
         return self.podman.run("exec", container, *words)
 
     def start(self, container: str) -> None:
-        """Start one again that has ended, and wait for its end, which must be a good one."""
+        """Start an ended container again, and wait until it ends successfully."""
         self.podman.run("start", "--attach", container)
 
     def kill(self, container: str) -> None:
-        """SIGKILL from outside, as the kernel would: podman is not asked and may restart it."""
+        """Kill it with SIGKILL from outside, as the kernel would; podman may restart it."""
         os.kill(int(self.facts(container)["State"]["Pid"]), signal.SIGKILL)
 
     def stop(self, container: str) -> int:
-        """SIGTERM, SIGKILL after the grace that the compose file gives, and the exit code."""
+        """Stop it with SIGTERM, or SIGKILL after the compose file's grace, and return the exit
+        code."""
         grace_s = self.facts(container)["Config"]["StopTimeout"]
         self.podman.run("stop", f"--time={grace_s}", container)
         return int(self.facts(container)["State"]["ExitCode"])
 
     def apportion(self, *words: str, stdin: str = "", ends_with: int = 0) -> Any:
-        """The command line of this machine, through the published ports; its JSON answer."""
+        """Run the local command line through the published ports, and return its JSON answer."""
         done = subprocess.run(
             [APPORTION, *words, "--json"],
             env=self._environment, input=stdin, capture_output=True, text=True, timeout=60,
@@ -152,10 +154,10 @@ class Compose:
 
 @functools.cache
 def build_image(podman: Podman) -> None:
-    """Build the image as the compose file says, with wheels from the cache; once for all tests.
+    """Build the image with wheels from the cache, once for all tests.
 
-    Modules are compiled without optimization, which takes a fifth of the time, and kept for the
-    next build. `tests/integration/test_wheel.py` has what ships."""
+    Modules are compiled without optimization, which takes a fifth of the time, and cached for the
+    next build. `tests/integration/test_wheel.py` covers what ships."""
     tell("building the image of docker-compose.yml")
     wheels = f"--volume={prepare_wheels()}:/wheels:ro"
     offline = "--build-arg=PIP_NO_INDEX=1 --build-arg=PIP_FIND_LINKS=/wheels"
@@ -171,7 +173,7 @@ def build_image(podman: Podman) -> None:
 
 
 def sweep(podman: Podman, project: str) -> None:
-    """Remove what an interrupted run left behind, and what `down` could not."""
+    """Remove what an interrupted run and `down` left behind."""
     label = f"label=com.docker.compose.project={project}"
     left = podman.run("ps", "--all", "--quiet", "--filter", label).split()
     if left:
@@ -180,5 +182,5 @@ def sweep(podman: Podman, project: str) -> None:
     for kind in ("network", "volume"):
         for name in podman.run(kind, "ls", "--quiet", "--filter", label).split():
             podman.run(kind, "rm", "--force", name)
-    # External: an interrupted build leaves containers that hold its images.
+    # External: an interrupted build leaves containers that use its images.
     podman.run("image", "prune", "--force", "--external", f"--filter=until={IMAGES_KEPT}")

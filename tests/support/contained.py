@@ -1,7 +1,8 @@
-"""A process that has what a container would have: the mounts and the environment of a grant.
+"""Run a process with what a container would have: the mounts and environment of a grant.
 
-It runs in a mount namespace of its own, in which `/etc`, `/tmp` and `/usr/local` are empty but for
-what is mounted there. Invariant: nothing of the machine is changed, and nothing is left behind."""
+It runs in its own mount namespace, where `/etc`, `/tmp` and `/usr/local` contain only what is
+mounted there.
+Invariant: nothing on the machine is changed or left behind."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ exec "$@"
 
 
 def command_of(edits: Edits, folder: Path, *command: str) -> list[str]:
-    """The command that runs it; all that is mounted, and all that it needs, is below `folder`."""
+    """Return the command that runs it. All mounts and other files are below `folder`."""
     mounts = "\n".join(f"{mount.host_path} {mount.container_path}" for mount in edits.mounts)
     given = {"FOLDER": str(folder), "MOUNTS": mounts}
     before = ["/usr/bin/env", *(f"{name}={value}" for name, value in given.items())]
@@ -38,12 +39,13 @@ def command_of(edits: Edits, folder: Path, *command: str) -> list[str]:
 
 
 def environment(edits: Edits, driver: Mapping[str, str]) -> dict[str, str]:
-    """What the process finds: the driver's, as a vendor's runtime gives it, and the grant's."""
+    """Return the process's environment: the driver's, as a vendor's runtime sets it, and the
+    grant's."""
     return {"PATH": os.defpath, **driver, **edits.env}
 
 
 def run(edits: Edits, folder: Path, driver: Mapping[str, str], *command: str) -> list[str]:
-    """What it says, a line each, and where it failed what it complained of."""
+    """Run it and return its output lines, and its errors if it failed."""
     done = subprocess.run(
         command_of(edits, folder, *command),
         env=environment(edits, driver),
@@ -59,7 +61,7 @@ def run(edits: Edits, folder: Path, driver: Mapping[str, str], *command: str) ->
 def holding(
     edits: Edits, folder: Path, driver: Mapping[str, str], *command: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """One that reads its commands from stdin, until this is left."""
+    """Yield a process that reads commands from stdin, until the block ends."""
     process = subprocess.Popen(
         command_of(edits, folder, *command),
         env=environment(edits, driver),

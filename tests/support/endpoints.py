@@ -1,4 +1,4 @@
-"""The endpoint that a path of the API belongs to."""
+"""Find the endpoint of an API path."""
 
 import re
 
@@ -7,7 +7,7 @@ from apportion.gateway.main import ENDPOINTS
 
 
 def endpoint_at(path: str) -> Endpoint:
-    """The one at this path, which is below the prefix and has its parts filled in."""
+    """Return the endpoint of a path below the prefix, with its parameters filled in."""
     [found] = (
         each for each in ENDPOINTS if re.fullmatch(re.sub(r"{\w+}", "[^/]+", each.path), path)
     )

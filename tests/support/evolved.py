@@ -1,7 +1,7 @@
-"""An event that has had three versions, for tests of what is done with the older ones.
+"""An event with three versions, for tests of how older versions are read.
 
-No event of today has had more than one. `PodGone` is played by another of its name: `reason` could
-be missing at first, then had to be there and got an `exit_code` beside it, and is `why` now."""
+No event of today has more than one. This `PodGone` replaces the real one: `reason` was optional at
+first, then required and joined by `exit_code`, and is called `why` now."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def _first() -> type[Payload]:
 
 def _second() -> type[Payload]:
     class PodGone(Payload, frozen=True):
-        """Version 2: the reason must be there, and what the containers ended with."""
+        """Version 2: the reason is required, and there is an exit code."""
 
         uid: Name
         reason: Text
@@ -53,4 +53,4 @@ def _lift_second(told: dict[str, Any]) -> dict[str, Any]:
 
 FIRST, SECOND = Older(_first(), _lift_first), Older(_second(), _lift_second)
 ROW: EventType = BY_PAYLOAD[PodGoneOfToday]._replace(payload=PodGone, older=(FIRST, SECOND))
-"""The row of the catalogue as it would then be."""
+"""The row of the catalogue with all three versions."""

@@ -1,4 +1,4 @@
-"""Reading and writing real events on a real ledger, in whatever role a test plays."""
+"""Read and write real events on a real ledger, in any role."""
 
 import hashlib
 import itertools
@@ -31,10 +31,10 @@ P = TypeVar("P", bound=Payload)
 
 
 class Facts:
-    """All events of a ledger as they come, and a pen for writing more.
+    """All events of a ledger as they arrive, and a way to append more.
 
-    What is no event is noted in `refused`. Placements written here name the one before them on
-    their node, as a scheduler's do."""
+    Records that are no events are listed in `refused`. Placements written here name the previous
+    one on their node, as a scheduler's do."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -45,7 +45,7 @@ class Facts:
         self.refused: list[int] = []
 
     async def open(self) -> None:
-        """Begin to follow, as any auditor may."""
+        """Start to follow the ledger, as an auditor."""
         auditor = await self._bus.connect("auditor")
         await auditor.follow(self._take)
 
@@ -60,7 +60,7 @@ class Facts:
             self._chain[event.data.node] = hashlib.sha256(record.payload).hexdigest()
 
     def of(self, kind: type[P]) -> list[P]:
-        """The payloads of one type, in order."""
+        """Return the payloads of one type, in order."""
         return [event.data for _, event in self.events if isinstance(event.data, kind)]
 
     @property
@@ -69,7 +69,7 @@ class Facts:
         return self.events[-1][0] if self.events else 0
 
     async def until(self, check: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
-        """Wait for a condition on what was seen."""
+        """Wait for a condition on the events seen so far."""
 
         async def seen() -> Any:
             return check()
@@ -77,7 +77,7 @@ class Facts:
         return await until(seen, what, timeout_s=timeout_s)
 
     async def count(self, kind: type[Payload], number: int) -> list[Any]:
-        """Wait for at least so many events of a type, and return them."""
+        """Wait for at least `number` events of a type, and return them."""
         name = kind.__name__
         await self.until(lambda: len(self.of(kind)) >= number, f"{number} x {name}")
         return self.of(kind)
@@ -87,7 +87,7 @@ class Facts:
     ) -> int:
         """Append events in one batch, as their owner, and return the last revision.
 
-        `basis` is up to where their writer had read."""
+        `basis` is the revision up to which their writer has read."""
         role = role or BY_PAYLOAD[type(payloads[0])].appender
         if role not in self._pens:
             self._pens[role] = await self._bus.connect(role)
@@ -101,7 +101,7 @@ class Facts:
         return revision
 
     async def submit(self, *uids: str) -> None:
-        """Pods that ask for nothing of a node."""
+        """Submit pods without requests."""
         await self.write(
             *(
                 PodSubmitted(uid=uid, namespace="default", name=uid, shape=Shape(), dialect="plain")
@@ -110,18 +110,19 @@ class Facts:
         )
 
     def chain(self, node: str) -> str:
-        """What the next placement on the node names as the one before it."""
+        """Return the chain value that the next placement on the node must name."""
         return self._chain.get(node, "")
 
     async def submit_unless_there(self, uid: str) -> None:
-        """A pod that nobody has submitted: nobody else's placement is believed."""
+        """Submit the pod if it is unknown: a placement of an unknown pod is not accepted."""
         if all(pod.uid != uid for pod in self.of(PodSubmitted)):
             await self.submit(uid)
 
     async def place(
         self, uid: str, node: str, *devices: str, attempt: int = 1, name: str = ""
     ) -> int:
-        """A placement with a small share of each device; the pod's name is its uid unless told."""
+        """Append a placement with a small share of each device. The pod's name defaults to its
+        uid."""
         return await self.write(
             PodPlaced(
                 pod=uid,
@@ -142,7 +143,7 @@ class Facts:
         self, uid: str, node: str, *shares: Share, borrowed: tuple[Share, ...] = (),
         bound: bool = True,
     ) -> None:  # fmt: skip
-        """A placement with these shares, bound unless told; the pod's name is its uid."""
+        """Append a placement with these shares, bound by default. The pod's name is its uid."""
         placed = PodPlaced(
             pod=uid,
             namespace="default",
@@ -160,7 +161,7 @@ class Facts:
             await self.write(PodBound(pod=uid, node=node, attempt=1))
 
     async def resize(self, uid: str, node: str, *shares: Share) -> None:
-        """What a person asked for, and the answer that the pod has these shares from now on."""
+        """Append a resize request, and the answer that grants these shares."""
         (share, *_) = shares
         asked = await self.write(ResizeAsked(pod=uid, by="ann", memory_mib=share.memory_mib))
         resized = PodResized(

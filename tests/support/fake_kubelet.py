@@ -1,10 +1,11 @@
-"""A kubelet for speed: its sockets, its books, and the order of its calls; it runs nothing.
+"""A fast fake kubelet: its sockets, its records and the order of its calls; it runs nothing.
 
-As the device manager of Kubernetes 1.36 does it (`pkg/kubelet/cm/devicemanager`): `Allocate` when a
-pod is admitted, the checkpoint then and when devices are told of, whole or not at all, PodResources
-without init containers, and `PreStartContainer` before every start of a container, which is refused
-or tried again. A container reads what it got from the CDI files, as a runtime does. Invariant:
-slots that a pod holds are given to no other one before that has ended."""
+It follows the device manager of Kubernetes 1.36 (`pkg/kubelet/cm/devicemanager`). `Allocate` is
+called when a pod is admitted. The checkpoint is written atomically then, and when devices are
+reported. PodResources leaves out init containers. `PreStartContainer` precedes every container
+start, which fails or is retried if it is refused. A container's edits come from the CDI files, as
+in a runtime.
+Invariant: slots of a pod are given to no other pod before it has ended."""
 
 from __future__ import annotations
 
@@ -28,20 +29,21 @@ from apportion.runtime.files.atomic import write_whole
 from tests.support.polling import until
 
 PRE_START_S = 30.0
-"""After which a kubelet gives up a container's start, to try it again."""
+"""The time after which a kubelet gives up a container's start, and retries it."""
 OF_ITS_OWN = ("grpc.use_local_subchannel_pool", 1)
-"""As in a kubelet, which is in Go: here channels of one address else share a connection, and a
-plugin that began anew was watched over that of the one that was killed.
-"""
+"""As in a Go kubelet.
+
+Otherwise channels to one address share a connection, and a restarted plugin would be watched over
+the connection of the killed one."""
 
 
 class Refused(Exception):
-    """The device plugin refused; the words are its own."""
+    """The device plugin refused; the message is the plugin's."""
 
 
 @dataclass
 class Endpoint:
-    """A registered plugin and what it offers."""
+    """A registered plugin and its devices."""
 
     channel: grpc.aio.Channel
     devices: list[str] = field(default_factory=list)
@@ -63,11 +65,11 @@ class Entry:
 
 
 class FakeKubelet:
-    """The kubelet of one node, below a folder of its own; `async with` starts it.
+    """The kubelet of one node, below its own folder; `async with` starts it.
 
-    `took_s` has by call how long each answer took. `heard`: the API server told it of its pods.
-    Until then it names none, whatever runs. `knows_cdi`: its container runtime does; otherwise a
-    container has what `Allocate` answered."""
+    `took_s` has the duration of each answer, by call. `heard` is True once the API server has sent
+    it its pods; until then it lists none. `knows_cdi` is True if its runtime supports CDI;
+    otherwise a container gets what `Allocate` answered."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -97,14 +99,14 @@ class FakeKubelet:
         await self.stop()
 
     async def start(self) -> None:
-        """As a kubelet starts: every socket in its folder goes, whoever's it is."""
+        """Start as a kubelet does: delete every socket in its folder."""
         for socket in (*self._plugins.glob("*.sock"), *self._resources.glob("*.sock")):
             socket.unlink()
         await self._serve(self._plugins / "kubelet.sock", {calls.REGISTER: self._register})
         await self._serve(self._resources / "kubelet.sock", {calls.POD_RESOURCES: self._list})
 
     async def stop(self) -> None:
-        """End, as at SIGTERM; what its containers have stays."""
+        """Stop, as on SIGTERM; containers keep their devices."""
         for endpoint in self._endpoints.values():
             if endpoint.watching is not None:
                 endpoint.watching.cancel()
@@ -115,7 +117,7 @@ class FakeKubelet:
         self._servers.clear()
 
     async def offered(self, resource: str, count: int) -> None:
-        """Wait until so many devices of the resource are there."""
+        """Wait until the resource has `count` devices."""
 
         async def there() -> bool:
             found = self._endpoints.get(resource)
@@ -126,9 +128,9 @@ class FakeKubelet:
     async def admit(
         self, pod: str, name: str, resource: str, containers: dict[str, int], *, init: str = ""
     ) -> dict[str, Any]:
-        """Give a pod's containers devices, in order; what `Allocate` answered for each.
+        """Give a pod's containers devices, in order. Returns the `Allocate` answer for each.
 
-        `init` names the one that is an init container, whose devices the next one has as well."""
+        `init` names the init container, whose devices the next container reuses."""
         answers = {}
         lent: tuple[str, ...] = ()
         for container, count in containers.items():
@@ -136,7 +138,7 @@ class FakeKubelet:
             mine = {each for entry in self._entries for each in entry.ids if entry.pod == pod}
             free = [each for each in self._endpoints[resource].devices if each not in taken]
             fresh = [each for each in free if each not in mine]
-            # From the far end: a slot's number means nothing.
+            # From the far end, so that slot numbers carry no meaning.
             ids = tuple(sorted((*lent, *reversed(fresh))[:count]))
             lent = ids if container == init else ()
             request = pb.AllocateRequest(containers=[pb.Slots(slots=ids)])
@@ -149,9 +151,9 @@ class FakeKubelet:
         return answers
 
     async def begin(self, pod: str, container: str) -> dict[str, str]:
-        """Start a container: the environment that its runtime gives it.
+        """Start a container and return its environment.
 
-        Raises Refused: the plugin does not let it start."""
+        Raises Refused if the plugin refuses the start."""
         entry = next(e for e in self._entries if (e.pod, e.container) == (pod, container))
         await self._call(entry.resource, calls.PRE_START, pb.PreStartRequest(slots=entry.ids))
         if not self.knows_cdi:
@@ -159,25 +161,25 @@ class FakeKubelet:
         return environment(self.edits(entry.ids))
 
     def edits(self, ids: tuple[str, ...]) -> list[dict[str, Any]]:
-        """The `containerEdits` of these devices, as a runtime finds them."""
+        """Return the `containerEdits` of these devices, as a runtime finds them."""
         files = [json.loads(path.read_bytes()) for path in sorted(self.cdi.glob("*.json"))]
         named = [each for file in files for each in file["devices"] if each["name"] in ids]
         assert sorted(each["name"] for each in named) == sorted(ids), "one file for each device"
         return [each["containerEdits"] for each in named]
 
     def ids(self, pod: str, container: str) -> tuple[str, ...]:
-        """The slots of a container."""
+        """Return the slots of a container."""
         return next(e.ids for e in self._entries if (e.pod, e.container) == (pod, container))
 
     async def plugin(self) -> Any:
-        """Who listens for claims, as it says itself, once it is there; it is registered then."""
+        """Wait until the claim plugin listens, register it, and return its own info."""
         path = self.folder / "plugins_registry" / f"{DRIVER}-reg.sock"
 
         async def registered() -> Any:
             async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
                 try:
                     info = await calls.PLUGIN_INFO.on(channel)(pb.Empty(), timeout=PRE_START_S)
-                except grpc.aio.AioRpcError:  # the socket of one that died, or none yet
+                except grpc.aio.AioRpcError:  # a dead plugin's socket, or none yet
                     return None
                 said = pb.PluginRegistered(registered=True)
                 await calls.PLUGIN_REGISTERED.on(channel)(said, timeout=PRE_START_S)
@@ -186,17 +188,18 @@ class FakeKubelet:
         return await until(registered, "a DRA plugin", interval_s=0.1)
 
     async def prepare(self, *claims: tuple[str, str]) -> dict[str, Any]:
-        """Have claims (uid and namespace) prepared; what is answered for each, by uid."""
+        """Prepare claims (uid and namespace). Returns the answer for each, by uid."""
         answer = await self._claims(calls.PREPARE_CLAIMS, claims)
         return dict(answer.claims)
 
     async def unprepare(self, *claims: tuple[str, str]) -> dict[str, Any]:
-        """Have them taken back."""
+        """Unprepare claims. Returns the answer for each, by uid."""
         answer = await self._claims(calls.UNPREPARE_CLAIMS, claims)
         return dict(answer.claims)
 
     async def healths(self, wanted: dict[str, int]) -> dict[str, str]:
-        """Listen until devices are as wanted (1 healthy, 2 not), by name; what is said of each."""
+        """Watch device health until it is as wanted (1 healthy, 2 unhealthy). Returns it by
+        name."""
         endpoint = (await self.plugin()).endpoint
         async with grpc.aio.insecure_channel(f"unix:{endpoint}") as channel:
             async for answer in calls.WATCH_HEALTH.on(channel)(pb.Empty(), timeout=PRE_START_S):
@@ -212,11 +215,13 @@ class FakeKubelet:
             return await call.on(channel)(pb.Claims(claims=asked), timeout=PRE_START_S)
 
     def end(self, pod: str) -> None:
-        """The pod is over; its devices are free. The checkpoint stays until others are given."""
+        """End the pod and free its devices. The checkpoint changes only with the next
+        allocation."""
         self._entries = [entry for entry in self._entries if entry.pod != pod]
 
     def forget(self, pod: str) -> None:
-        """Lose the pod's devices, as a kubelet without its checkpoint; its containers run."""
+        """Forget the pod's devices, as a kubelet without a checkpoint; its containers keep
+        running."""
         self._entries = [
             replace(entry, ids=()) if entry.pod == pod else entry for entry in self._entries
         ]
@@ -287,5 +292,5 @@ class FakeKubelet:
 
 
 def environment(edits: list[dict[str, Any]]) -> dict[str, str]:
-    """The variables of all edits, the last of each name."""
+    """The variables of all edits; the last one of each name wins."""
     return dict(line.split("=", 1) for each in edits for line in each.get("env", ()))

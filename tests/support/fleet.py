@@ -1,6 +1,6 @@
-"""Builders of devices and nodes, so that a test says only what it is about.
+"""Builders of devices and nodes, so that a test states only what matters to it.
 
-Every default is a real card: an A100 of 80 GB shared by HAMi-core, ten slots."""
+The default is a real GPU: an 80 GB A100 shared by HAMi-core, with ten slots."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ ROOMY = Host(cpu_milli=256_000, memory_mib=2_000_000, pods=250)
 
 
 def gpu(name: str = "g0", **fields: Any) -> Device:
-    """A GPU; the index is the number at the end of its name unless given, as in `g3`."""
+    """Return a GPU. The index defaults to the number at the end of its name, as in `g3`."""
     model = fields.setdefault("model", A100_80)
     memory_mib = fields.setdefault("memory_mib", MEMORY_MIB.get(model, 81920))
     digits = name[len(name.rstrip("0123456789")) :]
@@ -27,7 +27,7 @@ def gpu(name: str = "g0", **fields: Any) -> Device:
 
 
 def npu(name: str = "npu0", *, family: str = "ascend310p", **fields: Any) -> Device:
-    """An Ascend device that is cut by templates: a 310P3 unless another family is named."""
+    """Return an Ascend device that is split by templates; a 310P3 by default."""
     fields.setdefault("model", "Ascend310P3")
     fields.setdefault("memory_mib", 21527)
     fields.setdefault("cores", 8)
@@ -35,16 +35,16 @@ def npu(name: str = "npu0", *, family: str = "ascend310p", **fields: Any) -> Dev
 
 
 def node(name: str = "n1", *devices: Device, host: Host = ROOMY) -> NodeReported:
-    """The report of a node with these devices."""
+    """Return the report of a node with these devices."""
     return NodeReported(node=name, devices=devices, host=host)
 
 
 def rack(name: str = "n1", count: int = 8, **fields: Any) -> NodeReported:
-    """The report of a node with `count` equal GPUs, named `<node>-g0` and so on."""
+    """Return the report of a node with `count` equal GPUs, named `<node>-g0` and so on."""
     return node(name, *(gpu(f"{name}-g{index}", **fields) for index in range(count)))
 
 
 def observed(name: str = "n1", **fields: Any) -> NodeObserved:
-    """What Kubernetes says of a node: ready and roomy unless told otherwise."""
+    """Return what Kubernetes reports of a node: ready and with much room by default."""
     defaults = {"ready": True, "cpu_milli": 256_000, "memory_mib": 2_000_000, "pods": 250}
     return NodeObserved(node=name, **(defaults | fields))

@@ -1,4 +1,4 @@
-"""Folding records one by one, for tests that look at each change."""
+"""Fold records one by one, for tests that check each change."""
 
 from apportion.core.ledger.handlers.change import Change
 from apportion.runtime.ledger.port import Record
@@ -7,7 +7,7 @@ from apportion_schemas import EventError
 
 
 def taken(fold: StateFold, record: Record) -> Change:
-    """What the next record changes, by the rules that the fold knows."""
+    """Return the change made by the next record, under the rules that the fold knows."""
     try:
         event = fold.rules.read(record.revision, record.subject, record.payload)
     except EventError as error:

@@ -1,9 +1,9 @@
-"""Golden files: the sentences of a renderer, which a person reads when they change.
+"""Golden files: a renderer's sentences, which a person reviews when they change.
 
-`test_x.golden` beside `test_x.py` has a section for each test, and in it what the product made of
-each input. A test asserts facts; that the sentences are as before is compared here, once. After a
-change of wording `pytest --write-golden FILE` writes the sections of the tests that it runs, and
-the difference is reviewed with the change."""
+`test_x.golden` next to `test_x.py` has a section for each test, with the output for each input. A
+test asserts facts; only this comparison checks wording. After a change of wording, `pytest
+--write-golden FILE` rewrites the sections of the tests that it runs, and the diff is reviewed with
+the change."""
 
 import ast
 import re
@@ -17,14 +17,14 @@ HEAD = "What {} makes its product say. `pytest --write-golden` writes it; read w
 
 
 class Golden(Protocol):
-    """The fixture: compare texts, by what they are made of, with the section of this test."""
+    """The fixture: compare texts, keyed by their input, with this test's section."""
 
     def __call__(self, texts: Mapping[str, str]) -> None:
-        """Fail where the section is another, or write it with `--write-golden`."""
+        """Fail if the section differs, or write it with `--write-golden`."""
 
 
 def rendered(texts: Mapping[str, str]) -> str:
-    """The lines of a section: each input, and below it, indented, what was made of it."""
+    """Return the lines of a section: each input, and below it, indented, its output."""
     lines = []
     for label, text in texts.items():
         lines += [label, *(f"    {line}".rstrip() for line in text.strip("\n").split("\n"))]
@@ -32,13 +32,13 @@ def rendered(texts: Mapping[str, str]) -> str:
 
 
 def sections(path: Path) -> dict[str, str]:
-    """The sections of a golden file by the names of their tests; none of one that is not there."""
+    """Return the sections of a golden file by test name; empty if there is no file."""
     parts = SECTION.split(path.read_text("utf-8")) if path.exists() else [""]
     return {name: text.strip("\n") for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 def tests_in(module: Path) -> list[str]:
-    """The names of the test functions of a module, in its order."""
+    """Return the names of a module's test functions, in order."""
     return [
         node.name
         for node in ast.parse(module.read_text("utf-8")).body
@@ -48,7 +48,7 @@ def tests_in(module: Path) -> list[str]:
 
 
 def write(module: Path, test: str, text: str) -> None:
-    """Put the section of one test in its place, and leave out those whose tests have gone."""
+    """Write the section of one test in its place, and drop sections of removed tests."""
     path, order = module.with_suffix(SUFFIX), tests_in(module)
     found = {
         name: part

@@ -1,7 +1,7 @@
-"""Events of a small cluster in any order, those that contradict each other among them.
+"""Events of a small cluster in any order, including ones that contradict each other.
 
-Few names, so that events meet: pods are placed twice, devices move between nodes, gangs come and
-go. Hypothesis shrinks what is drawn from here to the few events that matter."""
+There are few names, so that events interact: pods are placed twice, devices move between nodes,
+gangs come and go. Hypothesis shrinks an example to the few events that matter."""
 
 import itertools
 from collections.abc import Iterator
@@ -117,18 +117,19 @@ _KINDS = tuple(tuple(kind()) for kind in (_reports, _pods, _decisions, _rest))
 
 
 def happenings() -> st.SearchStrategy[list[Payload]]:
-    """Up to fifty events."""
+    """Return a strategy for up to fifty events."""
     return st.lists(st.one_of(*map(st.sampled_from, _KINDS)), max_size=50)
 
 
 def happen(state: State, data: Payload) -> Change:
-    """Fold one event behind the others; a placement names the one before it, as all do."""
+    """Fold one event; a placement names the previous one on its node, as always."""
     if isinstance(data, PodPlaced) and data.node in state.nodes:
         data = placed(
             data.pod, data.node, data.shares, attempt=data.attempt,
             previous=state.nodes[data.node].chain,
         )  # fmt: skip
     elif isinstance(data, PodSubmitted):
-        data = structs.replace(data)  # a state keeps what it folds, and shares it with no other
+        # a state keeps the objects that it folds and must not share them
+        data = structs.replace(data)
     revision = state.revision + 1
     return fold.apply(state, revision, event_of(data), digest=f"sha-{revision}")

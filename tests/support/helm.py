@@ -1,7 +1,7 @@
-"""Helm, as people run it, over the project's chart.
+"""Run Helm over the project's chart, as a user does.
 
-Invariant: it reads and writes nothing of the person who runs the tests: its home is a folder of its
-own, and the cluster is the one that a test names."""
+Invariant: it reads and writes nothing of the user who runs the tests: it has its own home folder,
+and uses only the cluster that a test names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMEOUT_S = 300
 
 @cache
 def find_helm() -> tuple[Path | None, str]:
-    """The program, or why there is none."""
+    """Return the binary, or the reason why there is none."""
     command = [str(BUILD), "--helm", "--find"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     if found.returncode == 0:
@@ -33,9 +33,9 @@ def find_helm() -> tuple[Path | None, str]:
 
 
 def helm(*words: str, kubeconfig: Path | None = None, ok: bool = True) -> str:
-    """What helm prints; what it complains of where it is not to succeed.
+    """Run helm. Returns its output, or its error if `ok` is False.
 
-    The test is skipped where there is no helm, and fails where there must be one."""
+    Without helm the test is skipped, or fails if helm is required."""
     binary, reason = find_helm()
     if binary is None:
         (pytest.fail if REQUIRED in os.environ else pytest.skip)(reason)
@@ -55,11 +55,11 @@ def helm(*words: str, kubeconfig: Path | None = None, ok: bool = True) -> str:
 
 
 def rendered(*words: str) -> str:
-    """The manifests of the chart with these options, as for namespace apportion."""
+    """Render the chart with these options, for namespace apportion."""
     return helm("template", "apportion", str(CHART), "--namespace", "apportion", *words)
 
 
 def documents(text: str) -> dict[tuple[str, str], Any]:
-    """What was rendered, by kind and name."""
+    """Return the rendered documents, by kind and name."""
     found = (each for each in yaml.safe_load_all(text) if each)
     return {(each["kind"], each["metadata"]["name"]): each for each in found}

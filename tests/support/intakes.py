@@ -1,7 +1,7 @@
-"""An intake beside the agents of a test: nothing that an agent says comes to the ledger without.
+"""Run an intake next to the agents of a test: agents reach the ledger only through one.
 
-The first agent that a test starts on a ledger brings a real intake process there, which lives as
-long as the ledger's server. A test that starts intakes of its own before has these alone."""
+The first agent that a test starts on a ledger also starts a real intake process, which lives as
+long as the ledger's server. A test that starts its own intakes before gets only these."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _intakes: dict[int, ServiceProcess | None] = {}
 
 
 def may_have_agents(bus: Bus) -> None:
-    """Agents that are started on this ledger get an intake."""
+    """Give agents that are started on this ledger an intake."""
     _ledgers[bus.server.port] = bus
 
 
 def there(url: str) -> None:
-    """A test starts an intake of its own on this ledger."""
+    """Record that the test starts its own intake on this ledger."""
     _intakes.setdefault(_port(url), None)
 
 
 async def beside(url: str) -> None:
-    """Have an intake on the ledger of this URL, where it is one that a test runs."""
+    """Start an intake on the ledger at this URL, if a test runs that ledger."""
     from tests.support.processes import ServiceProcess  # noqa: PLC0415 - they start one another
 
     port = _port(url)
@@ -40,7 +40,7 @@ async def beside(url: str) -> None:
 
 
 async def end(port: int) -> None:
-    """The ledger on this port ends."""
+    """Forget the ledger on this port and end its intake."""
     _ledgers.pop(port, None)
     intake = _intakes.pop(port, None)
     if intake is not None:
@@ -48,5 +48,5 @@ async def end(port: int) -> None:
 
 
 def _port(url: str) -> int:
-    """Of the first server, where it names several."""
+    """The port of the first server in the URL."""
     return urlsplit(url.split(",", maxsplit=1)[0]).port or 0

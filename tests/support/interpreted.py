@@ -1,7 +1,7 @@
-"""The tree without its compiled modules, in a folder of its own.
+"""A copy of the tree without its compiled modules.
 
-A compiled module cannot be asked to stand aside: Python takes it before its source. So what is to
-run as it is written runs in a copy that has nothing but sources.
+Python prefers a compiled module to its source, so running the sources takes a copy that has nothing
+else.
 
     python -m tests.support.interpreted tests/unit      pytest on such a copy"""
 
@@ -16,14 +16,14 @@ from tests.tidy.tree import ROOT, files
 
 
 def copy_tree(target: Path) -> None:
-    """Copy all our files, which compiled ones are not."""
+    """Copy all our files except compiled modules."""
     for path in files():
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, target / path)
 
 
 def environment(copy: Path) -> dict[str, str]:
-    """Under which Python imports from the copy, and nobody insists on compiled modules."""
+    """Return an environment that imports from the copy and does not require compiled modules."""
     paths = os.pathsep.join(str(copy / each) for each in ("services", "schemas"))
     given = {
         name: value for name, value in os.environ.items() if name != "APPORTION_REQUIRE_COMPILED"
@@ -32,7 +32,7 @@ def environment(copy: Path) -> dict[str, str]:
 
 
 def main() -> int:
-    """The exit status of pytest."""
+    """Return the exit status of pytest."""
     with tempfile.TemporaryDirectory(prefix="apportion-interpreted-") as folder:
         copy = Path(folder)
         copy_tree(copy)

@@ -1,7 +1,7 @@
-"""The API server of a test, asked over one connection where a kubectl each time would cost more.
+"""A client of a test's API server with one connection; a kubectl process per call costs more.
 
-Resources are named as kubectl takes them: `pods`, `pod`, `pvc`, `queues.scheduling.volcano.sh`.
-Invariant: a refused request is an AssertionError, as for `ControlPlane.kubectl`."""
+Resources are named as in kubectl: `pods`, `pod`, `pvc`, `queues.scheduling.volcano.sh`.
+Invariant: a refused request raises AssertionError, as in `ControlPlane.kubectl`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOW = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
 
 
 class Resource(NamedTuple):
-    """Where the objects of one kind are."""
+    """A kind of object and its path."""
 
     root: str
     """`/api/v1`, or `/apis/GROUP/VERSION`."""
@@ -34,17 +34,17 @@ class Resource(NamedTuple):
 
     @property
     def api_version(self) -> str:
-        """As objects say it."""
+        """The kind's apiVersion."""
         return self.root.removeprefix("/apis/").removeprefix("/api/")
 
     def path(self, namespace: str = "", name: str = "") -> str:
-        """Of one object, or of all in a namespace, or of all."""
+        """Return the path of one object, of all in a namespace, or of all."""
         place = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         return f"{self.root}{place}/{self.plural}" + (f"/{name}" if name else "")
 
 
 class KubeApi:
-    """One API server, as its administrator."""
+    """One API server, used as its administrator."""
 
     def __init__(self, url: str, certificate: Path, token: str) -> None:
         self._address = urlsplit(url).netloc
@@ -55,7 +55,7 @@ class KubeApi:
         self._resources: dict[str, Resource] = {}
 
     def request(self, method: str, path: str, body: Any = None, *, merge: bool = False) -> Any:
-        """The answer to one request; `merge` is a patch of that kind."""
+        """Return the answer to a request. With `merge` it is a merge patch."""
         kind = {"Content-Type": "application/merge-patch+json"} if merge else {}
         data = None if body is None else json.dumps(body).encode()
         status, answer = self._answered(method, path, data, self._headers | kind)
@@ -63,9 +63,9 @@ class KubeApi:
         return json.loads(answer)
 
     def create(self, document: dict[str, Any], namespace: str) -> bool:
-        """Create an object as `kubectl apply` does; False where there is one of its name.
+        """Create an object as `kubectl apply` does; False if one with its name exists.
 
-        It is in this namespace unless it names another."""
+        It is created in `namespace` unless it names another one."""
         about = document["metadata"]
         applied = json.dumps(
             document | {"metadata": {"annotations": {}, "namespace": namespace} | about},
@@ -84,7 +84,7 @@ class KubeApi:
         return True
 
     def get(self, kind: str, name: str = "", namespace: str = "") -> Any:
-        """One object, or all of a kind as a list whose items say what they are."""
+        """Return one object, or all of a kind as a list whose items have their kind."""
         resource = self.resource(kind)
         found = self.request("GET", resource.path(namespace, name))
         if not name:
@@ -93,7 +93,7 @@ class KubeApi:
         return found
 
     def remove_all(self, *kinds: str) -> None:
-        """Delete every object of these kinds in any namespace, and wait until all are gone."""
+        """Delete every object of these kinds in all namespaces, and wait until they are gone."""
         resources = [self.resource(kind) for kind in kinds]
         asked: set[str] = set()
 
@@ -108,13 +108,13 @@ class KubeApi:
         wait_until(gone, f"{', '.join(kinds)} to be gone", timeout_s=ANSWER_S)
 
     def close(self) -> None:
-        """Close the connection; the next request opens another."""
+        """Close the connection; the next request opens a new one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def resource(self, kind: str) -> Resource:
-        """What a name that kubectl takes means here."""
+        """Return the resource for a name as kubectl takes it."""
         if kind not in self._resources:
             self._resources = dict(self._discovered())
         assert kind in self._resources, f"the API server has no resource {kind!r}"
@@ -131,7 +131,7 @@ class KubeApi:
         assert well, f"DELETE {path}: {status} {answer}"
 
     def _of(self, document: dict[str, Any]) -> Resource:
-        """Where an object is to be."""
+        """The resource of an object."""
         kind, version = document["kind"], document["apiVersion"]
         group = version.partition("/")[0] if "/" in version else ""
         found = self.resource(f"{kind.lower()}.{group}")
@@ -139,7 +139,7 @@ class KubeApi:
         return found._replace(root=root)
 
     def _discovered(self) -> Iterator[tuple[str, Resource]]:
-        """Every name of every resource; where two share one, the last is that of the first."""
+        """Every name of every resource. If two share a name, the first group's wins."""
         roots = ["/api/v1"]
         for group in self.request("GET", "/apis")["groups"]:
             preferred = group["preferredVersion"]["groupVersion"]
@@ -159,7 +159,7 @@ class KubeApi:
     def _answered(
         self, method: str, path: str, data: bytes | None, headers: dict[str, str]
     ) -> tuple[int, str]:
-        """Status and body, once the server does not ask for patience."""
+        """Status and body; retries while the server asks to retry later."""
 
         def asked() -> tuple[int, str] | None:
             with self._lock:
@@ -173,7 +173,7 @@ class KubeApi:
     def _exchange(
         self, method: str, path: str, data: bytes | None, headers: dict[str, str]
     ) -> tuple[int, str]:
-        """Status and body. A connection that the server has closed since is opened once more."""
+        """Status and body; reconnects once if the server has closed the connection."""
         for again in (True, False):
             kept = self._connection is not None
             try:

@@ -1,7 +1,7 @@
-"""Fixtures of tests against a real API server: one control plane for the run, a world per test.
+"""Fixtures for tests against a real API server: one control plane per run, one world per test.
 
-Invariant: where there is no control plane these tests are skipped with the reason, or fail with it
-where `APPORTION_REQUIRE_KUBERNETES=1` says that there must be one."""
+Invariant: without a control plane these tests are skipped with the reason, or fail with it if
+`APPORTION_REQUIRE_KUBERNETES=1`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLANE = pytest.StashKey[ControlPlane]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One reason for all of them; a skip of each by itself would be told once for each."""
+    """Skip all of them with one reason, which is then reported only once."""
     _, reason = find_binaries()
     if not reason or os.environ.get(REQUIRED) == "1":
         return
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def control_plane(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> ControlPlane:
-    """A real etcd and kube-apiserver, fresh for this run; one for all folders that ask for it."""
+    """A real etcd and kube-apiserver, fresh for this run and shared by all folders that use it."""
     plane = request.config.stash.get(PLANE, None)
     if plane is None:
         plane = ControlPlane(binaries(), tmp_path_factory.mktemp("control-plane"))
@@ -43,6 +43,6 @@ def control_plane(
 
 @pytest.fixture
 async def world(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[KubeWorld]:
-    """A cluster and a ledger with nothing in them."""
+    """An empty cluster and an empty ledger."""
     async with running_world(control_plane, tmp_path) as running:
         yield running

@@ -1,4 +1,4 @@
-"""Builders of Kubernetes objects, so that a test shows only what it is about."""
+"""Builders of Kubernetes objects, so that a test shows only what matters to it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def kube_node(name: str = "n1", **fields: Any) -> dict[str, Any]:
-    """A Node, ready and roomy; `allocatable`, `labels`, `taints`, `ready` may be told."""
+    """Return a ready, roomy Node; `allocatable`, `labels`, `taints`, `ready` can be given."""
     allocatable = {"cpu": "64", "memory": "256Gi", "pods": "110"} | fields.get("allocatable", {})
     ready = "True" if fields.get("ready", True) else "False"
     return {
@@ -32,7 +32,9 @@ def kube_node(name: str = "n1", **fields: Any) -> dict[str, Any]:
 
 
 def kube_pod(name: str, limits: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    """A Pod of one container; `annotations`, `labels` are its own, the rest is of its spec."""
+    """Return a Pod with one container.
+
+    `annotations` and `labels` are metadata; the rest is its spec."""
     metadata = {key: fields.pop(key) for key in ("annotations", "labels") if key in fields}
     container = {"name": "main", "image": "app", "resources": {"limits": limits or {}}}
     return {
@@ -44,13 +46,13 @@ def kube_pod(name: str, limits: dict[str, str] | None = None, **fields: Any) -> 
 
 
 def share(memory_mib: int = 1000, cores: int = 0) -> dict[str, str]:
-    """Limits that ask for a share of one GPU in HAMi's words."""
+    """Return limits for a share of one GPU, with HAMi's resource names."""
     cored = {"nvidia.com/gpucores": str(cores)} if cores else {}
     return {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory_mib), **cored}
 
 
 def managed_fields(document: dict[str, Any], manager: str = "kubectl") -> list[dict[str, Any]]:
-    """What an API server notes of who made this object: every field, as far as we look at them."""
+    """Return an object's managedFields: every field, as far as our code reads them."""
     notes = document["metadata"].get("annotations") or {}
     fields = {
         "f:metadata": {"f:annotations": {".": {}, **{f"f:{key}": {} for key in notes}}},

@@ -1,7 +1,7 @@
-"""A real kube-scheduler that asks a gateway of a test, configured by the project's own files.
+"""A real kube-scheduler that calls a test's gateway, configured with the project's files.
 
-Invariant: it acts as `system:kube-scheduler`, with the rights that Kubernetes gives it and no more,
-and ends with the test."""
+Invariant: it acts as `system:kube-scheduler` with exactly the rights that Kubernetes grants, and
+ends with the test."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ CONFIGURATION = ROOT / "deploy" / "extender" / "kube-scheduler.yaml"
 POLICY = ROOT / "deploy" / "extender" / "vcuda-policy.json"
 USER = "system:kube-scheduler"
 FIRST_V1 = (1, 25)
-"""The first version that reads the configuration as the project has it."""
+"""The first version that reads the project's configuration unchanged."""
 LAST_INSECURE = (1, 22)
-"""The last version that listens without TLS unless it is told not to."""
+"""The last version that listens without TLS by default."""
 LAST_POLICY = (1, 22)
 """The last version that reads a policy file."""
 
 
 def binary() -> Path:
-    """kube-scheduler; skips the test where the control plane has none, as envtest's has not."""
+    """Return the kube-scheduler binary. Skips the test if there is none, as in envtest."""
     found = binaries() / "kube-scheduler"
     if not found.exists():
         pytest.skip(f"{found.parent} has no kube-scheduler")
@@ -39,7 +39,7 @@ def binary() -> Path:
 def configuration(
     version: tuple[int, int], kubeconfig: Path, url: str, **extender: Any
 ) -> dict[str, Any]:
-    """The project's configuration for this version, with the address of a gateway of the test."""
+    """Return the project's configuration for this version, with the test gateway's address."""
     made: dict[str, Any] = yaml.safe_load(CONFIGURATION.read_text())
     if version < FIRST_V1:
         made["apiVersion"] = "kubescheduler.config.k8s.io/v1beta1"
@@ -52,7 +52,7 @@ def configuration(
 
 @contextmanager
 def kube_scheduler(plane: ControlPlane, folder: Path, url: str, **extender: Any) -> Iterator[Path]:
-    """A kube-scheduler with our extender at `url`, until the end of the block; yields its log."""
+    """Run a kube-scheduler with our extender at `url` until the block ends; yields its log."""
     kubeconfig = _as_itself(plane, folder)
     path = folder / "kube-scheduler.yaml"
     path.write_text(yaml.safe_dump(configuration(plane.version, kubeconfig, url, **extender)))
@@ -63,9 +63,9 @@ def kube_scheduler(plane: ControlPlane, folder: Path, url: str, **extender: Any)
 
 @contextmanager
 def policy_scheduler(plane: ControlPlane, folder: Path, url: str) -> Iterator[Path]:
-    """A kube-scheduler with a policy file, as the design of gpu-manager has it.
+    """Run a kube-scheduler with a policy file, as gpu-manager's design has it.
 
-    Skips the test where kube-scheduler reads none."""
+    Skips the test if kube-scheduler reads none."""
     if plane.version > LAST_POLICY:
         pytest.skip("kube-scheduler reads policy files up to {}.{}".format(*LAST_POLICY))
     policy = json.loads(POLICY.read_text())
@@ -80,9 +80,9 @@ def policy_scheduler(plane: ControlPlane, folder: Path, url: str) -> Iterator[Pa
 
 @contextmanager
 def plain_scheduler(plane: ControlPlane, folder: Path, requests_per_s: int) -> Iterator[int]:
-    """A kube-scheduler that asks nobody, until the end of the block; yields its process id.
+    """Run a kube-scheduler without extender until the block ends; yields its process id.
 
-    By itself it asks the API server for 50 things a second at most."""
+    Its default limit is 50 API requests per second."""
     made = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -125,7 +125,7 @@ def _log(folder: Path) -> Path:
 
 
 def _as_itself(plane: ControlPlane, folder: Path) -> Path:
-    """The test's kubeconfig, acting as the user that Kubernetes knows as its scheduler."""
+    """The test's kubeconfig, acting as Kubernetes' scheduler user."""
     made = yaml.safe_load(plane.kubeconfig.read_text())
     made["users"][0]["user"]["as"] = USER
     path = folder / "kube-scheduler.kubeconfig"

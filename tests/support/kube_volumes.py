@@ -1,4 +1,4 @@
-"""Builders of claims, volumes and storage classes as the API server holds them."""
+"""Builders of claims, volumes and storage classes, as the API server stores them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ HOST = "kubernetes.io/hostname"
 
 
 def kube_claim(name: str = "data", **spec: Any) -> dict[str, Any]:
-    """A PersistentVolumeClaim for 1Gi of class `disks`."""
+    """Return a PersistentVolumeClaim for 1Gi of class `disks`."""
     wanted = {
         "accessModes": ["ReadWriteOnce"],
         "storageClassName": "disks",
@@ -23,7 +23,7 @@ def kube_claim(name: str = "data", **spec: Any) -> dict[str, Any]:
 
 
 def kube_volume(name: str, node: str, **spec: Any) -> dict[str, Any]:
-    """A PersistentVolume of 1Gi that one node has."""
+    """Return a PersistentVolume of 1Gi on one node."""
     here = {"matchExpressions": [{"key": HOST, "operator": "In", "values": [node]}]}
     held = {
         "capacity": {"storage": "1Gi"},
@@ -41,7 +41,7 @@ def kube_volume(name: str, node: str, **spec: Any) -> dict[str, Any]:
 
 
 def kube_class(provisioner: str, **fields: Any) -> dict[str, Any]:
-    """The class `disks`, whose volumes wait for their first consumer."""
+    """Return the class `disks`, whose volumes wait for their first consumer."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",

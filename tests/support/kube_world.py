@@ -1,7 +1,7 @@
 """A whole system for a test: a real API server, a real ledger, and the services between them.
 
-Each service is the account that the project's manifests give it. Invariant: a test leaves neither
-processes nor objects behind."""
+Each service uses the account that the project's manifests give it.
+Invariant: a test leaves neither processes nor objects behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.processes import ServiceProcess
 
 
 class KubeWorld:
-    """What a test has in hand. `plane` is the cluster, `facts` the ledger."""
+    """A test's system: `plane` is the cluster, `facts` the ledger."""
 
     def __init__(self, plane: ControlPlane, bus: Bus, facts: Facts, stack: AsyncExitStack) -> None:
         self.plane = plane
@@ -30,15 +30,17 @@ class KubeWorld:
         self._running: list[ServiceProcess] = []
 
     def service(self, verb: str, *options: str, first: str = "") -> ServiceProcess:
-        """A service that is not started yet; watcher and binder know the cluster. `first` is code
-        that it runs before."""
+        """Return a service that is not started yet, with access to the cluster if it needs it.
+
+        `first` is code that its process runs before the verb."""
         kube: tuple[str, ...] = ()
         if verb in {"watcher", "binder"}:
             kube = ("--kubeconfig", str(self.plane.kubeconfig_of(verb)))
         return ServiceProcess(verb, self.bus.server.url_for(verb), *kube, *options, first=first)
 
     async def start(self, verb: str, *options: str, first: str = "") -> ServiceProcess:
-        """A service, ready, until the test ends; `first` is code that it runs before."""
+        """Start a service until the test ends, and wait until it is ready; `first` as in
+        `service`."""
         service = self.service(verb, *options, first=first)
         process = await self._stack.enter_async_context(service)
         self._running.append(process)
@@ -46,13 +48,13 @@ class KubeWorld:
         return process
 
     async def stop(self, *verbs: str) -> None:
-        """SIGTERM all services of these kinds; each must end well."""
+        """Stop all services of these verbs with SIGTERM; each must exit successfully."""
         for process in self._running:
             if process.verb in verbs:
                 assert await process.stop() == 0
 
     async def agents(self, *fleet: tuple[str, str]) -> None:
-        """Simulated devices on nodes, as in `("n1", "2xA100-80GB")`."""
+        """Simulate devices on nodes, as in `("n1", "2xA100-80GB")`."""
         for node, devices in fleet:
             await self.start("agent", "--simulate", devices, "--node", node)
 
@@ -75,7 +77,7 @@ class KubeWorld:
         await asyncio.to_thread(self.plane.api.request, "DELETE", path, NOW)
 
     async def pod(self, name: str, *, namespace: str = "default") -> Any:
-        """A pod as the API server has it."""
+        """Return a pod from the API server."""
         return await self.plane.get("pod", name, namespace=namespace)
 
     async def bound(self, name: str, *, namespace: str = "default") -> Any:
@@ -88,7 +90,7 @@ class KubeWorld:
         return await until(found, f"pod {name} to be bound", interval_s=0.1)
 
     async def described(self, name: str, *words: str, namespace: str = "default") -> str:
-        """Wait until `kubectl describe pod` shows all of these words, and return what it shows."""
+        """Wait until `kubectl describe pod` shows all of these words, and return its output."""
         text = ""
 
         async def shown() -> bool:
@@ -106,7 +108,7 @@ class KubeWorld:
 
 @asynccontextmanager
 async def running_world(plane: ControlPlane, folder: Path) -> AsyncIterator[KubeWorld]:
-    """A world with an empty ledger and an empty cluster."""
+    """Yield a world with an empty ledger and an empty cluster."""
     async with running_bus(folder / "nats") as bus, AsyncExitStack() as stack:
         facts = Facts(bus)
         await facts.open()

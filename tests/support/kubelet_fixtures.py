@@ -1,4 +1,4 @@
-"""Fixtures of tests that have a node with a real kubelet."""
+"""Fixtures for tests with a node that has a real kubelet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NODE = "gpu-1"
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A short one: a socket's path has at most 107 bytes."""
+    """A folder with a short path: a socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="kubelet", ignore_cleanup_errors=True) as name:
         yield Path(name)
 
@@ -33,7 +33,7 @@ async def kubelet(world: KubeWorld, folder: Path) -> AsyncIterator[RealKubelet]:
 
 
 def agent_options(kubelet: RealKubelet, devices: str) -> tuple[str, ...]:
-    """Of the agent of that node, with simulated devices."""
+    """The options of that node's agent, with simulated devices."""
     places = (
         "--kubelet",
         kubelet.folder,

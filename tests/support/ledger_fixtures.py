@@ -1,4 +1,4 @@
-"""Fixtures of tests that have a nats-server with a ledger of its own."""
+"""Fixtures for tests with their own nats-server and ledger."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,7 +18,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """A writer of that ledger, which reads along."""
+    """A reader and writer of that ledger."""
     opened = Facts(bus)
     await opened.open()
     return opened

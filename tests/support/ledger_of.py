@@ -1,8 +1,8 @@
-"""A ledger in memory: events played into a state with the real fold, decisions of the real engine.
+"""An in-memory ledger: events folded with the real fold, decisions of the real engine.
 
     Ledger().report(rack("n1", 2)).submit(pod("p1", ask(4096))).decide()
 
-Invariant: what is played must be taken, unless the test says `contradict`; after every event the
+Invariant: played events must be accepted, unless the test uses `contradict`. After every event the
 state obeys `invariants.violations`."""
 
 from typing import Self
@@ -33,7 +33,7 @@ TIME = "2026-01-01T00:00:00.000000Z"
 
 
 def event_of(data: Payload) -> Event:
-    """An event around the payload."""
+    """Return an event around the payload."""
     return Event(id="e", source="test", time=TIME, data=data)
 
 
@@ -47,7 +47,7 @@ class Ledger:
         self.play(*payloads)
 
     def take(self, data: Payload) -> Change:
-        """Fold one event, whatever becomes of it."""
+        """Fold one event, whether accepted or not."""
         self.events.append(data)
         change = fold.apply(self.state, self.state.revision + 1, event_of(data))
         self.engine.observe(change)
@@ -56,7 +56,7 @@ class Ledger:
         return change
 
     def play(self, *payloads: Payload) -> Self:
-        """Fold events that must be taken."""
+        """Fold events that must be accepted."""
         for data in payloads:
             change = self.take(data)
             assert not change.refused, f"{data} was refused: {change.refused}"
@@ -65,9 +65,9 @@ class Ledger:
     report = submit = play
 
     def contradict(self, data: Payload) -> str:
-        """Fold an event that must be refused, and return why; all but the record stays as it was.
+        """Fold an event that must be refused, and return why; only its record may change the state.
 
-        A placement that is refused uses up its attempt, which is checked where it matters."""
+        A refused placement uses up its attempt, which is checked where it matters."""
         before = facts(self.state)
         refused = self.take(data).refused
         assert refused, f"{data} was taken"
@@ -78,90 +78,90 @@ class Ledger:
         return refused
 
     def gone(self, *uids: str) -> Self:
-        """These pods ended."""
+        """End these pods."""
         return self.play(*(PodGone(uid=uid) for uid in uids))
 
     def bound(self, uid: str) -> Self:
-        """The pod is bound where it was placed."""
+        """Bind the pod where it was placed."""
         at = self.placement(uid)
         return self.play(PodBound(pod=uid, node=at.node, attempt=at.attempt))
 
     def allocated(self, uid: str) -> Self:
-        """The pod's containers have their shares."""
+        """Allocate the pod's shares to its containers."""
         at = self.placement(uid)
         ids = tuple(share.device for share in at.shares)
         return self.play(SharesAllocated(pod=uid, node=at.node, attempt=at.attempt, devices=ids))
 
     def voided(self, uid: str, reason: str = "test") -> Self:
-        """The pod's placement came to nothing."""
+        """Void the pod's placement."""
         at = self.placement(uid)
         return self.play(PlacementVoided(pod=uid, node=at.node, attempt=at.attempt, reason=reason))
 
     def decide(self, *, events_max: int = 256) -> list[Payload]:
-        """One decision, folded; returns its events."""
+        """Make one decision, fold it, and return its events."""
         events: list[Payload] = [*decided(self.engine, events_max=events_max).events]
         self.play(*events)
         return events
 
     def settle(self) -> Self:
-        """Decide and fold until nothing is left to say."""
+        """Decide and fold until no decision has events."""
         for _ in range(1000):
             if not self.decide():
                 return self
         raise AssertionError("the engine never falls silent")
 
     def consider(self) -> Decision:
-        """A decision that never comes into the ledger, of an engine that is new to the state."""
+        """Return the decision of a new engine over the state, without folding it."""
         return decided(Engine(self.state))
 
     def pod(self, uid: str) -> PodState:
-        """A live pod."""
+        """Return a live pod."""
         return self.state.pods[uid]
 
     def node(self, name: str = "n1") -> NodeState:
-        """A node."""
+        """Return a node."""
         return self.state.nodes[name]
 
     def device(self, name: str) -> DeviceState:
-        """A device."""
+        """Return a device."""
         return self.node(self.state.node_of_device[name]).by_id[name]
 
     def placement(self, uid: str) -> PodPlaced:
-        """The placement of a pod that has one."""
+        """Return the placement of a placed pod."""
         pod = self.state.pods[uid]
         assert pod.placement is not None, f"pod {uid} has no place: {pod.refusal}"
         return placed_of(pod, pod.placement)
 
     def where(self, uid: str) -> str:
-        """The node of a pod; empty while it has none."""
+        """Return the pod's node; empty if it is not placed."""
         found = self.state.pods[uid].placement
         return found.node if found else ""
 
     def shares(self, uid: str) -> tuple[Share, ...]:
-        """What a pod holds."""
+        """Return the pod's shares."""
         return self.placement(uid).shares
 
     def devices(self, uid: str) -> list[str]:
-        """The devices that a pod holds, in the order of its shares."""
+        """Return the pod's devices, in the order of its shares."""
         return [share.device for share in self.shares(uid)]
 
     def refusal(self, uid: str) -> PodRefused:
-        """Why a pod has no place."""
+        """Return the pod's refusal."""
         found = self.state.pods[uid].refusal
         assert found is not None, f"pod {uid} has not been refused"
         return found
 
     def reasons(self, uid: str) -> dict[RefusalCode, int]:
-        """Nodes per reason for a refused pod."""
+        """Return the number of nodes per refusal reason."""
         return self.refusal(uid).reasons
 
     def digest(self) -> str:
-        """The digest of the state."""
+        """Return the digest of the state."""
         return digest(self.state)
 
 
 def replayed(*payloads: Payload) -> State:
-    """The state that these events fold to, refused ones among them, without any engine."""
+    """Return the state that these events fold to, including refused ones, without an engine."""
     state = State()
     for revision, data in enumerate(payloads, 1):
         fold.apply(state, revision, event_of(data))
@@ -169,7 +169,7 @@ def replayed(*payloads: Payload) -> State:
 
 
 def facts(state: State) -> str:
-    """The digest of the state without the record of what was refused and at which revision."""
+    """Return the digest of the state without the revision and the record of refused events."""
     kept = (state.revision, state.refused_count, state.refused_events)
     state.revision, state.refused_count, state.refused_events = 0, 0, []
     try:
@@ -179,5 +179,5 @@ def facts(state: State) -> str:
 
 
 def placed(ledger: Ledger) -> set[str]:
-    """The pods that have a place."""
+    """Return the uids of all placed pods."""
     return {uid for uid, each in ledger.state.pods.items() if each.placement is not None}

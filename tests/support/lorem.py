@@ -1,7 +1,7 @@
-"""Other words in every sentence of the product, to show that no program reads one.
+"""Replace every sentence of the product, to show that no program reads one.
 
-`replaced` is for what this process words: functions of `core/explain/text` that return a text, and
-others by their names. `reworded` is for an answer as JSON, between a gateway and its client."""
+`replaced` patches this process's renderers: functions of `core/explain/text` that return a text,
+and others by name. `reworded` changes a JSON answer between a gateway and its client."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.tidy.prose import FIELDS
 
 LOREM: Final = "lorem ipsum; dolor sit: amet (9), and"
 NAMES: Final = frozenset(("device_words",))
-"""Functions that word no sentence: names of devices are none."""
+"""Functions that return a name of devices rather than a sentence."""
 TEXTS: Final = (answer_text, event_text, words)
 WORDERS: Final = ("_words", "_sentence")
-"""How the names of functions end that word something, in other modules of the product."""
+"""Name endings of functions that render sentences, in other modules of the product."""
 SENTENCES: Final = FIELDS | {"parts", "reason_parts"}
 """Fields of answers that hold sentences, or the texts between the names in one."""
 
 
 def lorem(function: Callable[..., str]) -> Callable[..., str]:
-    """The function with another text; an empty one says that there is nothing to say."""
+    """Return the function with another text; an empty text stays empty."""
 
     @wraps(function)
     def said(*args: Any, **kwargs: Any) -> str:
@@ -35,7 +35,7 @@ def lorem(function: Callable[..., str]) -> Callable[..., str]:
 
 
 def replaced(replace: Callable[[Any, str, Any], None]) -> int:
-    """Replace the functions wherever a module has one, and say in how many places that was."""
+    """Replace the functions wherever a module has one, and return the number of replacements."""
     product = [each for key, each in sorted(sys.modules.items()) if key.startswith("apportion.")]
     bound: dict[Any, list[tuple[Any, str]]] = {}
     for user in product:
@@ -62,7 +62,7 @@ def replaced(replace: Callable[[Any, str, Any], None]) -> int:
 
 
 def reworded(value: Any, *, is_sentence: bool = False) -> Any:
-    """The decoded JSON of an answer, in which every sentence is another one."""
+    """Return an answer's decoded JSON with every sentence replaced."""
     if isinstance(value, str):
         return LOREM if is_sentence and value else value
     if isinstance(value, list):
@@ -73,7 +73,7 @@ def reworded(value: Any, *, is_sentence: bool = False) -> Any:
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
-    """The paths of all that differs in two answers as JSON, and is no sentence."""
+    """Yield the paths of all differences between two JSON answers, except sentences."""
     if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
         for key in before:
             yield from differences(before[key], after[key], f"{path}.{key}")

@@ -1,8 +1,8 @@
 """Controllers of other projects with their webhooks, and kubelets for their pods.
 
-JobSet, LeaderWorkerSet and Kueue are built alike: a program with one configuration file, and
-manifests that kubebuilder wrote. Invariant: after a test the API server calls no webhook of theirs.
-"""
+JobSet, LeaderWorkerSet and Kueue share a layout: a program with one configuration file, and
+manifests written by kubebuilder.
+Invariant: after a test the API server calls none of their webhooks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ mkdir -p /etc/kueue/metrics/certs
 cp "$0"/tls.* /etc/kueue/metrics/certs
 exec "$@"
 """
-"""Kueue reads the certificate of its metrics from this path, which no option changes."""
+"""Kueue reads its metrics certificate from this path, which no option changes."""
 
 
 def needs(variable: str, what: str) -> pytest.MarkDecorator:
@@ -61,7 +61,7 @@ def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
 def running_manager(
     plane: ControlPlane, variable: str, folder: Path, api: str, **settings: Any
 ) -> Iterator[None]:
-    """Run `manager` of the folder that `variable` names, with its custom resources and webhooks.
+    """Run `manager` from the folder that `variable` names, with its custom resources and webhooks.
 
     `api` is the apiVersion of its configuration, and `settings` are fields of it."""
     built, name = Path(os.environ[variable]), api.split(".")[1]
@@ -103,7 +103,7 @@ def _install(plane: ControlPlane, crds: Path) -> None:
     plane.kubectl("apply", "--server-side", "-f", str(crds))
     number = len(list(crds.glob("*.yaml")))
     wait = ("wait", "--for=condition=Established", "--timeout=5s", "-f", str(crds))
-    wait_until(  # kubectl fails where a condition is not there yet
+    wait_until(  # kubectl fails while a condition does not exist yet
         lambda: plane.kubectl(*wait, ok=None).count("condition met") == number,
         f"the API server to serve {crds}",
         interval_s=0.2,
@@ -111,7 +111,7 @@ def _install(plane: ControlPlane, crds: Path) -> None:
 
 
 def _webhooks(built: Path, name: str, port: int, authority: Authority) -> list[dict[str, Any]]:
-    """Return its webhook configurations with the address of a manager that runs here."""
+    """Its webhook configurations with the address of a manager that runs here."""
     (manifests,) = built.glob("config/**/webhook/manifests.yaml")
     documents: list[dict[str, Any]] = list(yaml.safe_load_all(manifests.read_text()))
     trusted = base64.b64encode(authority.ca.read_bytes()).decode()
@@ -160,7 +160,7 @@ async def running_kubelets(world: KubeWorld) -> AsyncIterator[None]:
 
 
 async def become(world: KubeWorld, pod: dict[str, Any], phase: str) -> None:
-    """Set the phase of a pod as its kubelet does, unless the pod is gone or another by now."""
+    """Set the phase of a pod as its kubelet does, unless the pod is gone or was replaced."""
     ready = "True" if phase == "Running" else "False"
     change = {
         "metadata": {"uid": pod["metadata"]["uid"]},

@@ -1,4 +1,4 @@
-"""Builders of manifests, so that a test shows only what it is about."""
+"""Builders of manifests, so that a test shows only what matters to it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,21 +15,21 @@ Limits = Mapping[str, object]
 
 
 def container(name: str = "main", limits: Limits | None = None, **fields: Any) -> dict[str, Any]:
-    """A container with these limits."""
+    """Return a container with these limits."""
     return {"name": name, "image": "app", "resources": {"limits": dict(limits or {})}, **fields}
 
 
 def pod(
     limits: Limits | None = None, annotations: Mapping[str, object] | None = None, **spec: Any
 ) -> dict[str, Any]:
-    """A Pod of one container with these limits, or of `containers`, with more fields of a spec."""
+    """Return a Pod with one container of these limits, or with `containers`; `spec` adds fields."""
     spec.setdefault("containers", [container(limits=limits)])
     metadata = {"name": "pod", "annotations": dict(annotations or {})}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def volcano_job(*tasks: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    """A Volcano Job called `job` of these tasks."""
+    """Return a Volcano Job called `job` with these tasks."""
     return {
         "apiVersion": "batch.volcano.sh/v1alpha1",
         "kind": "Job",
@@ -39,28 +39,28 @@ def volcano_job(*tasks: dict[str, Any], **spec: Any) -> dict[str, Any]:
 
 
 def task(limits: Limits | None = None, **fields: Any) -> dict[str, Any]:
-    """A task of a Volcano Job whose pods have one container with these limits."""
+    """Return a task of a Volcano Job whose pods have one container with these limits."""
     return {"template": {"spec": {"containers": [container(limits=limits)]}}, **fields}
 
 
 def read(document: object, **dialects: Any) -> Manifest:
-    """What a document stands for, under a configuration of the dialects."""
+    """Read a document under this configuration of the dialects."""
     return read_document(document, ManifestConfig(dialects=DialectConfig(**dialects)))
 
 
 def draft(document: object, **dialects: Any) -> PodDraft:
-    """The one pod that a document stands for."""
+    """Return the only pod that a document describes."""
     (only,) = read(document, **dialects).pods
     return only
 
 
 def asks(document: object, **dialects: Any) -> tuple[Ask, ...]:
-    """The asks of the one pod that a document stands for."""
+    """Return the asks of the only pod that a document describes."""
     return draft(document, **dialects).shape.asks
 
 
 def refused(document: object, **dialects: Any) -> ManifestError:
-    """Why a document is refused."""
+    """Return the error with which a document is refused."""
     with pytest.raises(ManifestError) as caught:
         read(document, **dialects)
     return caught.value

@@ -1,9 +1,9 @@
-"""Several schedulers' engines over one state in memory, each with its shard.
+"""Engines of several schedulers over one in-memory state, each with its shard.
 
     Members(["a", "b"], rack("n1", 8)).submit(pod("p1", ask(4096))).decide_by("a")
 
-The state is one, so what one member has decided the others know at once: what is asked here is who
-decides, and where, not what happens while a decision is on its way."""
+All share one state, so a decision of one member is known to the others at once. Tests can check who
+decides and where, but not what happens while a decision is in transit."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -17,7 +17,7 @@ from tests.support.ledger_of import Ledger
 
 
 class Members(Ledger):
-    """See the module; `engines` are those of the members that are there."""
+    """See the module; `engines` are those of all members so far."""
 
     def __init__(self, names: Sequence[str], *payloads: Payload) -> None:
         self.engines: dict[str, Engine] = {}
@@ -26,7 +26,7 @@ class Members(Ledger):
         self.play(*payloads)
 
     def be(self, *names: str) -> Self:
-        """From now on these are the members; all of them know it."""
+        """Make these the members, and announce it to all of them."""
         for name in names:
             self.engines.setdefault(name, Engine(self.state))
         self.engines = {name: self.engines[name] for name in names}
@@ -35,20 +35,20 @@ class Members(Ledger):
         return self
 
     def take(self, data: Payload) -> Change:
-        """See Ledger; every member observes it."""
+        """See Ledger; every member observes the change."""
         change = super().take(data)
         for engine in self.engines.values():
             engine.observe(change)
         return change
 
     def decided_by(self, name: str, *, apart: bool = False) -> Decision:
-        """What a member decides now; nothing is folded."""
+        """Return a member's next decision without folding it."""
         engine = self.engines[name]
         engine.keep_apart(apart=apart)
         return decided(engine)
 
     def decide_by(self, name: str, *, apart: bool = False) -> list[Payload]:
-        """One decision of a member, folded; returns its events."""
+        """Make one decision of a member, fold it, and return its events."""
         events: list[Payload] = [*self.decided_by(name, apart=apart).events]
         self.play(*events)
         return events

@@ -1,7 +1,7 @@
-"""A reader's place in the ledger in memory; see ledger.Subscription.
+"""A reader of the in-memory ledger; see ledger.Subscription.
 
-Invariant: whatever the link does, a record is delivered once and in revision order, and a missing
-one ends the reader of a whole ledger with LedgerHole."""
+Invariant: whatever the link does, a record is delivered once and in revision order. A missing
+record ends a reader of the whole ledger with LedgerHole."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class MemoryFollower:
-    """One reader; `deliver` is kept where tests can see whose it is."""
+    """One reader. `deliver` is public, so that tests can tell readers apart."""
 
     def __init__(
         self,
@@ -53,12 +53,13 @@ class MemoryFollower:
 
     @property
     def stored_ns(self) -> int:
-        """See ledger.Subscription; nothing is stored at any time here."""
+        """See ledger.Subscription; always 0 here."""
         return 0
 
     @property
     def stalled(self) -> bool:
-        """See ledger.Subscription; a record in memory comes, or its follower has ended."""
+        """See ledger.Subscription; always False here, because records arrive or the follower has
+        ended."""
         return False
 
     @property

@@ -1,8 +1,9 @@
-"""The Kubernetes API server in memory: the rules for what watcher, binder and agreement need.
+"""The Kubernetes API server in memory, as far as watcher, binder and agreement need it.
 
-It is what kube-apiserver is to the real client, for the simulation, and one contract suite over
-both keeps it honest. Invariants: a pod is bound at most once, and its annotations come with that
-write; a precondition that does not hold changes nothing; a refusal is one of Kubernetes'."""
+It is to the simulation what kube-apiserver is to the real client; one contract suite runs against
+both.
+Invariants: a pod is bound at most once, and its annotations are set in the same write. A failed
+precondition changes nothing. A refusal is one that Kubernetes gives."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ TIME = "2026-01-01T00:00:00Z"
 GRACE_S = 30
 ENDED = ("Succeeded", "Failed")
 SYSTEM = ("uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "namespace", "name")
-"""What of an object's metadata only the server writes."""
+"""Metadata that only the server writes."""
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Refused(Exception):
-    """No, as an answer."""
+    """An error status as an exception."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -34,7 +35,7 @@ class Refused(Exception):
 
 
 class Where(NamedTuple):
-    """What a path names: a kind, perhaps a namespace, an object, a part of it."""
+    """The parts of a path: a kind, and optionally a namespace, an object and a subresource."""
 
     resource: str
     namespace: str
@@ -43,29 +44,29 @@ class Where(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Of the object in the store."""
+        """The object's key in the store."""
         return f"{self.namespace}/{self.name}" if KINDS[self.resource].namespaced else self.name
 
     @property
     def prefix(self) -> str:
-        """Of the keys of all that the path names."""
+        """The prefix of the keys of all objects that the path names."""
         return f"{self.namespace}/" if self.namespace else ""
 
     def missing(self) -> Refused:
-        """There is no such object."""
+        """Return the error that there is no such object."""
         return Refused(404, "NotFound", f'{self.resource} "{self.name}" not found')
 
     def conflict(self, message: str) -> Refused:
-        """The object is not as the request wants it."""
+        """Return the error that the object does not meet the request's precondition."""
         what = f'Operation cannot be fulfilled on {self.resource} "{self.name}": {message}'
         return Refused(409, "Conflict", what)
 
 
 class MemoryKube:
-    """One cluster's API server, as of Kubernetes 1.21: it looks at the uid of a binding.
+    """The API server of one cluster, as of Kubernetes 1.21: it checks the uid of a binding.
 
-    `more_kinds` are kinds, as API version and resource, that it says it has in addition to those of
-    the store. `fewer_kinds` are kinds that it does not have."""
+    `more_kinds` are kinds (API version, resource) that it lists in addition to those in the store.
+    `fewer_kinds` are kinds that it does not have."""
 
     def __init__(self) -> None:
         self.store = Store()
@@ -82,7 +83,7 @@ class MemoryKube:
         body: bytes | None = None,
         content_type: str = "",
     ) -> Answer:
-        """What the server answers, once the request is at the server and all is done."""
+        """Handle a request at the server, and return the answer."""
         if path == "/version":
             return Answer(200, b'{"major":"1","minor":"21"}')
         if method == "GET" and path.startswith("/apis") and path.count("/") in {1, 3}:
@@ -112,7 +113,7 @@ class MemoryKube:
         return Answer(200, _encode({"kind": "APIResourceList", "resources": resources}))
 
     def watch(self, path: str, version: str) -> Feed:
-        """A watch from that version on; raises Refused."""
+        """Open a watch from that version. Raises Refused."""
         where = self._served(path)
         return self.store.feed(where.resource, where.prefix, int(version))
 
@@ -210,7 +211,7 @@ class MemoryKube:
         return self._update(where, before, after)
 
     def _update(self, where: Where, before: dict[str, Any], wanted: dict[str, Any]) -> Answer:
-        """Replace the object, or where the path says so its status alone."""
+        """Replace the object, or only its status if the path says so."""
         meta, said = before["metadata"], wanted.get("metadata", {})
         if said.get("uid", meta["uid"]) != meta["uid"]:
             raise Refused(422, "Invalid", f"metadata.uid: {said['uid']}: field is immutable")
@@ -248,14 +249,15 @@ class MemoryKube:
         meta["deletionGracePeriodSeconds"] = grace_s
         leaves = _may_leave(about)
         if grace_s != before and (where.resource == "pods" or not leaves):
-            self.store.put(where.resource, where.key, about)  # a pod is marked before it leaves
+            # a deleted pod is marked before it is removed
+            self.store.put(where.resource, where.key, about)
         if leaves:
             self.store.remove(where.resource, where.key, about)
         return self._typed(200, where, about)
 
 
 def status_body(status: int, reason: str, message: str) -> bytes:
-    """A `v1` Status."""
+    """Return a `v1` Status."""
     about = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "code": status}
     if reason:
         about |= {"status": "Failure", "reason": reason, "message": message}
@@ -280,7 +282,7 @@ def _where(path: str) -> Where:
 
 
 def _grace_s(where: Where, about: dict[str, Any], options: dict[str, Any]) -> int:
-    """How long the object stays: pods that no kubelet runs do not."""
+    """The grace period of a deletion in seconds; 0 for pods without a node."""
     if where.resource != "pods" or not about["spec"].get("nodeName"):
         return 0
     if about["status"]["phase"] in ENDED:
@@ -290,14 +292,14 @@ def _grace_s(where: Where, about: dict[str, Any], options: dict[str, Any]) -> in
 
 
 def _may_leave(about: dict[str, Any]) -> bool:
-    """Whether a deleted object has nothing to wait for."""
+    """True if a deleted object has no finalizers and no grace period left."""
     meta = about["metadata"]
     deleted = bool(meta.get("deletionTimestamp")) and not meta.get("deletionGracePeriodSeconds")
     return deleted and not meta.get("finalizers")
 
 
 def _merged(before: Any, patch: Any, *, strategic: bool) -> Any:
-    """A JSON merge patch; a strategic one also merges conditions by their type."""
+    """Apply a JSON merge patch; a strategic one also merges conditions by type."""
     if not isinstance(patch, dict):
         return patch
     after = dict(before) if isinstance(before, dict) else {}

@@ -1,7 +1,8 @@
-"""A connection to the API server in memory: bytes in, bytes out, as `runtime.kube.client` has it.
+"""A connection to the in-memory API server: bytes in, bytes out, as in `runtime.kube.client`.
 
-All that a network can do to a request is done by its `KubeLink`. Invariant: whoever is given this
-instead of the real connection sees the same, by the contract suite over both."""
+Its `KubeLink` does everything that a network can do to a request.
+Invariant: a client cannot tell it from the real connection; the contract suite runs against
+both."""
 
 from __future__ import annotations
 
@@ -18,12 +19,13 @@ class KubeLink(Protocol):
     """The network between one client and the API server."""
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
-        """Have the server `act`, or not, and return what it answers; raises KubeUnavailable."""
+        """Have the server `act`, or not, and return its answer. Raises KubeUnavailable."""
 
     async def carry(self, lines: list[bytes], idle_s: float) -> tuple[list[bytes], bool]:
-        """Lines of a watch, as they arrive, and whether the connection holds after them.
+        """Return lines of a watch as they arrive, and True if the connection still holds after
+        them.
 
-        Raises KubeUnavailable where it broke before, or is silent for so long."""
+        Raises KubeUnavailable if it broke before, or if nothing came for `idle_s`."""
 
 
 class PerfectKubeLink:
@@ -45,13 +47,14 @@ class PerfectKubeLink:
 
 
 class MemoryKubeApi(KubeApi):
-    """See KubeApi: `get` is its own; requests and watches go over a link to a server in memory."""
+    """See KubeApi: requests and watches go over a link to a server in memory."""
 
     def __init__(
         self, server: MemoryKube, link: KubeLink | None = None, *, bookmark_s: float = BOOKMARK_S
     ) -> None:
         self._server = server
-        self._bookmark_s = bookmark_s  # longer than any watch: none, for nobody promises any
+        # None if longer than any watch, because no server promises bookmarks
+        self._bookmark_s = bookmark_s
         self._link: KubeLink = link or PerfectKubeLink()
 
     @property

@@ -1,8 +1,9 @@
-"""What the Kubernetes API server in memory keeps: objects, their versions, and what happened.
+"""The storage of the in-memory Kubernetes API server: objects, versions and past writes.
 
-It is what etcd and the watch cache are to the real one. Invariants: every write has a version of
-its own, higher than all before it; a list is as of one version, over all of its pages; a watch is
-told of every write after its version, in their order, or that the past is forgotten."""
+It stands for etcd and the watch cache.
+Invariants: every write has its own version, higher than all before. All pages of a list are of one
+version. A watch receives every write after its version in order, or an error that the past was
+compacted."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Kind(NamedTuple):
-    """One kind of object: its API, and whether it is in namespaces."""
+    """One kind of object: its API version, and whether it is namespaced."""
 
     api: str
     name: str
@@ -49,11 +50,11 @@ KINDS = {
 
 
 class Forgotten(Exception):
-    """The past since that version, or the rest of that list, is not known any more."""
+    """The past since that version, or the rest of that list, is no longer available."""
 
 
 class Write(NamedTuple):
-    """One write: the `resource` is the kind as paths name it, `object` is as it was left."""
+    """One write. `resource` is the kind as in paths, `object` its last state."""
 
     resource: str
     type: str
@@ -63,7 +64,7 @@ class Write(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A part of a list, as of a version, and the token of the rest; empty where there is none."""
+    """A part of a list at one version, and the token of the rest; empty if there is none."""
 
     items: list[bytes]
     version: int
@@ -71,9 +72,9 @@ class Page(NamedTuple):
 
 
 class Feed:
-    """One watch: what happened since its version. `news` is set when there is more.
+    """One watch from a version on. `news` is set when there is more.
 
-    One that is `broken` tells nothing more."""
+    A `broken` one returns nothing more."""
 
     def __init__(self, store: Store, resource: str, prefix: str, version: int) -> None:
         self._store = store
@@ -84,7 +85,7 @@ class Feed:
         self.broken = False
 
     def take(self) -> list[bytes]:
-        """The lines that have come; raises Forgotten."""
+        """Return the lines that have arrived. Raises Forgotten."""
         self.news.clear()
         found = self._store.since(self._resource, self._version)
         if found:
@@ -92,9 +93,9 @@ class Feed:
         return [each.line for each in found if each.key.startswith(self._prefix)]
 
     def bookmark(self) -> list[bytes]:
-        """That nothing has happened up to now; only once all was taken.
+        """Return a bookmark for the current version. Call it only after all was taken.
 
-        Nothing from a store that is at a lower version: a real server waits for the watch's own."""
+        Empty if the store is behind the watch: a real server waits for the watch's version."""
         if self._version > self._store.version:
             return []
         self._version = self._store.version
@@ -104,7 +105,7 @@ class Feed:
         return [f'{{"type":"BOOKMARK","object":{about}}}'.encode()]
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """Remove this watch from the store."""
         self._store.leave(self._resource, self)
 
 
@@ -115,7 +116,7 @@ class _Past(NamedTuple):
 
 
 class Store:
-    """All objects of one cluster; keys are `namespace/name`, or the name."""
+    """All objects of one cluster, by `namespace/name` or name."""
 
     def __init__(self) -> None:
         self.version = FIRST_VERSION
@@ -127,15 +128,15 @@ class Store:
         self._listeners: list[Callable[[Write], None]] = []
 
     def listen(self, call: Callable[[Write], None]) -> None:
-        """Call with every write, at the moment at which it is made."""
+        """Call with every write, at the time it is made."""
         self._listeners.append(call)
 
     def backup(self) -> tuple[int, dict[str, dict[str, bytes]]]:
-        """A copy of all objects, as etcd's snapshot is."""
+        """Return a copy of all objects, like a snapshot of etcd."""
         return self.version, {kind: dict(found) for kind, found in self._objects.items()}
 
     def restore(self, copy: tuple[int, dict[str, dict[str, bytes]]]) -> None:
-        """Go on from a copy; open watches hear nothing."""
+        """Continue from a copy; open watches are not notified."""
         self.version, objects = copy
         self._objects = {kind: dict(found) for kind, found in objects.items()}
         self._rests.clear()
@@ -146,18 +147,18 @@ class Store:
     # ------------------------------------------------------------------ reading
 
     def get(self, resource: str, key: str) -> dict[str, Any] | None:
-        """The object, for the caller to do with as it likes; None where there is none."""
+        """Return a copy of the object; None if there is none."""
         raw = self._objects[resource].get(key)
         return None if raw is None else _decode(raw)
 
     def all(self, resource: str) -> list[dict[str, Any]]:
-        """Every object of a kind, in the order of their keys."""
+        """Return every object of a kind, in the order of their keys."""
         return [_decode(raw) for _, raw in sorted(self._objects[resource].items())]
 
     def page(self, resource: str, prefix: str, *, limit: int, rest: str) -> Page:
-        """The first objects of a kind, or those after the page that gave the token `rest`.
+        """Return the first page of a kind, or the page after the token `rest`.
 
-        Raises Forgotten: nobody knows that token any more."""
+        Raises Forgotten if the token has expired."""
         version = self.version
         if rest:
             if rest not in self._rests:
@@ -175,14 +176,14 @@ class Store:
     # ------------------------------------------------------------------ writing
 
     def put(self, resource: str, key: str, about: dict[str, Any]) -> dict[str, Any]:
-        """Store the object as it is now, under the next version."""
+        """Store the object under the next version."""
         known = key in self._objects[resource]
         raw = self._versioned(about)
         self._objects[resource][key] = raw
         return self._wrote(resource, "MODIFIED" if known else "ADDED", key, about, raw)
 
     def remove(self, resource: str, key: str, about: dict[str, Any]) -> dict[str, Any]:
-        """Forget the object; watches are told of it as `about` it was last."""
+        """Remove the object; watches receive `about` as its last state."""
         del self._objects[resource][key]
         return self._wrote(resource, "DELETED", key, about, self._versioned(about))
 
@@ -205,17 +206,17 @@ class Store:
     # ------------------------------------------------------------------ watching
 
     def feed(self, resource: str, prefix: str, version: int) -> Feed:
-        """A watch from this version on."""
+        """Return a watch from this version on."""
         feed = Feed(self, resource, prefix, version)
         self._feeds[resource][feed] = None
         return feed
 
     def leave(self, resource: str, feed: Feed) -> None:
-        """The watch is over."""
+        """End the watch."""
         self._feeds[resource].pop(feed, None)
 
     def since(self, resource: str, version: int) -> list[_Past]:
-        """What happened after the version; raises Forgotten."""
+        """Return the writes after the version. Raises Forgotten."""
         if version < self._forgotten:
             raise Forgotten
         past = self._past[resource]
@@ -229,7 +230,7 @@ class Store:
                 feed.news.set()
 
     def forget(self) -> None:
-        """Forget the past up to now, as compaction does; objects stay."""
+        """Forget past writes, as compaction does; objects stay."""
         self._forgotten = self.version
         self._rests.clear()
         for past in self._past.values():
@@ -240,6 +241,6 @@ class Store:
 
 
 def typed(resource: str, raw: bytes) -> bytes:
-    """The object with its kind, as everywhere but in lists."""
+    """Return the object with its kind, which only lists leave out."""
     kind = KINDS[resource]
     return b'{"kind":"%b","apiVersion":"%b",%b' % (kind.name.encode(), kind.api.encode(), raw[1:])

@@ -1,9 +1,10 @@
-"""The ledger in memory: every rule of `runtime.ledger.port.Ledger`, on one loop, without a socket.
+"""The in-memory ledger: every rule of `runtime.ledger.port.Ledger` on one loop, without sockets.
 
-`MemoryServer` is the server, a `MemoryLedger` one connection to it, and its `Link` the network in
-between: all that a network can do to a message is done there. The draft rules are the real ones.
-Invariant: one contract suite passes over this and over nats-server, so what the simulation shows of
-the services holds on the real ledger."""
+`MemoryServer` is the server, a `MemoryLedger` one connection to it, and its `Link` the network
+between them, which does everything that a network can do to a message. The draft rules are the real
+ones.
+Invariant: one contract suite passes against this and nats-server, so that results of the simulation
+hold for the real ledger."""
 
 from __future__ import annotations
 
@@ -39,16 +40,16 @@ class Link(Protocol):
     """The network between one connection and the server."""
 
     async def ask(self, what: str, act: Callable[[], T]) -> T:
-        """Have the server `act`, once or more often or not at all, and return what it answers.
+        """Have the server `act` once, more often or not at all, and return its answer.
 
-        Raises what `act` raises, LedgerUnavailable if nothing was sent, LostReply if the answer did
-        not come."""
+        Raises what `act` raises, LedgerUnavailable if nothing was sent, LostReply if the answer was
+        lost."""
 
     async def send(self, what: str, act: Callable[[], object]) -> None:
-        """Have the server `act`, perhaps; nobody learns. Raises LedgerUnavailable."""
+        """Have the server `act`, possibly, without an answer. Raises LedgerUnavailable."""
 
     async def carry(self) -> int:
-        """Wait until records can come from the server; how many come at once."""
+        """Wait until records can arrive, and return how many may arrive at once."""
 
 
 class PerfectLink:
@@ -71,7 +72,8 @@ class PerfectLink:
 
 
 class MemoryLedger:
-    """One connection as one role; see ledger.Ledger. `writer` tells connections apart in tests."""
+    """One connection in one role; see ledger.Ledger. `writer` identifies the connection in
+    tests."""
 
     def __init__(
         self, server: MemoryServer, *, role: str, writer: str = "", link: Link | None = None
@@ -206,7 +208,7 @@ class MemoryLedger:
 
     async def _listen(self, subject: str, take: Take, group: str = "") -> None:
         def listen() -> None:
-            if not self._closed:  # a connection that is gone takes its subscriptions with it
+            if not self._closed:  # a closed connection has taken its subscriptions with it
                 self._served.append(self.server.serve(subject, take, group=group))
 
         await self._question("serve", listen)
@@ -218,7 +220,7 @@ class MemoryLedger:
             await follower.stop()
 
     def vanish(self) -> None:
-        """What the server does when the process at this end is no more."""
+        """Do what the server does when the process at this end disappears."""
         self._closed = True
         for number in self._served:
             self.server.handlers.pop(number, None)
@@ -226,7 +228,7 @@ class MemoryLedger:
             task.cancel()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something that ends with this connection."""
+        """Run a coroutine that ends with this connection."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -242,7 +244,7 @@ class MemoryLedger:
         await self._link.send(what, act)
 
     async def _question(self, what: str, act: Callable[[], T]) -> T:
-        """A request that does no harm twice, so that a lost answer is no more than a failure."""
+        """A request that may be repeated, so that a lost answer is an ordinary failure."""
         try:
             return await self.ask(what, act)
         except LostReply as lost:
@@ -303,7 +305,7 @@ class _Asked:
 
 
 class _Worker:
-    """One connection's hand in a shared queue; see ledger.WorkQueue."""
+    """One connection's worker of a shared queue; see ledger.WorkQueue."""
 
     def __init__(self, ledger: MemoryLedger, queue: MemoryQueue) -> None:
         self._ledger = ledger
@@ -318,14 +320,14 @@ class _Worker:
             try:
                 taken = await self._ledger.ask("fetch", lambda: self._queue.take(batch))
             except LostReply:
-                return []  # what was taken comes again when its time is up
+                return []  # taken records are redelivered when their time is up
             left_s = end - loop.time()
             if taken or left_s <= 0:
                 return [_MemoryDelivery(self._ledger, self._queue, handed) for handed in taken]
             await asyncio.wait({news}, timeout=left_s)
 
     async def leave(self) -> None:
-        """See ledger.WorkQueue: what was taken was handed out."""
+        """See ledger.WorkQueue: every record taken here was also handed out."""
 
     async def waiting(self) -> int:
         """See ledger.WorkQueue."""
@@ -336,7 +338,7 @@ class _Worker:
 
 
 class _MemoryDelivery:
-    """See ledger.Delivery. Hashed by what it is, so that sets of them have one order."""
+    """See ledger.Delivery. Hashed by its content, so that sets of them have a fixed order."""
 
     def __init__(self, ledger: MemoryLedger, queue: MemoryQueue, handed: Handed) -> None:
         self.record, self.attempt = handed

@@ -1,7 +1,7 @@
-"""A shared queue of the ledger in memory: what a durable consumer with explicit acks is.
+"""A shared queue of the in-memory ledger, like a durable consumer with explicit acks.
 
-Invariant: a record leaves by an acknowledgement only; one that is not answered within the
-acknowledgement time, or is handed back, is handed out again with a higher attempt."""
+Invariant: a record leaves only by an acknowledgement. One that is handed back, or not acknowledged
+in time, is delivered again with a higher attempt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Handed(NamedTuple):
-    """One record handed out, for the how-manieth time."""
+    """One delivered record, and the number of its delivery."""
 
     record: Record
     attempt: int
@@ -42,7 +42,7 @@ class MemoryQueue:
         self._waiting: list[asyncio.Future[None]] = []
 
     def take(self, batch: int) -> list[Handed]:
-        """What is to be handed out now: first what comes again, then what is new."""
+        """Return the records due now: redeliveries first, then new ones."""
         taken: list[Handed] = []
         while len(taken) < batch and (record := self._next()) is not None:
             attempt = self._attempts.get(record.revision, 0) + 1
@@ -75,7 +75,7 @@ class MemoryQueue:
             self.wake()
 
     def drop(self, last: int) -> None:
-        """Forget what was dropped of the ledger."""
+        """Forget records up to `last`, which the ledger has dropped."""
         self._cursor = max(self._cursor, last)
         self._again = [revision for revision in self._again if revision > last]
         heapq.heapify(self._again)
@@ -84,7 +84,7 @@ class MemoryQueue:
             self._held.pop(revision).cancel()
 
     def ack(self, revision: int) -> None:
-        """Done, whoever says so."""
+        """Acknowledge a record, from any worker."""
         held = self._held.pop(revision, None)
         if held is not None:
             held.cancel()
@@ -97,13 +97,13 @@ class MemoryQueue:
         self.wake()
 
     def restart(self, revision: int, delay_s: float) -> None:
-        """Start its time anew, whoever says so: `progress`, or `retry` with its own delay."""
+        """Restart a record's timer, from any worker: `progress`, or `retry` with its own delay."""
         if revision in self._held:
             self._held[revision].cancel()
             self._held[revision] = self._timer(revision, delay_s)
 
     def forget_acks(self, count: int) -> int:
-        """Hand the newest acknowledged records out again, as a killed server does; how many."""
+        """Redeliver the newest acknowledged records, as a killed server does. Returns how many."""
         forgotten = self._done[-count:]
         del self._done[-count:]
         for revision in forgotten:
@@ -112,7 +112,7 @@ class MemoryQueue:
         return len(forgotten)
 
     def hasten(self, choose: Callable[[int], int]) -> bool:
-        """Take one record back from its worker before its time; whether there was one."""
+        """Take one record back from its worker before its time; False if there is none."""
         if not self._held:
             return False
         revision = sorted(self._held)[choose(len(self._held))]
@@ -122,19 +122,19 @@ class MemoryQueue:
 
     @property
     def waiting(self) -> int:
-        """How many records are not acknowledged yet."""
+        """Return how many records are not acknowledged yet."""
         beyond = self._server.records[self._cursor :]
         new = sum(record is not None and self._wants(record) for record in beyond)
         return new + len(self._held) + len(self._again)
 
     def news(self) -> asyncio.Future[None]:
-        """Done when there may be something to take."""
+        """Return a future that is done when there may be something to take."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         return future
 
     def wake(self) -> None:
-        """Something may be there to take."""
+        """Wake the workers that wait for records."""
         waiting, self._waiting = self._waiting, []
         for future in waiting:
             if not future.done():

@@ -1,9 +1,10 @@
-"""The ledger's server in memory: the stream with its fences, the shared queues, plain messages.
+"""The in-memory ledger's server: the stream with its fences, shared queues, plain messages.
 
-It is what nats-server is to the real ledger, for the simulation, and one contract suite over both
-keeps it honest. Invariants: an append is stored whole or not at all; revisions count from 1 without
-a gap; an id is taken once within the duplicate window; a fence holds on what is stored, never on
-what somebody believes."""
+It is to the simulation what nats-server is to the real ledger; one contract suite runs against
+both.
+Invariants: an append is stored whole or not at all. Revisions count from 1 without a gap. An id is
+accepted once within the duplicate window. A fence is checked against what is stored, never against
+what a client believes."""
 
 from __future__ import annotations
 
@@ -29,9 +30,9 @@ from tests.support.memory_queue import MemoryQueue
 from tests.support.memory_subjects import matches
 
 STANDALONE_CHANNELS = {"workload", "cluster"}
-"""What the operator writes too, where there is no Kubernetes to watch."""
+"""Channels that the operator writes too, where there is no Kubernetes to watch."""
 STORED_OVERHEAD_BYTES = 64
-"""About what the server's file has beside subject, id and payload of an event."""
+"""About what the server's file stores besides subject, id and payload of an event."""
 EVENT_DEPTH = 3  # tokens before the name: apportion, v1, the channel
 
 WRITERS = {
@@ -42,11 +43,11 @@ WRITERS = {
 
 
 Take = Callable[[str, bytes, str], asyncio.Future[bytes]]
-"""Takes subject, payload and reply of a plain message; the answer comes later, or never."""
+"""Takes subject, payload and reply of a plain message; the answer may never come."""
 
 
 class Stored(NamedTuple):
-    """One append as it was taken: the records, and who appended them."""
+    """One stored append: its records and their writer."""
 
     records: list[Record]
     ids: list[str]
@@ -55,7 +56,7 @@ class Stored(NamedTuple):
 
 
 class MemoryServer:
-    """One stream and everything that connections share; `full` is what a full disk is."""
+    """One stream and everything that connections share. `full` simulates a full disk."""
 
     def __init__(
         self, *, max_bytes: int = -1, duplicate_window_s: float = DUPLICATE_WINDOW_S
@@ -83,16 +84,16 @@ class MemoryServer:
         return len(self.records)
 
     def last_on_subject(self, subject: str) -> int:
-        """The newest revision on one subject, 0 when it has none, or none any more."""
+        """Return the newest revision on one subject; 0 if there is none, or it was dropped."""
         last = self._on_subject.get(subject, [0])[-1]
         return last if last >= self.first_revision else 0
 
     def record_at(self, revision: int) -> Record | None:
-        """The record at that revision, if it is there."""
+        """Return the record at that revision, if it exists."""
         return self.records[revision - 1] if 0 < revision <= len(self.records) else None
 
     def drop(self, last: int) -> None:
-        """Forget everything up to this revision, as `apportion ledger trim` has it done."""
+        """Forget everything up to this revision, as `apportion ledger trim` does."""
         for revision in range(self.first_revision, last + 1):
             self.records[revision - 1] = None
         self.first_revision = max(self.first_revision, last + 1)
@@ -100,15 +101,15 @@ class MemoryServer:
             queue.drop(last)
 
     def lose_subject(self, subject: str) -> None:
-        """Answer from now on as if nothing had been written on this subject so far."""
+        """Answer from now on as if nothing had been written on this subject before."""
         self._on_subject.pop(subject, None)
 
     def watch(self, call: Callable[[Stored], None]) -> None:
-        """Call with every append, at the moment at which it is stored."""
+        """Call with every append, at the time it is stored."""
         self._watchers.append(call)
 
     def on_news(self, call: Callable[[], None]) -> int:
-        """Call after every append; returns the number to forget it by."""
+        """Call after every append. Returns the number to pass to `forget`."""
         number = next(self._numbers)
         self._news[number] = call
         return number
@@ -122,7 +123,7 @@ class MemoryServer:
     def append(
         self, drafts: Sequence[Draft], fences: dict[str, int], *, role: str, writer: str
     ) -> list[int]:
-        """Store the drafts, all or none. Raises what `Ledger.append` raises of the server."""
+        """Store all drafts or none. Raises what `Ledger.append` raises for the server."""
         for draft in drafts:
             check_writer(role, draft.subject)
         self._check_window(drafts, fences)
@@ -135,7 +136,8 @@ class MemoryServer:
         return self._store(drafts, role, writer)
 
     def _check_window(self, drafts: Sequence[Draft], fences: dict[str, int]) -> None:
-        """The two fences, in the server's order: for one draft the node's first, else the ids'."""
+        """Check both fences in the server's order: for one draft the node's first, else the ids
+        first."""
         self._forget_old_ids()
         if len(drafts) == 1:
             self._check_fences(fences, drafts[0])
@@ -194,7 +196,7 @@ class MemoryServer:
         return [record.revision for record in records]
 
     def lose(self, revision: int) -> None:
-        """Lose a record, as only an administrator with the wrong permissions could make it."""
+        """Lose a record, as only an administrator with too many permissions could."""
         self.records[revision - 1] = None
 
     # ------------------------------------------------------------------ queues and messages
@@ -202,7 +204,7 @@ class MemoryServer:
     def queue(
         self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
     ) -> MemoryQueue:
-        """The shared queue, made on first use. Raises LedgerDrifted."""
+        """Return the shared queue, created on first use. Raises LedgerDrifted."""
         queue = self.queues.get(durable)
         if queue is None:
             queue = MemoryQueue(
@@ -220,9 +222,9 @@ class MemoryServer:
         return queue
 
     def serve(self, pattern: str, take: Take, *, group: str = "") -> int:
-        """Hand plain messages on `pattern` to `take`; returns the number to stop it by.
+        """Hand plain messages on `pattern` to `take`. Returns the number to stop it by.
 
-        Of those of one `group` each gets some of them."""
+        Each message goes to one member of a `group`."""
         number = next(self._numbers)
         self.handlers[number] = (pattern, group, take)
         return number
@@ -230,7 +232,7 @@ class MemoryServer:
     def send(
         self, subject: str, payload: bytes, *, reply: str = ""
     ) -> asyncio.Future[bytes] | None:
-        """Hand a plain message over; the reply to come, or None where nobody listens."""
+        """Deliver a plain message. Returns the future reply, or None if there is no listener."""
         grouped: dict[str, list[Take]] = {}
         takes: list[Take] = []
         for pattern, group, take in self.handlers.values():

@@ -2,9 +2,11 @@
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """Whether a subject matches a pattern with `*` (one token) and `>` (one or more, at its end).
+    """Return True if a subject matches a pattern with `*` (one token) and `>` (one or more, at
+    its end).
 
-    >>> matches("apportion.v1.placement.>", "apportion.v1.placement.n1") True"""
+        >>> matches("apportion.v1.placement.>", "apportion.v1.placement.n1")
+        True"""
     wanted, found = pattern.split("."), subject.split(".")
     for at, token in enumerate(wanted):
         if token == ">":

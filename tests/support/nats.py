@@ -1,8 +1,7 @@
 """A real nats-server for a test: fresh store, free port, and a connection for any role.
 
-Also what a real network and a real crash do, on demand: a proxy that keeps answers back, a server
-killed and started again on the same store, and a plain server without our rules for what ours
-forbids."""
+It can also simulate failures: a proxy that holds back answers, a server that is killed and
+restarted on the same store, and a plain server without the rules of ours."""
 
 import asyncio
 import contextlib
@@ -23,7 +22,7 @@ from tests.support.polling import WAIT_S, until
 from tests.support.ports import free_port
 
 ENCRYPTED = "APPORTION_TEST_TLS"
-"""Where this variable is set a bus has TLS, as for `python -m tests.benchmarks.scale`."""
+"""If this variable is set, a bus uses TLS, as for `python -m tests.benchmarks.scale`."""
 _numbers = itertools.count(1)
 _STORE_NOT_MADE = 10049  # nats-server's JSStreamStoreFailedF
 
@@ -35,13 +34,13 @@ def draft(
     payload: bytes = b"{}",
     expect: int | None = None,
 ) -> Draft:
-    """A draft on `apportion.v1.<subject>`; its id is new unless `key` is given."""
+    """Return a draft on `apportion.v1.<subject>`; its id is new unless `key` is given."""
     name = key or f"id-{next(_numbers)}"
     return Draft(subject=f"apportion.v1.{subject}", id=name, payload=payload, expect=expect)
 
 
 def ignore(_record: Record) -> None:
-    """A reader that wants nothing but its place."""
+    """Read and discard a record."""
 
 
 class Bus:
@@ -68,10 +67,10 @@ class Bus:
     async def connect(
         self, role: str = "watcher", *, port: int = 0, **options: Any
     ) -> JetStreamLedger:
-        """A connection as `role`, closed with the bus; `port` leads it through a proxy.
+        """Open a connection as `role`, closed with the bus; `port` leads it through a proxy.
 
-        Unless told, it waits longer than a service would: the machine may stand still for a while.
-        """
+        Its default timeouts are longer than a service's, because the machine may stall for a
+        while."""
         options = {"timeout_s": WAIT_S, "ack_timeout_s": WAIT_S, **options}
         url = self.server.url_for(role)
         if port:
@@ -85,7 +84,7 @@ class Bus:
         await self.server.kill()
 
     async def restart(self) -> None:
-        """Start it again on the same store and port."""
+        """Restart it on the same store and port."""
         port = self.server.port
         self.server = EmbeddedServer(self.data_dir, port=port)
         await self.server.start()
@@ -100,7 +99,7 @@ class Bus:
 
 @contextlib.asynccontextmanager
 async def running_bus(data_dir: Path, *, max_bytes: int = -1) -> AsyncIterator[Bus]:
-    """A bus for the length of a `with`."""
+    """Yield a running bus."""
     bus = Bus(data_dir)
     try:
         await bus.start(max_bytes=max_bytes)
@@ -110,7 +109,7 @@ async def running_bus(data_dir: Path, *, max_bytes: int = -1) -> AsyncIterator[B
 
 
 async def remake_stream(wire: Wire, config: dict[str, Any]) -> None:
-    """Make the stream, perhaps where another was deleted a moment ago.
+    """Create the stream, even right after another was deleted.
 
     The server answers a deletion before the files are gone, and refuses the name until then."""
 
@@ -127,7 +126,7 @@ async def remake_stream(wire: Wire, config: dict[str, Any]) -> None:
 
 
 class PlainServer:
-    """A nats-server without users or rules, to make what ours would never allow."""
+    """A nats-server without users or rules, for setups that ours would never allow."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
@@ -135,7 +134,7 @@ class PlainServer:
         self.url = ""
 
     async def start(self, *, port: int = 0) -> None:
-        """Start, on a port of its own unless one is told, and wait until it serves."""
+        """Start on `port`, or on a free one, and wait until it serves."""
         self._data_dir.mkdir(parents=True, exist_ok=True)
         for stale in self._data_dir.glob("*.ports"):
             stale.unlink()
@@ -158,7 +157,7 @@ class PlainServer:
                     await asyncio.wait_for(self._process.wait(), 0.02)
 
     async def stop(self) -> None:
-        """End it."""
+        """Stop it."""
         if self._process is not None and self._process.returncode is None:
             self._process.terminate()
             await self._process.wait()
@@ -166,7 +165,7 @@ class PlainServer:
 
 
 class Proxy:
-    """A TCP proxy before the server that can keep back, and lose, what the server says."""
+    """A TCP proxy in front of the server that can hold back and lose the server's messages."""
 
     def __init__(self, port: int) -> None:
         self._upstream = port
@@ -182,11 +181,11 @@ class Proxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def mute(self) -> None:
-        """Keep back what the server says from now on."""
+        """Hold back the server's messages from now on."""
         self._open.clear()
 
     async def cut(self) -> None:
-        """Break every connection; what was kept back is lost. New connections are not muted."""
+        """Break every connection; held-back messages are lost. New connections are not muted."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -219,6 +218,6 @@ class Proxy:
                 sink.write(data)
                 await sink.drain()
         except OSError:
-            pass  # the other side is gone, and so are we
+            pass  # the peer closed the connection
         finally:
             sink.close()

@@ -1,4 +1,4 @@
-"""A real nats-server by any configuration, such as one with TLS or with a callout."""
+"""A real nats-server with any configuration, such as TLS or an auth callout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ HOST = "127.0.0.1"
 
 
 def tls_block(pair: Pair, clients: Path | None = None) -> str:
-    """What makes a server show this certificate, and want one of its clients."""
+    """Return the configuration by which a server shows this certificate and requires one of
+    clients."""
     lines = [f'cert_file: "{pair.certificate}"', f'key_file: "{pair.key}"']
     if clients is not None:
         lines += [f'ca_file: "{clients}"', "verify: true"]
@@ -28,9 +29,9 @@ def tls_block(pair: Pair, clients: Path | None = None) -> str:
 
 
 class NatsServer:
-    """One server; use as `async with`, which ends it for sure.
+    """One server. Use it in `async with`, which always ends it.
 
-    `passwords` are by user; `$NATS_...` of the configuration are filled in."""
+    `passwords` are by user; `$NATS_...` variables of the configuration are filled in."""
 
     def __init__(
         self, folder: Path, configuration: str, passwords: Mapping[str, str] | None = None
@@ -62,15 +63,15 @@ class NatsServer:
 
     @property
     def log(self) -> str:
-        """All that it said."""
+        """Everything that it logged."""
         return (self.folder / "server.log").read_text(errors="replace")
 
     def url(self, user: str, *, scheme: str = "nats", host: str = HOST) -> str:
-        """Where this user connects, with the password."""
+        """Return the URL for this user, with the password."""
         return f"{scheme}://{user}:{self._passwords[user]}@{host}:{self.port}"
 
     async def start(self) -> None:
-        """Start it on its port and its store, and wait until it listens."""
+        """Start it on its port and store, and wait until it listens."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / "nats.conf"
         path.write_text(self.configuration)
@@ -101,17 +102,17 @@ class NatsServer:
         await until(listens, "nats-server to listen")
 
     async def stop(self) -> None:
-        """SIGKILL."""
+        """Kill it with SIGKILL."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
 
 
 class EncryptedServer(EmbeddedServer):
-    """The embedded server's part, with TLS: for tests and benchmarks that are to go over it.
+    """An embedded server with TLS, for tests and benchmarks that need it.
 
-    Whoever connects from this process and those that it starts trusts its CA, which stays the same
-    on the same folder."""
+    Clients in this process and in its child processes trust its CA, which stays the same for the
+    same folder."""
 
     def __init__(self, data_dir: Path) -> None:
         super().__init__(data_dir)

@@ -1,7 +1,7 @@
-"""The two commands of the README on a fresh machine: Debian 12, Python, pip, make, and no root.
+"""The README's two commands on a fresh machine: Debian 12, Python, pip, make, and no root.
 
-There is no network, no Docker, no Kubernetes, no GPU and an empty home; what pip installs lies in a
-folder, as it would in a mirror. So the times measured are ours, not the network's."""
+There is no network, no Docker, no Kubernetes, no GPU and an empty home. pip installs from a local
+folder that acts as a mirror, so that the network is not measured."""
 
 import shutil
 from pathlib import Path
@@ -11,7 +11,8 @@ from tests.tidy.tree import ROOT, files
 
 
 def placements(folder: Path) -> dict[str, str]:
-    """Of `make up` cold and warm, seconds to the first placement and processes that outlived it."""
+    """Return seconds to the first placement for a cold and a warm `make up`, and left-over
+    processes."""
     with alone():
         podman, image = fresh_machine()
         wheels = prepare_wheels()

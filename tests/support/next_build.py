@@ -1,9 +1,9 @@
-"""The build after this one, in which `PodPlaced` has a new version with one more field.
+"""Create the next build, in which `PodPlaced` has a new version with one more field.
 
-It is made as CONTRIBUTING tells to add a field, in a copy of the schemas: the module of before goes
-to `older` with a lift at its end, the struct gets a field, and its event the version; and who
-writes a placement fills the field. All else is this checkout. A process that finds the copy first
-is of that build. Its fold does not keep the field, so both builds tell a state in the same way."""
+It follows CONTRIBUTING's recipe to add a field, in a copy of the schemas: the old module moves to
+`older` with a lift at its end, the struct gets a field, the event gets its version, and writers of
+placements fill the field. Everything else is this checkout. A process that finds the copy first is
+of that build. Its fold ignores the field, so both builds encode a state in the same way."""
 
 import inspect
 import re
@@ -14,7 +14,7 @@ import apportion_schemas
 from apportion_schemas import CATALOGUE, PodPlaced
 
 WRITTEN, LIFTED = "written", "lifted"
-"""What `zone` says in placements of the next build, and in those that it has lifted."""
+"""Values of `zone` in placements that the next build writes, and in those that it lifts."""
 LIFT = f'''
 
 def lift(told: dict) -> dict:
@@ -24,7 +24,7 @@ def lift(told: dict) -> dict:
 FIELD = '    zone: str = ""\n'
 NOW = next(row.version for row in CATALOGUE if row.payload is PodPlaced)
 NEXT = NOW + 1
-"""The versions of a placement that this build writes, and that one."""
+"""The versions of a placement that this build and the next one write."""
 _KEPT = f"pod_placed_{NOW}"
 IMPORTED = "from apportion_schemas.catalogue import event\n"
 OLDER = f"""\
@@ -48,7 +48,7 @@ def encode(event):
 
 
 def next_build(folder: Path) -> Path:
-    """Make it in this folder, and return where Python has to look for it."""
+    """Create it in this folder, and return the path to import it from."""
     package = Path(inspect.getfile(apportion_schemas)).parent
     copy = folder / package.name
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -57,7 +57,7 @@ def next_build(folder: Path) -> Path:
     older = copy / "older"
     older.mkdir(exist_ok=True)
     (older / "__init__.py").touch()
-    # The versions of before are no events of their own: without what declares them.
+    # Old versions are no events themselves, so their declaration is removed.
     kept = re.sub(
         r"^@event\(.*?\)\n(?=class )",
         "",

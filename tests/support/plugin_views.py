@@ -1,6 +1,6 @@
-"""What the device plugins read from a pod's annotations, written from their encodings.
+"""Parse what the device plugins read from a pod's annotations, according to their encodings.
 
-Independent of what renders: these know the text and nothing of placements."""
+Independent of our renderer: this knows the text format and nothing of placements."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ class Record(NamedTuple):
 
 
 def records(segment: str) -> list[Record]:
-    """`UUID,Type,memory,cores:` repeated; every record ends with a colon."""
+    """Parse repeated `UUID,Type,memory,cores:`; every record ends with a colon."""
     parts = segment.split(":")
     assert parts.pop() == ""
     found = []
@@ -26,19 +26,19 @@ def records(segment: str) -> list[Record]:
 
 
 def hami_containers(text: str) -> list[list[Record]]:
-    """One entry per container, empty ones kept; every container ends with a semicolon."""
+    """Return one entry per container, also empty ones; every container ends with a semicolon."""
     segments = text.split(";")
     assert segments.pop() == ""
     return [records(segment) if segment else [] for segment in segments]
 
 
 def volcano_containers(text: str) -> list[list[Record]]:
-    """One entry per container that has a device, joined by semicolons."""
+    """Return one entry per container that has a device; entries are joined by semicolons."""
     return [records(segment) for segment in text.split(";")]
 
 
 def mig_position(device: str) -> tuple[str, str, int]:
-    """`GPU-…[group-position]`: exactly one hyphen between the brackets."""
+    """Parse `GPU-…[group-position]`: exactly one hyphen between the brackets."""
     uuid, _, rest = device.partition("[")
     assert rest.endswith("]")
     group, position = rest[:-1].split("-")

@@ -1,4 +1,4 @@
-"""Builders of asks, shapes and pods, so that a test says only what it is about."""
+"""Builders of asks, shapes and pods, so that a test states only what matters to it."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -18,28 +18,29 @@ from apportion_schemas import (
 
 
 def ask(memory_mib: int | None = None, **fields: Any) -> Ask:
-    """What one container wants of NVIDIA GPUs; nothing said is a shared card's whole memory."""
+    """Return one container's request for NVIDIA GPUs; by default the whole memory of a shared
+    GPU."""
     fields.setdefault("container", "main")
     fields.setdefault("family", "nvidia")
     return Ask(memory_mib=memory_mib, **fields)
 
 
 def cards(count: int = 1, **fields: Any) -> Ask:
-    """An ask for whole cards."""
+    """Return an ask for whole GPUs."""
     return ask(count=count, cores=100, **fields)
 
 
 def shape(
     *asks: Ask, devices: DeviceConstraints | None = None, node: Any = None, **fields: Any
 ) -> Shape:
-    """The asks and constraints of a pod."""
+    """Return the asks and constraints of a pod."""
     return Shape(
         asks=asks, devices=devices or DeviceConstraints(), node=node or NodeConstraints(), **fields
     )
 
 
 def pod(uid: str = "p1", *asks: Ask, **fields: Any) -> PodSubmitted:
-    """A pod with these asks, or with the `shape` given."""
+    """Return a pod with these asks, or with the given `shape`."""
     fields.setdefault("shape", shape(*asks))
     fields.setdefault("dialect", "hami")
     fields.setdefault("namespace", "default")
@@ -48,30 +49,30 @@ def pod(uid: str = "p1", *asks: Ask, **fields: Any) -> PodSubmitted:
 
 
 def gang(name: str = "team/job", min_available: int = 2, **fields: Any) -> PodGroupObserved:
-    """The declaration of a gang."""
+    """Return the declaration of a gang."""
     return PodGroupObserved(group=name, min_available=min_available, **fields)
 
 
 def member(uid: str, *asks: Ask, group: str = "team/job", **fields: Any) -> PodSubmitted:
-    """A pod of a gang."""
+    """Return a pod of a gang."""
     return pod(uid, *asks, group=group, **fields)
 
 
 def share(device: str = "g0", memory_mib: int = 1000, cores: int = 10, **fields: Any) -> Share:
-    """What a container holds of one device."""
+    """Return a container's share of one device."""
     fields.setdefault("container", "main")
     return Share(device=device, memory_mib=memory_mib, cores=cores, **fields)
 
 
 def instance(profile: str, start: int, size: int) -> MigInstance:
-    """A MIG instance."""
+    """Return a MIG instance."""
     return MigInstance(profile=profile, start=start, size=size)
 
 
 def placed(
     uid: str = "p1", node: str = "n1", shares: Iterable[Share] = (), **fields: Any
 ) -> PodPlaced:
-    """A placement as a scheduler, or whoever claims to be one, writes it."""
+    """Return a placement as a scheduler, or a client posing as one, writes it."""
     fields.setdefault("namespace", "default")
     fields.setdefault("name", uid)
     fields.setdefault("attempt", 1)
@@ -80,5 +81,5 @@ def placed(
 
 
 def wants(*asks: Ask, **fields: Any) -> Shape:
-    """A shape that wants this of its node: fields of `NodeConstraints`."""
+    """Return a shape with these constraints on its node (fields of `NodeConstraints`)."""
     return shape(*asks, node=NodeConstraints(**fields))

@@ -1,6 +1,6 @@
-"""Our ValidatingAdmissionPolicies in a cluster of a test, whole or with a validation left out.
+"""Our ValidatingAdmissionPolicies in a test's cluster, whole or without one validation.
 
-Invariant: after a test the API server holds nobody to them any more."""
+Invariant: after a test the API server no longer enforces them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support.polling import until
 
 MANIFESTS = ROOT / "deploy" / "kubernetes" / "policies"
 LEFT_OUT = "true"
-"""The validation that is left out holds for everything."""
+"""The expression of a disabled validation: it accepts everything."""
 
 
 def without(*markers: str) -> Callable[[dict[str, Any]], None]:
-    """Weakens a policy: its validations with one of these in their message are left out."""
+    """Return a change that disables the validations with one of these texts in their message."""
 
     def weaken(policy: dict[str, Any]) -> None:
         for validation in policy["spec"]["validations"]:
@@ -36,14 +36,14 @@ def without(*markers: str) -> Callable[[dict[str, Any]], None]:
 async def holding(
     plane: ControlPlane, weaken: Callable[[dict[str, Any]], None]
 ) -> AsyncIterator[None]:
-    """The policies of the manifests, in force."""
+    """Enforce the policies of the manifests within this context."""
     documents: list[dict[str, Any]] = []
     for path in sorted(MANIFESTS.glob("[!k]*.yaml")):
         documents += yaml.safe_load_all(path.read_text("utf-8"))
     for document in documents:
         if document["kind"] == "ValidatingAdmissionPolicy":
             weaken(document)
-    probe = f"probe-{uuid4()}"  # of its own: that of a test before may be in force still
+    probe = f"probe-{uuid4()}"  # unique, because that of an earlier test may still be in force
     documents.append(_probe(probe))
     documents.append(_bound(documents[-1]))
     try:
@@ -57,7 +57,7 @@ async def holding(
 
 
 def _probe(name: str) -> dict[str, Any]:
-    """A policy like ours, applied after them; once it holds, so do they."""
+    """A policy like ours, applied after them; once it is enforced, so are they."""
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -81,7 +81,8 @@ def _bound(policy: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _in_force(plane: ControlPlane, name: str, *, not_any_more: bool = False) -> None:
-    """Wait for it: the API server hears of a policy, and of its end, a while after the write."""
+    """Wait until the API server enforces, or no longer enforces, the policy, which takes a
+    while."""
 
     async def so() -> bool:
         said = await plane.user("create", "configmap", name, "--dry-run=server", ok=None)

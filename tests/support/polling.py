@@ -1,8 +1,8 @@
-"""Waiting for a condition: the one place in the tests that may sleep.
+"""Wait for a condition: the only place in the tests that may sleep.
 
-A test names what it waits for and how long at most; it goes on as soon as the condition holds, and
-otherwise fails with the last value seen. Invariant: the last look begins after that time, so a
-machine that stood still for all of it fails nothing."""
+A test names what it waits for and for how long at most. It continues as soon as the condition
+holds, and otherwise fails with the last value seen.
+Invariant: the last check starts after the timeout, so that a stalled machine fails nothing."""
 
 import asyncio
 import time
@@ -12,13 +12,13 @@ from typing import TypeVar
 T = TypeVar("T")
 INTERVAL_S = 0.02
 WAIT_S = 120
-"""Long enough for a machine on which five lanes run at once; a wait ends with what it waits for."""
+"""Long enough for a machine that runs five lanes at once; a wait ends as soon as it can."""
 
 
 def wait_until(
     check: Callable[[], T], what: str, *, timeout_s: float = WAIT_S, interval_s: float = INTERVAL_S
 ) -> T:
-    """The first truthy result of `check`; AssertionError naming `what` after `timeout_s`."""
+    """Return the first truthy result of `check`. Raises AssertionError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     late = False
     while not (seen := check()):
@@ -36,7 +36,8 @@ async def until(
     timeout_s: float = WAIT_S,
     interval_s: float = INTERVAL_S,
 ) -> T:
-    """The first truthy result of awaiting `check`; AssertionError naming `what` after that."""
+    """Return the first truthy result of awaiting `check`. Raises AssertionError after
+    `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     late = False
     while not (seen := await check()):

@@ -1,9 +1,9 @@
-"""Ports of this machine that nobody else is given: the one place in the tests that chooses one.
+"""Ports that only one test process gets: the only place in the tests that chooses ports.
 
-A port that the kernel chose may be anybody's by the time a server listens on it: the source of a
-connection of another lane, or even of a client that waits for that very server and so meets itself.
-Invariants: the kernel chooses none of these for anybody; no two processes that take ports here get
-the same, and none gets one twice."""
+A port chosen by the kernel may be in use by the time a server listens on it: as the source of
+another lane's connection, or of a client that waits for that very server and connects to itself.
+Invariants: none of these is in the kernel's ephemeral range. No two processes that take ports here
+get the same one, and no process gets one twice."""
 
 from __future__ import annotations
 
@@ -15,30 +15,29 @@ from pathlib import Path
 
 CHOSEN_BY_KERNEL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 FIRST, END = 10_000, 65_536
-"""Below are well-known ones, such as the kubelet's and those of a NATS that a person runs."""
+"""Lower ports are well known, such as the kubelet's and a user's own NATS."""
 BLOCK = 200
 
 
 def _blocks() -> list[int]:
-    """The first port of each block of which the kernel gives none to whoever asks for any."""
+    """The first port of each block outside the kernel's ephemeral range."""
     low, high = map(int, CHOSEN_BY_KERNEL.read_text().split())
     return [at for at in range(FIRST, END - BLOCK, BLOCK) if at > high or at + BLOCK <= low]
 
 
 def _hold(block: int) -> bool:
-    """Keep a block from all others for as long as this process lives; False: another has it.
+    """Reserve a block for the life of this process; False if another process has it.
 
-    A socket's abstract name is as wide as the ports are, whoever runs the tests, and leaves no file
-    behind."""
+    An abstract socket name is valid across users, like ports, and leaves no file behind."""
     with socket.socket(socket.AF_UNIX) as holder, contextlib.suppress(OSError):
         holder.bind(f"\0apportion-tests-ports-{block}")
-        holder.detach()  # open until the process ends
+        holder.detach()  # stays open until the process ends
         return True
     return False
 
 
 def _is_free(port: int) -> bool:
-    """Whether nobody listens on it, at whatever address of this machine."""
+    """True if no process listens on it, at any address of this machine."""
     with socket.socket() as probe, contextlib.suppress(OSError):
         probe.bind(("", port))
         return True
@@ -46,7 +45,7 @@ def _is_free(port: int) -> bool:
 
 
 class Ports:
-    """Ports for one process, of blocks that it holds."""
+    """Ports for one process, from blocks that it has reserved."""
 
     def __init__(self) -> None:
         self._ports = self._held()
@@ -59,7 +58,7 @@ class Ports:
         raise AssertionError("other processes hold all ports that tests may take")
 
     def take(self) -> int:
-        """Another one."""
+        """Return the next free port."""
         return next(self._ports)
 
 
@@ -67,5 +66,5 @@ _ours = Ports()
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that nobody else is given while this process lives."""
+    """Return a free port that no other test process gets while this one lives."""
     return _ours.take()

@@ -1,7 +1,7 @@
-"""Prices by hand, and the formulas of the scores worked out slowly, one number after the other.
+"""Prices by hand, and slow reference formulas of the scores.
 
-The slow formulas share no code with the tables that they are held against: they recurse over pods,
-and know a device by its percent only."""
+They share no code with the tables that they check: they recurse over pods, and know a device only
+by its percent."""
 
 from dataclasses import dataclass
 from math import floor, isqrt
@@ -15,12 +15,12 @@ CPU_STEPS = (0, 2, 8, 32, 128, 512)
 
 
 def piece(percent: int, **fields: Any) -> Ask:
-    """An ask for so much of one device's memory and compute."""
+    """Return an ask for this percent of one device's memory and compute."""
     return ask(None, memory_percent=percent, cores=percent, container="any", **fields)
 
 
 def priced(wanted: Ask | None, value: int, cpu_milli: int = 1000, **fields: Any) -> PricedShape:
-    """A shape worth `value` millionths of a device; it takes what it asks for."""
+    """Return a shape worth `value` millionths of a device; it takes what it requests."""
     taken = 40_000 if wanted is None else wanted.count * wanted.cores * MILLION // 100
     fields.setdefault("memory_mib", 1024)
     fields.setdefault("pods", 10)
@@ -29,25 +29,25 @@ def priced(wanted: Ask | None, value: int, cpu_milli: int = 1000, **fields: Any)
 
 
 def whole(count: int = 1) -> Ask:
-    """An ask for whole devices."""
+    """Return an ask for whole devices."""
     return cards(count, container="any")
 
 
 def learnt(*shapes: PricedShape) -> PricesLearnt:
-    """These prices."""
+    """Return the event that announces these prices."""
     return PricesLearnt(pods=sum(shape.pods for shape in shapes), shapes=shapes)
 
 
 @dataclass(frozen=True)
 class Left:
-    """What a node has left: `devices` in percent, with `IDLE` for those that nothing holds."""
+    """Free resources of a node: `devices` in percent, with `IDLE` for those not in use."""
 
     cpu_milli: int
     memory_mib: int
     devices: tuple[int, ...]
 
     def without(self, cpu_milli: int, memory_mib: int, *devices: int) -> "Left":
-        """The same after a pod that leaves the devices like this."""
+        """Return what is free after a pod that leaves the devices like this."""
         return Left(self.cpu_milli - cpu_milli, self.memory_mib - memory_mib, devices)
 
 
@@ -55,12 +55,12 @@ IDLE = 1000
 
 
 def size_of(shape: PricedShape) -> int:
-    """Percent of each device that the shape takes."""
+    """Return the percent of each device that the shape takes."""
     return shape.ask.cores if shape.ask else 0
 
 
 def share_value(shapes: tuple[PricedShape, ...], left: int, cpu_price: int) -> int:
-    """The most that shares can bring on one device: every sequence is tried."""
+    """Return the highest value of shares on one device, trying every sequence."""
     best = 0
     for shape in shapes:
         if 0 < size_of(shape) <= min(left, 99):
@@ -71,7 +71,7 @@ def share_value(shapes: tuple[PricedShape, ...], left: int, cpu_price: int) -> i
 
 
 def idle_value(shapes: tuple[PricedShape, ...], count: int, cpu_price: int) -> int:
-    """The most that so many idle devices can bring: every way to take them is tried."""
+    """Return the highest value of `count` idle devices, trying every way to take them."""
     if count == 0:
         return 0
     best = idle_value(shapes, count - 1, cpu_price) + share_value(shapes, 100, cpu_price)
@@ -83,7 +83,7 @@ def idle_value(shapes: tuple[PricedShape, ...], count: int, cpu_price: int) -> i
 
 
 def node_value(shapes: tuple[PricedShape, ...], node: Left) -> int:
-    """V: the least over the CPU prices of what CPU and devices are worth."""
+    """Return V: the least over the CPU prices of what CPU and devices are worth."""
     alone = [s.value // s.cpu_milli for s in shapes if s.ask is None]
     values = []
     for step in CPU_STEPS:
@@ -95,7 +95,8 @@ def node_value(shapes: tuple[PricedShape, ...], node: Left) -> int:
 
 
 def node_variety(shapes: tuple[PricedShape, ...], node: Left) -> int:
-    """K: the room for every shape, weighed by half its frequency times the root of its size."""
+    """Return K: the room for every shape, weighted by half its frequency times the root of its
+    size."""
     total, weighed = sum(shape.pods for shape in shapes), 0
     for shape in shapes:
         room = min(
@@ -112,7 +113,7 @@ def node_variety(shapes: tuple[PricedShape, ...], node: Left) -> int:
 
 
 def node_fragments(shapes: tuple[PricedShape, ...], node: Left) -> int:
-    """F: expected fragments in percent of a device, times the pods counted."""
+    """Return F: expected fragments in percent of a device, times the number of pods."""
     expected = 0
     for shape in shapes:
         lefts = [min(left, 100) for left in node.devices]

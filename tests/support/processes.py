@@ -1,4 +1,4 @@
-"""A service as its users run it: a process of its own, with its health, its logs and its end."""
+"""Run a service as its users do: a separate process with its health, its logs and its end."""
 
 import asyncio
 import contextlib
@@ -16,18 +16,18 @@ from tests.support import intakes
 from tests.support.polling import WAIT_S, until
 
 NO_AGENTS = ("--agent-grace", "0")
-"""A scheduler of nodes that a test reports, and no agent beats for."""
+"""For a scheduler of nodes that a test reports without agents to send heartbeats."""
 READY_INTERVAL_S = 0.1
-"""A request as often as anything else is looked at would take from the start that it waits for."""
+"""Poll no more often: each request takes time from the start that it waits for."""
 READ_S = 30
-"""How long an answer may take: the machine may stand still for a good part of it."""
+"""The time an answer may take: the machine may stall for a good part of it."""
 
 
 class ServiceProcess:
-    """`apportion <verb> ...` against one ledger; use as `async with`, which ends it for sure.
+    """`apportion <verb> ...` against one ledger. Use it in `async with`, which always ends it.
 
-    `build` is where Python looks first for modules, from the next start on: it makes another build
-    of what it finds there. `first` is Python that runs before the verb, in its process."""
+    `build` is prepended to Python's module path from the next start on, to run another build.
+    `first` is Python code that its process runs before the verb."""
 
     def __init__(
         self, verb: str, url: str, *options: str, build: Path | None = None, first: str = ""
@@ -46,7 +46,7 @@ class ServiceProcess:
     async def __aenter__(self) -> Self:
         try:
             await self.start()
-        except BaseException:  # Ctrl-C too
+        except BaseException:  # including Ctrl-C
             if self._process is not None:
                 await self.kill()
             raise
@@ -61,7 +61,7 @@ class ServiceProcess:
         await self.kill()
 
     async def start(self) -> None:
-        """Start, and wait until it listens."""
+        """Start it, and wait until it listens."""
         if self.verb == "intake":
             intakes.there(self._url)
         if self.verb == "agent":
@@ -79,12 +79,12 @@ class ServiceProcess:
 
         await until(listening, f"{self.verb} to listen")
         if not self.running:
-            await self._reading  # it may have listened, and ended before anybody looked
+            await self._reading  # it may have listened and ended before the last poll
         assert self._health, f"{self.verb} ended at once: {self.log}"
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
+        """True if the process runs."""
         return self._process is not None and self._process.returncode is None
 
     @property
@@ -99,7 +99,7 @@ class ServiceProcess:
         async def answers() -> bool:
             try:
                 status, body = await self.get("/readyz")
-            except OSError as silence:  # a machine that is busy elsewhere for seconds
+            except OSError as silence:  # the machine may be busy elsewhere for seconds
                 status, body = 0, str(silence)
             assert self.running, f"{self.verb} died: {self.log[-3:]}"
             self.reasons = body
@@ -109,11 +109,11 @@ class ServiceProcess:
         await until(answers, what, timeout_s=timeout_s, interval_s=READY_INTERVAL_S)
 
     async def get(self, path: str) -> tuple[int, str]:
-        """Status and body of one GET."""
+        """Return status and body of one GET."""
         return await asyncio.to_thread(_get, self._health + path)
 
     async def logged(self, part: str) -> dict[str, Any]:
-        """Wait for a log line whose event holds this text."""
+        """Wait for a log line whose event contains this text."""
 
         async def found() -> dict[str, Any]:
             return next((line for line in self.log if part in str(line.get("event"))), {})
@@ -121,24 +121,24 @@ class ServiceProcess:
         return await until(found, f"{self.verb} to log {part!r}")
 
     async def ended(self) -> int:
-        """Wait for it to end by itself, and the exit code."""
+        """Wait until it ends by itself, and return the exit code."""
         assert self._process is not None
         return await asyncio.wait_for(self._process.wait(), WAIT_S)
 
     def stop_short(self) -> None:
-        """SIGSTOP."""
+        """Suspend it with SIGSTOP."""
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """SIGCONT."""
+        """Resume it with SIGCONT."""
         self._signal(signal.SIGCONT)
 
     async def stop(self) -> int:
-        """SIGTERM, and the exit code."""
+        """Stop it with SIGTERM, and return the exit code."""
         return await self._end(signal.SIGTERM)
 
     async def kill(self) -> None:
-        """SIGKILL."""
+        """Kill it with SIGKILL."""
         await self._end(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -168,7 +168,7 @@ class ServiceProcess:
 
 
 def environment(build: Path | None) -> dict[str, str]:
-    """That of a process of this build, or of another one; see ServiceProcess."""
+    """Return the environment of a process of this build, or of `build`; see ServiceProcess."""
     return {**os.environ, **({} if build is None else {"PYTHONPATH": str(build)})}
 
 

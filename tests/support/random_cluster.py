@@ -1,7 +1,7 @@
-"""A cluster drawn from a seed: nodes, pods that are on them, and pods that want a place.
+"""A cluster drawn from a seed: nodes, placed pods, and pending pods.
 
-Of the fields by which kube-scheduler filters, without devices; amounts are few and small, so that
-most pods fit some nodes and not others."""
+It has the fields by which kube-scheduler filters, without devices. Amounts are few and small, so
+that most pods fit some nodes and not others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.random_storage import RandomStorage
 
 NAMESPACES = ("default", "other")
 TEAM = "team=one"
-"""The label of the second of them."""
+"""The label of the second namespace."""
 TEAMS: tuple[dict[str, Any], ...] = (
     {},
     {"matchLabels": {"team": "one"}},
@@ -43,7 +43,7 @@ class RandomCluster:
         self.there = [self._bound(f"there-{at:03}") for at in range(there)]
         self.waiting = [self._waiting(f"waits-{at:03}") for at in range(waiting)]
         self.leaving = [pod for pod in self.there if self._seldom(4)]
-        """Those of `there` that are being deleted and still run."""
+        """Pods of `there` that are being deleted and still run."""
 
     def _seldom(self, one_in: int) -> bool:
         return self._chance.randrange(one_in) == 0
@@ -92,7 +92,7 @@ class RandomCluster:
             }
         if self._seldom(5):
             terms = [self._pod_term() for _ in range(chance.choice((1, 1, 2)))]
-            for each in terms:  # what terms of several namespaces mean together is refused by name
+            for each in terms:  # combined terms over several namespaces are refused by name
                 each["namespaces"] = list(NAMESPACES)
                 each.pop("namespaceSelector", None)
             spec.setdefault("affinity", {})["podAffinity"] = {REQUIRED: terms}
@@ -158,7 +158,7 @@ class RandomCluster:
         return term
 
     def _selector(self) -> dict[str, Any]:
-        """The last one may not be next to `matchLabelKeys` of the same label."""
+        """The last one is not valid next to `matchLabelKeys` of the same label."""
         chance = self._chance
         app = chance.choice(APPS)
         kinds: list[dict[str, Any]] = [
@@ -210,5 +210,5 @@ class RandomCluster:
 
 
 def _may_have_keys(term: dict[str, Any]) -> bool:
-    """Whether the API server takes `matchLabelKeys` of the label `version` next to the selector."""
+    """True if the API server accepts `matchLabelKeys` of label `version` next to the selector."""
     return "labelSelector" in term and "version" not in str(term["labelSelector"])

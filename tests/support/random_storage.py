@@ -1,7 +1,7 @@
-"""Storage drawn from a seed, for a cluster that is: claims in every state, volumes, nodes' limits.
+"""Storage drawn from a seed for a random cluster: claims in every state, volumes, nodes' limits.
 
-Each namespace has claims of the same names, each kind of claim several times over, so that pods
-share some and have others for themselves."""
+Each namespace has claims of the same names, several of each kind, so that pods share some and have
+others for themselves."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ DRIVER = "csi.example.com"
 CLASSES = ("local", "made", "zonal", "roomy", "now")
 BOUND = "pv.kubernetes.io/bind-completed"
 GONE = "gone"
-"""A claim that nobody has made."""
+"""A claim that does not exist."""
 
 
 class RandomStorage:
-    """`claims` are the names of those that a pod may mount."""
+    """`claims` are the names of the claims that a pod may mount."""
 
     def __init__(
         self, chance: random.Random, namespaces: tuple[str, ...], nodes: list[str]
@@ -38,7 +38,8 @@ class RandomStorage:
                     self.objects += self._claim(namespace, name, kind)
 
     def mounts(self) -> list[dict[str, Any]]:
-        """Volumes of one pod; of free volumes never two, of which nobody says what both get."""
+        """Return the volumes of one pod: at most one of the free ones, because their assignment
+        to two claims is undefined."""
         chance = self._chance
         names = chance.sample(self.claims, chance.choice((1, 1, 2)))
         if sum(name.startswith("local") for name in names) > 1:
@@ -49,7 +50,7 @@ class RandomStorage:
         return found
 
     def disk(self) -> dict[str, Any]:
-        """A disk that a pod names itself."""
+        """Return a disk that a pod names directly."""
         chance = self._chance
         read = chance.choice((True, False))
         kinds: tuple[dict[str, Any], ...] = (
@@ -109,7 +110,7 @@ class RandomStorage:
         return found
 
     def _rooms(self) -> list[dict[str, Any]]:
-        """Room for volumes of one class, on some nodes."""
+        """Storage capacity for one class, on some nodes."""
         driver = _of("CSIDriver", "room.example.com", spec={"storageCapacity": True})
         rooms = [
             _of(
@@ -142,7 +143,8 @@ def _of(kind: str, name: str, *, namespace: str = "", **fields: Any) -> dict[str
 
 
 def _classes() -> list[dict[str, Any]]:
-    """Without volumes made, with, in some zones, where there is room, and bound at once."""
+    """Classes without provisioner, with one, with zones, with capacity, and with immediate
+    binding."""
     waits = {"volumeBindingMode": "WaitForFirstConsumer"}
     zones = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a", "b"]}]}]
     return [

@@ -1,9 +1,8 @@
-"""The real kubelet on this machine, with the runtime of `cri`, as a node of the tests' API server.
+"""A real kubelet on this machine, with the runtime of `cri`, as a node of the tests' API server.
 
-It needs root, a mount namespace of its own, which its runtime shares (its folder of device plugins
-is written into it, and is mounted over there), and a control plane's binaries, with which it is
-built. Invariant: nothing of it is left behind: no process, no mount, no file outside of its folder.
-"""
+It needs root, a control plane's binaries, with which it is built, and a mount namespace of its own,
+which its runtime shares, because the path of the device plugins' folder is hard-coded.
+Invariant: it leaves no process, no mount, and no file outside its folder."""
 
 from __future__ import annotations
 
@@ -24,13 +23,13 @@ from tests.support.polling import WAIT_S, until
 from tests.support.ports import free_port
 
 HOME: Final = Path("/var/lib/kubelet")
-"""Where a kubelet has its device plugins, whatever its root folder is."""
+"""A kubelet's device plugins are here, whatever its root folder is."""
 END_S: Final = 150
-"""A runtime ends its containers one after the other, each of which has ten seconds for it."""
+"""A runtime ends its containers one after the other, with up to ten seconds for each."""
 
 
 def missing() -> str:
-    """Why no kubelet can run here, or nothing."""
+    """Return why no kubelet can run here, or ""."""
     if os.geteuid() != 0:
         return "the kubelet runs as root only"
     tried = subprocess.run(
@@ -78,13 +77,13 @@ class RealKubelet:
 
     @property
     def log(self) -> str:
-        """The end of what the kubelet said."""
+        """The end of the kubelet's log."""
         return (self.folder / "kubelet.log").read_text(errors="replace")[-4000:]
 
     async def start(self) -> None:
-        """Start the kubelet where its runtime sees what it mounts; wait until its node is ready.
+        """Start the kubelet in its runtime's mount namespace, and wait until its node is ready.
 
-        No controller says of a node whose kubelet was killed that it is not, so this does."""
+        Marks the node as not ready first: no controller does that after a kubelet was killed."""
         kubelet = [
             *("/usr/bin/nsenter", f"--target={self._running['runtime'].pid}", "--mount"),
             f"--wd={ROOT}",
@@ -102,20 +101,21 @@ class RealKubelet:
         await until(self._ready, f"node {self.node} to be ready", interval_s=0.25)
 
     async def kill(self) -> None:
-        """SIGKILL the kubelet; its containers run on."""
+        """Kill the kubelet with SIGKILL; its containers run on."""
         await self._end("kubelet", signal.SIGKILL)
 
     def created(self, pod: str, container: str) -> list[dict[str, Any]]:
-        """Every time that the container was made: its environment, mounts and CDI devices."""
+        """Return every creation of the container: its environment, mounts and CDI devices."""
         path = self.containers / "created.jsonl"
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        found = [json.loads(line) for line in lines if line.endswith("\n")]  # one is being written
+        # the last line may be incomplete
+        found = [json.loads(line) for line in lines if line.endswith("\n")]
         return [each for each in found if (each["pod"], each["container"]) == (pod, container)]
 
     async def made(
         self, pod: str, container: str, times: int = 1, *, timeout_s: float = WAIT_S
     ) -> dict[str, Any]:
-        """Wait until it was made so often; the last time."""
+        """Wait until it was created `times` times, and return the last creation."""
 
         async def there() -> bool:
             return len(self.created(pod, container)) >= times
@@ -124,7 +124,7 @@ class RealKubelet:
         return self.created(pod, container)[-1]
 
     async def offered(self, resource: str, count: int) -> None:
-        """Wait until the node has so many of the resource."""
+        """Wait until the node has `count` of the resource."""
         key = resource.replace(".", "\\.")
 
         async def there() -> bool:
@@ -134,14 +134,14 @@ class RealKubelet:
         await until(there, f"{count} of {resource}", interval_s=0.25)
 
     async def end_process(self, pod: str, container: str) -> None:
-        """Kill what runs in the container, as if it had crashed, once it runs."""
+        """Kill the container's process once it runs, as if it had crashed."""
         os.kill(await self.pid(pod, container), signal.SIGKILL)
 
     async def pid(self, pod: str, container: str) -> int:
-        """The process that runs in the container, once it runs.
+        """Return the process id of the container, once it runs.
 
-        A kubelet that died between making and starting a container makes it once more, so this
-        looks at the newest one each time."""
+        A kubelet that died between creating and starting a container creates it again, so each
+        attempt checks the newest one."""
 
         async def there() -> int:
             attempt = self.created(pod, container)[-1]["attempt"]
@@ -184,7 +184,7 @@ class RealKubelet:
             await asyncio.to_thread(process.wait, END_S)
 
     def _config(self) -> dict[str, Any]:
-        """Of a kubelet that has no cgroups to care for and nothing to throw away."""
+        """The configuration of a kubelet without cgroups, garbage collection or eviction."""
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",

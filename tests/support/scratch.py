@@ -1,4 +1,4 @@
-"""A copy of the product in which a recipe of CONTRIBUTING.md is followed, and what that takes."""
+"""A copy of the product in which a recipe of CONTRIBUTING.md is followed and measured."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ class Scratch:
 
     @contextmanager
     def recipe(self, title: str, *, most: int) -> Iterator[None]:
-        """What is changed in this block is the recipe of that title.
+        """Treat the changes in this block as the recipe of that title.
 
-        It takes so many files of the product at most, and the recipe names each or a folder of it.
-        """
+        It may touch at most `most` product files, and the recipe must name each or its folder."""
         self._touched.clear()
         yield
         product = {path for path in self._touched if path.startswith(PRODUCT)}
@@ -46,26 +45,26 @@ class Scratch:
             assert found, f"the recipe of {title} forgets {path}"
 
     def add(self, path: str, text: str) -> None:
-        """A new file."""
+        """Add a new file."""
         assert not (self.folder / path).exists(), path
         (self.folder / path).write_text(text)
         self._touched.add(path)
 
     def insert(self, path: str, before: str, text: str) -> None:
-        """Text before the one place of the file where that stands."""
+        """Insert text before the only occurrence of `before` in the file."""
         whole = (self.folder / path).read_text()
         assert whole.count(before) == 1, f"{path} has {whole.count(before)} times {before!r}"
         (self.folder / path).write_text(whole.replace(before, text + before))
         self._touched.add(path)
 
     def append(self, path: str, text: str) -> None:
-        """Text at the end of a file."""
+        """Append text to a file."""
         with (self.folder / path).open("a") as file:
             file.write(text)
         self._touched.add(path)
 
     def run(self, *arguments: str, **environment: str) -> str:
-        """What Python says with these arguments, in the copy."""
+        """Run Python with these arguments in the copy, and return its output."""
         done = subprocess.run(
             [sys.executable, *arguments], cwd=self.folder, capture_output=True, text=True,
             timeout=120, check=False,
@@ -76,7 +75,7 @@ class Scratch:
 
 
 def recipe_text(title: str) -> str:
-    """The recipe of that title in CONTRIBUTING.md."""
+    """Return the recipe of that title in CONTRIBUTING.md."""
     guide = (ROOT / "CONTRIBUTING.md").read_text()
     found = re.search(rf"^### {re.escape(title)}\n(.*?)(?=^##)", guide, re.MULTILINE | re.DOTALL)
     assert found, f"CONTRIBUTING.md has no recipe for {title}"
@@ -84,7 +83,7 @@ def recipe_text(title: str) -> str:
 
 
 def place_of(thing: object) -> str:
-    """The file of a class, a function or a module, from the root of the repository."""
+    """Return the file of a class, function or module, relative to the root of the repository."""
     module = sys.modules[getattr(thing, "__module__", "") or getattr(thing, "__name__", "")]
     assert module.__file__
     return Path(module.__file__).relative_to(ROOT).as_posix()

@@ -1,7 +1,7 @@
-"""`apportion up` as a person runs it: a process, its output, its folder, and the verbs beside it.
+"""`apportion up` as a user runs it: its process, output, folder, and verbs against it.
 
-Every process that it starts inherits a mark, and the ledger's server names the data folder on its
-command line, so a test can say of the whole machine that nothing is left."""
+All its processes inherit a mark, and the ledger's server has the data folder on its command line,
+so that a test can check the whole machine for left-over processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MARK = "APPORTION_TEST_MARK"
 
 
 class Standalone:
-    """One `apportion up`; use as `with`, which ends it for sure and waits for its processes."""
+    """One `apportion up`. Use it in `with`, which always ends it and waits for its processes."""
 
     def __init__(self, data: Path | None, *options: str) -> None:
         self.data = data
@@ -59,7 +59,7 @@ class Standalone:
                 os.kill(pid, signal.SIGKILL)
 
     def start(self) -> None:
-        """Start, and return at once."""
+        """Start it, and return at once."""
         self._process = subprocess.Popen(
             [*APPORTION, "up", *self._options],
             env={**os.environ, MARK: self.mark, "COLUMNS": "250"},
@@ -76,20 +76,20 @@ class Standalone:
 
     @property
     def output(self) -> str:
-        """All that it said so far."""
+        """Everything that it printed so far."""
         return "\n".join(self.lines)
 
     @property
     def running(self) -> bool:
-        """Whether the process of `up` itself lives."""
+        """True if the process of `up` itself runs."""
         return self._process is not None and self._process.poll() is None
 
     def said(self, part: str, *, timeout_s: float = WAIT_S) -> str:
-        """Wait for a line that holds this text."""
+        """Wait for a line that contains this text."""
 
         def found() -> str:
             if not (running := self.running) and self._reading is not None:
-                self._reading.join(10)  # what it said last may still be on its way here
+                self._reading.join(10)  # its last output may still be in the pipe
             line = next((line for line in self.lines if part in line), "")
             assert line or running, f"`up` ended before it said {part!r}:\n{self.output}"
             return line
@@ -97,8 +97,8 @@ class Standalone:
         return wait_until(found, f"`up` to say {part!r}", timeout_s=timeout_s)
 
     def up(self) -> Self:
-        """Wait until it is up and has told how to look further."""
-        self.said("Ctrl-C ends everything")
+        """Wait until it is up and has printed its closing hint."""
+        self.said("Stop everything with Ctrl-C")
         return self
 
     def signal(self, number: signal.Signals) -> None:
@@ -107,7 +107,7 @@ class Standalone:
         self._process.send_signal(number)
 
     def ended(self, *, timeout_s: float = WAIT_S) -> int:
-        """Wait for the end, and return the exit code."""
+        """Wait for its end, and return the exit code."""
         assert self._process is not None
         assert self._reading is not None
         code = self._process.wait(timeout_s)
@@ -115,13 +115,13 @@ class Standalone:
         return code
 
     def processes(self) -> dict[str, int]:
-        """The process ids that it wrote down, by name."""
+        """Return the process ids that it recorded, by name."""
         assert self.data is not None
         text = (self.data / "connection.json").read_text()
         return dict(json.loads(text)["processes"])
 
     def kill_service(self, name: str) -> int:
-        """SIGKILL one service, and return the process id that it had."""
+        """Kill one service with SIGKILL, and return its former process id."""
         pid = self.processes()[name]
         os.kill(pid, signal.SIGKILL)
         return pid
@@ -134,7 +134,7 @@ class Standalone:
         )  # fmt: skip
 
     def ready_again(self, name: str, before: int) -> None:
-        """Wait until that service runs as another process, and says that it is ready."""
+        """Wait until that service runs as another process and reports ready."""
         self.started_again(name, before)
         assert self.data is not None
         log = self.data / "logs" / f"{name}.log"
@@ -150,12 +150,13 @@ class Standalone:
         wait_until(ready, f"{name} to be ready")
 
     def left(self, *, itself: bool = False) -> list[int]:
-        """Every process on this machine that comes from this run; `up` too only with `itself`."""
+        """Return every process on this machine that belongs to this run; `up` only with
+        `itself`."""
         own = self._process.pid if self._process and self.running and not itself else 0
         return [pid for pid in _pids() if pid != own and self._ours(pid)]
 
     def left_of(self, program: str) -> list[int]:
-        """Those of them whose command line names this program."""
+        """Return those of them whose command line names this program."""
         return [pid for pid in self.left() if program.encode() in _proc(pid, "cmdline")]
 
     def _ours(self, pid: int) -> bool:
@@ -174,7 +175,7 @@ class Standalone:
     def run(
         self, *words: str, stdin: bytes = b"", timeout_s: float = WAIT_S, columns: int = 250
     ) -> subprocess.CompletedProcess[str]:
-        """One verb against this `up`, as from a second terminal, which is so wide."""
+        """Run one verb against this `up`, as from a second terminal with this many columns."""
         done = subprocess.run(
             [*APPORTION, *words], input=stdin, capture_output=True, timeout=timeout_s, check=False,
             env={**os.environ, "APPORTION_DATA": str(self.data), "COLUMNS": str(columns)},
@@ -184,13 +185,13 @@ class Standalone:
         )
 
     def json(self, *words: str, code: int = 0, stdin: bytes = b"") -> Any:
-        """What a verb answers with `--json`; its exit code must be `code`."""
+        """Return what a verb answers with `--json`; its exit code must be `code`."""
         done = self.run(*words, "--json", stdin=stdin)
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
         return json.loads(done.stdout)
 
     def folded(self) -> StateFold:
-        """What the ledger folds to now, by a fold of our own over its very bytes."""
+        """Return our own fold over the ledger's exact bytes."""
         done = self.run("tail", "--from", "1", "--no-follow", "--json")
         assert done.returncode == 0, done.stderr
         cluster = StateFold()
@@ -202,7 +203,7 @@ class Standalone:
 
 
 class _Told(msgspec.Struct):
-    """A line of `apportion tail --json`; the event is kept as the bytes that it is."""
+    """A line of `apportion tail --json`, with the event's exact bytes."""
 
     revision: int
     subject: str
@@ -221,13 +222,13 @@ def _proc(pid: int, name: str) -> bytes:
 
 
 def settle(up: Standalone, count: int, *, timeout_s: float = WAIT_S) -> float:
-    """Wait until `count` pods are allocated and none is anything else; returns the seconds."""
+    """Wait until `count` pods are allocated and none is in another phase. Returns the seconds."""
     began = time.monotonic()
 
     def allocated() -> bool:
         done = up.run("get", "pods", "--json")
         if done.returncode:
-            return False  # the gateway may be the one that was killed
+            return False  # the gateway may be the killed service
         pods = json.loads(done.stdout)["items"]
         return len(pods) == count and all(pod["phase"] == "allocated" for pod in pods)
 

@@ -1,16 +1,15 @@
-"""Start services and CLI verbs as forks of one process that has imported them already.
+"""Start services and CLI verbs as forks of a process that has already imported them.
 
-Importing is most of what a short-lived verb or service costs, and a lane starts thousands of them.
-`use(True)` makes `subprocess` and `asyncio` take a fork wherever a test would start
-`python -m apportion.cli.main ...` or a service. All other programs, and a start that differs in how
-Python itself behaves (`PYTHONPATH`, a locale, a terminal), are executed as ever. The process that
-`apportion up` forks its services from is a fork of that `up`.
+Imports are most of the cost of a short-lived verb or service, and a lane starts thousands.
+`use(True)` makes `subprocess` and `asyncio` fork wherever a test would start `python -m
+apportion.cli.main ...` or a service. All other programs are executed as usual, and so is a start
+that changes how Python itself behaves (`PYTHONPATH`, a locale, a terminal). The process from which
+`apportion up` forks its services is a fork of that `up`.
+Invariants: a fork is a child of the test's process, with its own process id, exit status, signals,
+environment, working directory and descriptors, and `/proc` shows its own command line and
+environment. It shares nothing with another fork but the imported modules.
 
-Invariants: a fork is a child of the test's process, with a process ID, exit status, signals,
-environment, working directory and descriptors of its own, and `/proc` shows its own command line
-and environment. It shares nothing with another fork but what importing leaves behind.
-
-    python -m tests.support.starts      the process that is forked; orders come on standard input"""
+    python -m tests.support.starts      the process to fork from; orders come on standard input"""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ VERB: Final = ["-m", "apportion.cli.main"]
 UP_FORKS: Final = ["-m", "apportion.cli.up.fork_server"]
 SERVICE: Final = re.compile(r"\s*from apportion\.\w+\.main import command; command\(\)\s*")
 INTERPRETER: Final = re.compile(r"PYTHON|LD_|LC_|LANG|MALLOC_|GLIBC_|OPENSSL_")
-"""Variables that are read before any of our code is: a fork would not notice a change of them."""
+"""Variables that are read before any of our code runs: a fork would not notice a change."""
 ORDER_BYTES: Final = 120_000
 ARGUMENT_BYTES: Final = 24_000
 ENVIRONMENT_BYTES: Final = 48_000
@@ -64,18 +63,18 @@ _orders: list[socket.socket] = []
 _process: list[subprocess.Popen[bytes]] = []
 _numbers: Final = itertools.count(1)
 _begun: dict[str, str] = {}
-"""The environment that the process to be forked was itself executed with."""
+"""The environment with which the process to be forked was itself started."""
 
 
 def use(wanted: bool) -> None:
-    """Whether the next processes are forks where they can be."""
+    """Choose whether the next processes are forks, where possible."""
     possible = sys.platform == "linux" and platform.machine() in CLONE
     chosen = _fork_or_execute if wanted and possible else _execute
     subprocess.Popen._execute_child = chosen  # type: ignore[attr-defined]
 
 
 def end() -> None:
-    """End the process that is forked. Forks live on."""
+    """End the process that tests fork from. Forks live on."""
     use(False)
     for orders in _orders:
         orders.close()
@@ -114,7 +113,7 @@ def _fork_or_execute(popen: subprocess.Popen[Any], *given: Any) -> None:
 
 
 def _forkable(words: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether a fork does as a process that is executed with these would."""
+    """True if a fork behaves like a process executed with these."""
     if not all(isinstance(each, str) for each in (*words, *environment, *environment.values())):
         return False
     if len(words) < 3 or words[0] != sys.executable:
@@ -131,7 +130,7 @@ def _forkable(words: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 
 def _order(order: bytes, files: Sequence[int]) -> int:
-    """Have a process forked, and return its ID.
+    """Have a process forked, and return its id.
 
     A test that times out never reads its answer. The next order skips that answer and kills the
     process that was forked for it."""
@@ -178,7 +177,7 @@ def _import_everything() -> None:
 
 
 def _clone() -> int:
-    """fork(2), except that the child is one of our parent."""
+    """fork(2), except that the child's parent is our parent."""
     api, libc = ctypes.pythonapi, ctypes.PyDLL(None)
     api.PyOS_BeforeFork()
     pid = int(libc.syscall(CLONE[platform.machine()], CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
@@ -190,13 +189,13 @@ def _clone() -> int:
 
 
 def _serve() -> None:
-    """Fork until the tests have ended."""
-    # A descriptor of its own: a fork's standard input takes the place of this one.
+    """Fork on request until the tests have ended."""
+    # Its own descriptor, because a fork's standard input replaces descriptor 0.
     orders = socket.socket(fileno=os.dup(0))
     os.close(0)
     os.open(os.devnull, os.O_RDONLY)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the end of the tests is ours
+        signal.signal(number, signal.SIG_IGN)  # the end of the tests ends this process
     _import_everything()
     gc.collect()
     gc.freeze()
@@ -236,7 +235,7 @@ def _fork_for_up(popen: subprocess.Popen[Any], *given: Any) -> None:
 
 
 def _become(order: Mapping[str, Any], files: Sequence[int]) -> None:
-    """Be the process that was ordered, and run what it runs."""
+    """Become the requested process, and run its code."""
     for own, number in enumerate(files):
         os.dup2(number, own)
         os.close(number)
@@ -277,7 +276,7 @@ def _become(order: Mapping[str, Any], files: Sequence[int]) -> None:
 
 
 def _exit(code: object) -> None:
-    """End as the interpreter does, but without taking each module apart, which costs most."""
+    """End as the interpreter does, but without tearing down each module, which costs most."""
     if not isinstance(code, int | None):
         sys.stderr.write(f"{code}\n")
         code = 1
@@ -287,7 +286,7 @@ def _exit(code: object) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        code = 120  # as Python does where its output has gone
+        code = 120  # as Python does if its output is closed
     os._exit((code or 0) & 0xFF)
 
 
@@ -297,7 +296,7 @@ def _block(environment: Mapping[str, str]) -> bytes:
 
 
 def _show(words: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Write both to where `/proc` takes them from, in the place of the padding."""
+    """Write both where `/proc` reads them from, in place of the padding."""
     listed = "".join(f"{each}\0" for each in words).encode(errors="surrogateescape")
     behind_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     arg_start, arg_end, env_start, env_end = map(int, behind_name[45:49])  # 48 to 51 of proc(5)

@@ -1,4 +1,4 @@
-"""Whether two states are the same: what they say, and the order in which they hold it."""
+"""Compare two states: their content, and the order of their maps."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from apportion.core.ledger.state import State
 
 
 def assert_same(one: State, other: State) -> None:
-    """Both say the same, in the same order, and hold each pod and shape once."""
+    """Check that both have the same content in the same order, and each pod and shape once."""
     assert canonical(one) == canonical(other)
     assert orders(one) == orders(other)
     for node in one.nodes.values():
@@ -17,7 +17,7 @@ def assert_same(one: State, other: State) -> None:
 
 
 def orders(state: State) -> list[Any]:
-    """Every map's keys in the order that the map has, and what a fold holds beside its digest."""
+    """Return every map's keys in order, and what a fold keeps besides its digest."""
     return [
         list(state.nodes), list(state.pods), list(state.groups), list(state.queues),
         [(name, list(quotas)) for name, quotas in state.quotas.items()],

@@ -1,13 +1,13 @@
-"""A usage region in memory, for tests that write into it what a process of a container would."""
+"""A usage region in memory, for tests that write to it like a container's process."""
 
 
 class StoredBytes(bytearray):
-    """Bytes behind `region.Stored`."""
+    """A bytearray behind `region.Stored`."""
 
     def read(self, at: int, count: int) -> bytes:
-        """As many from there on."""
+        """Return `count` bytes from `at` on."""
         return bytes(self[at : at + count])
 
     def write(self, at: int, data: bytes) -> None:
-        """Put these bytes there."""
+        """Write these bytes at `at`."""
         self[at : at + len(data)] = data

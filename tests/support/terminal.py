@@ -1,4 +1,4 @@
-"""A verb on a terminal of its own, for what only shows there: colours, screens that refresh."""
+"""Run a verb on its own terminal, for what shows only there: colours, refreshing screens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.standalone import APPORTION
 
 
 class Terminal:
-    """One verb; use as `with`, which ends it for sure."""
+    """One verb. Use it in `with`, which always ends it."""
 
     def __init__(self, *words: str, data: Path | None) -> None:
         self._words = words
@@ -56,7 +56,7 @@ class Terminal:
         wait_until(lambda: part.encode() in self._text, f"the screen to show {part!r}")
 
     def press(self, keys: str) -> None:
-        """Type on it, once the verb takes keys: what was typed before is thrown away."""
+        """Type these keys once the verb reads single keys; earlier input is discarded."""
         wait_until(self._takes_keys, "the verb to take keys one at a time")
         os.write(self._screen, keys.encode())
 

@@ -1,4 +1,4 @@
-"""Files of tokens for a gateway without a cluster: the token of each person is his name."""
+"""Token files for a gateway without a cluster: each user's token is their name."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -9,12 +9,12 @@ SCRAPER = 'may = ["metrics"]'
 
 
 def digest_of(token: str) -> str:
-    """What stands for a token in the file."""
+    """Return a token's hash, as it is in the file."""
     return sha256(token.encode()).hexdigest()
 
 
 def rows(**people: str) -> str:
-    """The text of a file, of each person with the rest of his row."""
+    """Return the text of a file, with each user and the rest of their row."""
     return "\n".join(
         f'[[token]]\nname = "{name}"\nsha256 = "{digest_of(name)}"\n{rest}\n'
         for name, rest in people.items()
@@ -22,7 +22,7 @@ def rows(**people: str) -> str:
 
 
 def people(folder: Path) -> Path:
-    """A file with olga, who may all that people may, mei of namespace `ml`, and prometheus."""
+    """Write a file with operator olga, mei of namespace `ml`, and prometheus."""
     path = folder / "tokens.toml"
     path.write_text(rows(olga=OPERATOR, mei=TENANT, prometheus=SCRAPER))
     return path

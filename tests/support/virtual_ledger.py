@@ -1,7 +1,8 @@
-"""A ledger that is written in virtual time by the real engine: what a replay is given to read.
+"""A ledger written in virtual time by the real engine, as input for replays.
 
-Pods come and end at the times that a test says, and are decided at once. Invariant: every record is
-one that a scheduler, a person or a node could have written, with its time, chained and in order."""
+Pods arrive and end at times that a test gives, and are decided at once.
+Invariant: every record is one that a scheduler, a user or a node could have written, with its time,
+chained and in order."""
 
 from __future__ import annotations
 
@@ -34,9 +35,9 @@ BEGIN_S = 1_800_000_000.0
 
 
 class VirtualLedger:
-    """Records so far, the state that they fold to, and where every pod was placed and when.
+    """Records so far, the state that they fold to, and the place and time of every placement.
 
-    With `watched` whoever is evicted comes again under its name, as the watcher makes it anew."""
+    With `watched`, an evicted pod is created again under its name, as the watcher reports it."""
 
     def __init__(self, *, watched: bool = False) -> None:
         self._watched = watched
@@ -50,11 +51,11 @@ class VirtualLedger:
 
     @property
     def state(self) -> State:
-        """All that was written so far."""
+        """The state after everything written so far."""
         return self._fold.state
 
     def write(self, *payloads: Payload) -> None:
-        """These happen now."""
+        """Append these events at the current time."""
         for data in payloads:
             if isinstance(data, CHAINED):
                 chain = self.state.nodes[data.node].chain
@@ -68,13 +69,13 @@ class VirtualLedger:
             self.records.append(record)
 
     def submit(self, pod: PodSubmitted, *, runs_s: float | None) -> None:
-        """A pod comes, and ends once it has run so long; None for longer than anybody looks."""
+        """Submit a pod that ends after `runs_s`; None if it outlives the test."""
         if runs_s is not None:
             self._runs_s[pod.uid] = runs_s
         self.write(pod)
 
     def settle(self) -> None:
-        """Decide until nothing is left to say; whoever is evicted leaves."""
+        """Decide until no decision has events; evicted pods end."""
         while events := decided(self._engine).events:
             for data in events:
                 self.write(data)
@@ -86,7 +87,7 @@ class VirtualLedger:
                 self.write(PodGone(uid=gone.pod))
 
     def _make_anew(self, uid: str) -> None:
-        """The pod begins again, with all that it has to do."""
+        """Submit the pod again, with all its work to do."""
         again = structs.replace(self.state.pods[uid].submitted, uid=f"{uid}-again")
         self.submit(again, runs_s=self._runs_s.get(uid))
 
@@ -97,7 +98,7 @@ class VirtualLedger:
             heapq.heappush(self._ends, (self.now_s + self._runs_s[data.pod], data.pod))
 
     def until(self, at_s: float) -> None:
-        """Time goes on so many seconds from the beginning; whoever has run long enough ends."""
+        """Advance to this many seconds after the start; pods that have run long enough end."""
         at_s += BEGIN_S
         while self._ends and self._ends[0][0] <= at_s:
             self.now_s, uid = heapq.heappop(self._ends)
@@ -108,12 +109,12 @@ class VirtualLedger:
         self.now_s = at_s
 
     def time_of(self, revision: int) -> float:
-        """When that record was written, in seconds since 1970."""
+        """Return when that record was written, in seconds since 1970."""
         record = self.records[revision - 1]
         return seconds_of(decode(record.payload, subject=record.subject).time)
 
     def recorded(self, *, after: int = 0, begin_s: float = 0.0, end_s: float) -> Recorded:
-        """The span behind a revision, its ends in seconds from the beginning."""
+        """Return the records after a revision; the ends are in seconds after the start."""
         limits = Limits(
             after=after, upto=self.state.revision, begin_s=BEGIN_S + begin_s, end_s=BEGIN_S + end_s
         )

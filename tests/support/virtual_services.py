@@ -1,8 +1,7 @@
-"""Real services on a ledger in memory, in virtual time: what takes minutes takes none.
+"""Real services on an in-memory ledger in virtual time: minutes pass at once.
 
-Invariant: the services are the real ones, and so is what they say to one another; the ledger and
-the time alone are others. For tests of a few of them, without faults; with faults and all of them
-it is `tests.simulation`."""
+Invariant: the services and their messages are real; only ledger and time are simulated. For tests
+of a few services without faults; `tests.simulation` has all of them, with faults."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ T = TypeVar("T", bound=Payload)
 
 
 class Services:
-    """One ledger, and what runs on it until the loop ends."""
+    """One ledger, and the services that run on it until the loop ends."""
 
     def __init__(self) -> None:
         self.server = MemoryServer()
@@ -37,7 +36,7 @@ class Services:
         self._clock = SkewedClock(random.Random(0), skew_s=0.0)
 
     async def intake(self) -> Service:
-        """Start an intake, and return once it takes what agents say."""
+        """Start an intake, and return once it accepts agents' reports."""
         service = self._start("intake", intake.body)
         while service.reasons_against_ready():
             await rest(0.1)
@@ -49,14 +48,14 @@ class Services:
         return self._start("agent", lambda service: agent.body(service, backends))
 
     async def say(self, data: Payload, name: str) -> Answer:
-        """What an intake answers to the agent of the event's node."""
+        """Send an event as its node's agent, and return the intake's answer."""
         node: str = data.node  # type: ignore[attr-defined] # as all that agents say
         event = Event(id=name, source=f"agent/{node}", time=rfc3339(self._clock.now()), data=data)
         asker = MemoryLedger(self.server, role="agent")
         return decode_answer(await asker.request(subject_of_node(node), encode(event), 10))
 
     async def write(self, data: Payload) -> None:
-        """Have an event of the cluster on the ledger."""
+        """Append an event of the cluster to the ledger."""
         name = f"written-{self.server.last_revision}"
         time = rfc3339(self._clock.now())
         event = Event(id=name, source="watcher", time=time, data=data)
@@ -64,7 +63,7 @@ class Services:
         await MemoryLedger(self.server, role="watcher").append([draft])
 
     def written(self, kind: type[T]) -> list[T]:
-        """What stands on the ledger of this type."""
+        """Return all payloads of this type on the ledger."""
         records = [each for each in self.server.records if each is not None]
         every = [decode(each.payload, subject=each.subject).data for each in records]
         return [data for data in every if isinstance(data, kind)]

@@ -1,8 +1,7 @@
-"""What Volcano's controllers make of a Job: a PodGroup, and the pods that name it.
+"""What Volcano's controllers create for a Job: a PodGroup, and the pods that name it.
 
-Written from what those controllers are known to write; it stands in for them because Apportion
-takes the place of Volcano's scheduler and not of its controllers. Each pod is what its template
-says, with the job's scheduler."""
+It stands in for those controllers, because Apportion replaces only Volcano's scheduler. Each pod
+follows its template, with the job's scheduler."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from tests.support.polling import until
 
 
 def pod_group(job: dict[str, Any]) -> dict[str, Any]:
-    """The PodGroup of a Job that the API server has."""
+    """Return the PodGroup of a Job from the API server."""
     spec = job["spec"]
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
@@ -36,7 +35,7 @@ def pod_group(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def job_pods(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """The pods of a Job that the API server has."""
+    """Return the pods of a Job from the API server."""
     return [
         _pod(job, task, number)
         for task in job["spec"]["tasks"]
@@ -45,7 +44,8 @@ def job_pods(job: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 async def make_pods(world: KubeWorld, namespace: str) -> None:
-    """Make the PodGroup of every Job of the namespace, and its pods once the group is let in."""
+    """Create the PodGroup of every Job of the namespace, and its pods once the group is
+    admitted."""
     for job in (await world.plane.get("jobs.batch.volcano.sh", namespace=namespace))["items"]:
         await world.plane.apply(pod_group(job), namespace=namespace)
 
@@ -70,7 +70,7 @@ async def end_job(world: KubeWorld, namespace: str, name: str) -> None:
 
 
 def group_name(job: dict[str, Any]) -> str:
-    """The name of its PodGroup."""
+    """Return the name of the Job's PodGroup."""
     return f"{job['metadata']['name']}-{job['metadata']['uid']}"
 
 

@@ -1,9 +1,9 @@
-"""Volcano's custom resources as its oldest and its newest release install them, from a table.
+"""Volcano's custom resources as its oldest supported and newest releases install them.
 
-Scope, names, subresources, printer columns and fields are those of Volcano 1.8 and of its newest
-release: the PodGroup has no `status` subresource, the Queue and the Job have one. Where the table
-says `any`, anything is kept. A row that begins with `+` is not in 1.8, which also has no limits of
-values. The PodGroup of the coscheduling plugin is beside them."""
+The table has scope, names, subresources, printer columns and fields of Volcano 1.8 and of its
+newest release: the PodGroup has no `status` subresource, Queue and Job have one. `any` keeps
+arbitrary content. Rows that start with `+` are not in 1.8, which also has no limits of values. The
+PodGroup of the coscheduling plugin is included."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ _TYPES: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
         {},
     ),
 }
-"""What a word of the table means: the type in every release, and its limits in the newest."""
+"""The words of the table: the type in every release, and its limits in the newest."""
 
 _COLUMNS: Final[list[dict[str, Any]]] = [
     {"name": "STATUS", "type": "string"},
@@ -149,7 +149,7 @@ _COLUMNS: Final[list[dict[str, Any]]] = [
 
 
 def volcano_crds(release: str = NEWEST, *, status: bool = False) -> list[dict[str, Any]]:
-    """The CRDs of that release; with `status` the PodGroup has a status subresource."""
+    """Return the CRDs of that release; with `status` the PodGroup has a status subresource."""
     newest = release == NEWEST
     group, job = "scheduling.volcano.sh", "batch.volcano.sh"
     pod_group = _crd(group, "PodGroup", ["pg", "podgroup-v1beta1"], newest=newest)

@@ -1,6 +1,6 @@
-"""The webhook of a test: the project's own manifests, with the address of a service that runs here.
+"""A test's webhook: the project's own manifests, with the address of a local service.
 
-Invariant: after a test the API server asks nobody any more."""
+Invariant: after a test the API server calls no webhook."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _as_they_are(webhooks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class Webhook:
-    """One webhook of a cluster; `port` is where the API server finds it.
+    """One webhook of a cluster; the API server reaches it at `port`.
 
     `authority` signs its certificate, in place of cert-manager."""
 
@@ -44,7 +44,7 @@ class Webhook:
         self.authority, self._files = given_certificate(folder)
 
     async def install(self, change: Change = _as_they_are) -> None:
-        """Apply the manifests with our address and CA, and what `change` makes of the webhooks."""
+        """Apply the manifests with our address and CA, after `change` has edited the webhooks."""
         plane = self.world.plane
         trusted = base64.b64encode(self.authority.ca.read_bytes()).decode()
         documents = []
@@ -60,12 +60,13 @@ class Webhook:
         await plane.apply(*documents, namespace="apportion")
 
     async def start(self, *options: str, first: str = "") -> ServiceProcess:
-        """A service that answers, ready; `first` is code that it runs before."""
+        """Start a service and wait until it is ready; `first` is code that its process runs
+        before."""
         told = ("--listen", f"{HOST}:{self.port}", *self._files, *options)
         return await self.world.start("admission", *told, first=first)
 
     async def in_force(self) -> None:
-        """Wait until the API server has learnt of the webhook, its address and its certificate."""
+        """Wait until the API server uses the webhook, its address and its certificate."""
         pod = kube_pod("probe", share())
         del pod["spec"]["schedulerName"]
         told = ("--dry-run=server", "-o", "jsonpath={.spec.schedulerName}", "-f", "-")
@@ -77,7 +78,7 @@ class Webhook:
         await until(taken, "the API server to ask the webhook", interval_s=0.2)
 
     def certificate(self) -> str:
-        """The certificate that is served, in PEM."""
+        """Return the served certificate, in PEM."""
         return ssl.get_server_certificate((HOST, self.port))
 
 
@@ -85,8 +86,9 @@ class Webhook:
 async def running_webhook(
     world: KubeWorld, *options: str, change: Change = _as_they_are, first: str = ""
 ) -> AsyncIterator[Webhook]:
-    """The webhook of the world, in force; `change` changes its configuration, and `first` is code
-    that the service runs before."""
+    """Yield the world's webhook, in force.
+
+    `change` edits its configuration, and `first` is code that the service's process runs before."""
     with TemporaryDirectory() as folder:
         webhook = Webhook(world, Path(folder))
         try:
@@ -99,5 +101,5 @@ async def running_webhook(
 
 
 async def remove(plane: ControlPlane) -> None:
-    """Take the webhook and its certificates out of the cluster."""
+    """Remove the webhook and its certificates from the cluster."""
     await plane.user("delete", "-k", str(MANIFESTS), "--ignore-not-found")

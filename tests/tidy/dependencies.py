@@ -1,6 +1,6 @@
-"""Dependencies: what the code imports is declared, and what is declared is used.
+"""Dependencies: every imported project is declared, and every declared one is used.
 
-An undeclared import works wherever some other package happens to bring it, and fails elsewhere."""
+An undeclared import works only where some other package happens to install it."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ OURS = {"apportion", "apportion_schemas"}
 
 
 def imported(sources: Mapping[str, str]) -> dict[str, tuple[str, int]]:
-    """Top-level names of foreign modules, each with one place where it is imported."""
+    """Return the top-level names of third-party modules, each with one place of import."""
     found: dict[str, tuple[str, int]] = {}
     for path, source in sources.items():
         for node in ast.walk(parsed(source)):
@@ -31,7 +31,7 @@ def imported(sources: Mapping[str, str]) -> dict[str, tuple[str, int]]:
 
 
 def project_name(requirement: str) -> str:
-    """The normal form of a requirement's project: `PyYAML>=6` is `pyyaml`."""
+    """Return the normal form of a requirement's project: `PyYAML>=6` is `pyyaml`."""
     return re.sub(r"[-_.]+", "-", re.split(r"[<>=!~;\[ ]", requirement)[0]).lower()
 
 
@@ -42,9 +42,9 @@ def mismatches(
     providers: Mapping[str, list[str]],
     not_imported: Iterable[str],
 ) -> Iterator[Offence]:
-    """Imports without a declaration, and declarations without an import.
+    """Yield imports without a declaration, and declarations without an import.
 
-    `providers` maps a module to the projects that bring it; `not_imported` are projects that are
+    `providers` maps a module to the projects that provide it. `not_imported` are projects that are
     used in another way, such as a binary."""
     wanted = {project_name(requirement) for requirement in declared}
     used = {project_name(name) for name in not_imported}

@@ -1,13 +1,13 @@
-"""What a tidy rule says: a place and a sentence that names the fix.
+"""What a tidy rule reports: a place and a sentence that names the fix.
 
-Rules are functions from text to offences, so that each can be shown to fail on a planted one."""
+Rules are functions from text to offences, so that each can be tested on a planted offence."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Offence:
-    """One place where the repository breaks its own rule; `line` counts from 1, 0 is the file."""
+    """One place that breaks a rule. `line` counts from 1; 0 is the whole file."""
 
     path: str
     line: int

@@ -1,8 +1,8 @@
-"""Sentences are made last, and no code reads one again: what it needs is a field of an answer.
+"""Find code that reads rendered sentences: what code needs must be a field of an answer.
 
-A text is a sentence if it comes out of a field of an answer that holds one, of a function that
-words something, of an error, or of a variable that was assigned from one of these. In JavaScript,
-which is looked at as a row of words, fields and variables count."""
+A text counts as a sentence if it comes from a field that holds one, from a function that renders
+text, from an error, or from a variable assigned from one of these. JavaScript is scanned as plain
+text: there, fields and variables count."""
 
 import ast
 import re
@@ -18,13 +18,13 @@ FIELDS: Final = frozenset((
     "reason_words", "rejection", "room", "sentence", "since_text", "spared", "summary", "text",
     "unblocked_by", "unready", "when", "words",
 ))  # fmt: skip
-"""Fields that hold sentences, of answers and of errors."""
+"""Fields of answers and errors that hold sentences."""
 WORDERS: Final = ("_words", "_text", "_with_text")
-"""How the names of functions end that make sentences."""
+"""Name endings of functions that render sentences."""
 MODULES: Final = frozenset((
     "words", "answer_text", "event_text",
 ))  # fmt: skip
-"""Modules of `core/explain/text` all of whose functions do."""
+"""Modules of `core/explain/text` in which every function renders sentences."""
 ERRORS: Final = frozenset(("error", "died", "failure", "refused", "wrong", "problem", "exc"))
 METHODS: Final = frozenset((
     "split", "rsplit", "partition", "rpartition", "replace", "startswith", "endswith",
@@ -36,14 +36,14 @@ OUTSIDE: Final = {
     "services/apportion/runtime/jetstream/client.py": "nats-py gives no code of this error",
     "services/apportion/runtime/files/safe_yaml.py": "the parser's message, cut to its first line",
 }
-"""Modules that read a text of others, with the reason."""
+"""Modules that may read texts of other systems, with the reason."""
 PATTERNS: Final = frozenset((
     "match", "fullmatch", "search", "sub", "split", "findall", "finditer", "subn",
 ))  # fmt: skip
 
 
 def reads(path: str, source: str) -> Iterator[Offence]:
-    """Where a product module takes a sentence apart, or looks for something in one."""
+    """Yield places in a product module that parse a sentence or search in one."""
     if not path.startswith("services/") or path in OUTSIDE:
         return
     tree = parsed(source)
@@ -62,12 +62,12 @@ def reads(path: str, source: str) -> Iterator[Offence]:
 
 
 def _named(scope: ast.AST) -> frozenset[str]:
-    """Variables of one function that are assigned a sentence, whatever the order of its lines."""
+    """Variables of one function that are assigned a sentence, in any order of its lines."""
     if isinstance(scope, ast.Module):
         return frozenset()
     assigned = [node for node in ast.walk(scope) if isinstance(node, ast.Assign)]
     names = frozenset[str]()
-    for _ in range(2):  # what is assigned from what was assigned
+    for _ in range(2):  # the second pass follows variables assigned from variables
         names |= {
             target.id
             for node in assigned
@@ -79,7 +79,7 @@ def _named(scope: ast.AST) -> frozenset[str]:
 
 
 def _read(node: ast.AST) -> ast.expr | None:
-    """The text that is read here."""
+    """The expression whose text is read here; None if nothing is read."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr in PATTERNS and node.args and _is_pattern(node.func.value):
             return node.args[-1]
@@ -91,7 +91,7 @@ def _read(node: ast.AST) -> ast.expr | None:
 
 
 def _into_lines(call: ast.Call) -> bool:
-    """Whether a text is only laid out, line by line."""
+    """True if a text is only split into lines."""
     return bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value == "\n"
 
 
@@ -100,7 +100,7 @@ def _is_pattern(value: ast.expr) -> bool:
 
 
 def _is_sentence(value: ast.expr, named: frozenset[str]) -> bool:
-    parts: list[ast.expr] = []  # of which one is enough
+    parts: list[ast.expr] = []  # if one of these is a sentence, the whole is one
     match value:
         case ast.Attribute():
             return value.attr in FIELDS
@@ -138,28 +138,28 @@ def _is_error(value: ast.expr) -> bool:
 
 
 TYPOGRAPHY: Final = frozenset(("services/apportion/gateway/console/static/js/typography.js",))
-"""Modules that may look into a text, and only to change how that looks."""
+"""Modules that may read a text, but only to change how it looks."""
 SCRIPT_NAMES: Final = frozenset((
     "awaits", "cause", "cure", "headline", "last_failure", "lead", "message", "reason", "rejection",
     "sentence", "unblocked_by", "unready",
 ))  # fmt: skip
-"""Fields whose names are, as variables of JavaScript, nothing else."""
+"""Fields whose names, as JavaScript variables, can only be sentences."""
 _SCRIPT_METHODS = (
     "split|replace|replaceAll|startsWith|endsWith|includes|indexOf|lastIndexOf"
     "|search|match|matchAll"
 )
 _COMMENT = re.compile(r"/\*.*?\*/|(?<![:\"'`\\])//[^\n]*", re.DOTALL)
 _TAKEN = re.compile(r"\{([^{}]*)\}\s*(?:\)\s*(?:=>|\{)|=[^=>])")
-"""What stands in the braces where an object is taken apart."""
+"""The content of the braces of a destructured object."""
 _BOUND = re.compile(rf"\b(?:{'|'.join(sorted(FIELDS))})\s*:\s*(\w+)\s*[,}}=]")
-"""Another name for a field, where an object is taken apart."""
+"""A destructured field with another name."""
 _ASSIGNED = re.compile(
     rf"\b(?:const|let)\s+(\w+)\s*=\s*[^;]*?\.(?:{'|'.join(sorted(FIELDS))})\b(?![\w(])[^;.(]*;"
 )
 
 
 def script_reads(path: str, source: str) -> Iterator[Offence]:
-    """Places in JavaScript that read prose."""
+    """Yield places in JavaScript that read a sentence."""
     if path in TYPOGRAPHY:
         return
     text = _COMMENT.sub(lambda comment: re.sub(r"[^\n]", " ", comment[0]), source)

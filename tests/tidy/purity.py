@@ -1,7 +1,7 @@
-"""Purity: what lint and import contracts cannot see.
+"""Purity rules that lint and import contracts cannot check.
 
-Core and schemas use no builtin whose result differs between processes, and go through no set in its
-own order; tests wait for a condition, never for a duration."""
+Core and schemas use no builtin whose result differs between processes, and do not iterate a set in
+its own order. Tests wait for a condition, never for a duration."""
 
 import ast
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ IMPURE_BUILTINS = {
     "input": "touches the outside: the caller reads",
     "print": "touches the outside: say it in the result",
 }
-POLLING = "tests/support/polling.py"  # the one place in the tests that may sleep
+POLLING = "tests/support/polling.py"  # the only place in the tests that may sleep
 
 
 def impure(path: str, source: str) -> Iterator[Offence]:
-    """Calls of impure builtins, and loops over a set, in core and schemas."""
+    """Yield calls of impure builtins and loops over sets, in core and schemas."""
     if not path.startswith(PURE_ROOTS):
         return
     for node in ast.walk(parsed(source)):
@@ -45,7 +45,7 @@ def _is_set(node: ast.expr) -> bool:
 
 
 def sleeps(path: str, source: str) -> Iterator[Offence]:
-    """Sleeps in tests and tools, however imported; `asyncio.sleep(0)` only gives way: no wait."""
+    """Yield sleeps in tests and tools, however imported. `asyncio.sleep(0)` is allowed."""
     if not path.startswith(("tests/", "tools/")) or path == POLLING:
         return
     tree = parsed(source)

@@ -1,7 +1,7 @@
 """Limits on the length of functions, classes and files.
 
-They stop a file that grows without end; they are no reason to split text that reads well in one
-piece. Docstrings are not counted. Ruff's `max-complexity` limits what a function decides."""
+They stop files from growing without end; they are no reason to split code that reads well in one
+piece. Docstrings are not counted. Ruff's `max-complexity` limits branches."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,8 @@ FILE_HARD = 800
 
 @cache
 def functions(source: str) -> list[tuple[str, int, int]]:
-    """Qualified name, first line and size in lines (docstring left out) of every function."""
+    """Return the qualified name, first line and size of every function, in lines without
+    docstring."""
 
     def visit(node: ast.AST, prefix: str) -> Iterator[tuple[str, int, int]]:
         for child in ast.iter_child_nodes(node):
@@ -43,7 +44,7 @@ def _docstring(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> i
 
 
 def long_classes(path: str, source: str) -> Iterator[Offence]:
-    """Classes over the limit; the docstrings of their methods are not counted either."""
+    """Yield classes over the limit, not counting docstrings of methods either."""
     for node in ast.walk(parsed(source)):
         if isinstance(node, ast.ClassDef):
             inside = (each for each in ast.walk(node) if each is not node)
@@ -56,14 +57,14 @@ def long_classes(path: str, source: str) -> Iterator[Offence]:
 
 
 def long_functions(path: str, source: str) -> Iterator[Offence]:
-    """Functions over the limit."""
+    """Yield functions over the limit."""
     for name, line, size in functions(source):
         if size > FUNCTION_HARD:
             yield Offence(path, line, f"{name} has {size} lines; {FUNCTION_HARD} is the limit")
 
 
 def long_files(sources: Mapping[str, str]) -> Iterator[Offence]:
-    """Files over the limit."""
+    """Yield files over the limit."""
     for path, source in sources.items():
         lines = source.count("\n")
         if lines > FILE_HARD:

@@ -1,4 +1,4 @@
-"""`make test-changed` misses no test that imports what changed, at whatever distance."""
+"""`make test-changed` chooses every test that imports a changed file, directly or indirectly."""
 
 from tests.tidy.tree import python_files
 from tools.changed import chosen
@@ -7,7 +7,7 @@ SCORE = "services/apportion/core/placement/scores/nodes.py"
 
 
 def test_a_module_of_the_product_reaches_the_tests_that_import_it() -> None:
-    """Directly or through other modules; a test that knows nothing of it is spared."""
+    """Tests that import a module directly or indirectly are chosen; unrelated ones are not."""
     found = set(chosen([SCORE], python_files()))
     assert found >= {
         "tests/unit/core/placement/test_scores.py",
@@ -18,7 +18,7 @@ def test_a_module_of_the_product_reaches_the_tests_that_import_it() -> None:
 
 
 def test_a_test_that_starts_processes_may_run_any_module() -> None:
-    """It is chosen where these are asked for, also through the module that starts them for it."""
+    """With `processes`, a test that starts processes is chosen, even through a helper module."""
     sources = {
         "services/apportion/core/a.py": "",
         "tests/support/starter.py": "START = 'apportion.cli.main'\n",
@@ -29,7 +29,7 @@ def test_a_test_that_starts_processes_may_run_any_module() -> None:
 
 
 def test_what_is_not_python_reaches_those_that_name_it() -> None:
-    """A document, a fixture of a folder, and a module that is gone."""
+    """A changed document, fixture or deleted module selects the tests that name it."""
     sources = {
         "tests/unit/test_page.py": "PAGE = 'docs/page.md'\n",
         "tests/unit/test_other.py": "import apportion.gone\n",

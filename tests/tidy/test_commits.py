@@ -1,4 +1,4 @@
-"""Commit messages have the form that CONTRIBUTING asks for."""
+"""Commit messages have the form that CONTRIBUTING requires."""
 
 import subprocess
 from pathlib import Path
@@ -12,7 +12,7 @@ HOOK = "tools/hooks/commit-msg"
 
 
 def git(*arguments: str) -> str:
-    """What git prints about this repository."""
+    """Run git in this repository and return its output."""
     return subprocess.run(
         ["git", *arguments],  # noqa: S607 - the git of this machine
         cwd=ROOT,
@@ -23,7 +23,7 @@ def git(*arguments: str) -> str:
 
 
 def test_commits_since_the_hook_have_the_form() -> None:
-    """A commit can be made without the hook, so the check runs once more here."""
+    """Every commit since the hook was added has the form; a commit can bypass the hook."""
     if not (ROOT / ".git").exists():
         pytest.skip("no repository of git: an archive of the sources has no commits")
     first = git("log", "--diff-filter=A", "--format=%H", "--", HOOK).split()
@@ -37,7 +37,7 @@ def test_commits_since_the_hook_have_the_form() -> None:
     ["Fix race in sentinel kill test", "Embed the fonts", "Merge branch 'x'", "Pass the clock on"],
 )
 def test_a_good_subject(subject: str) -> None:
-    """An imperative, also one that ends like another form, and what git writes by itself."""
+    """Imperative subjects and the subjects that git writes itself are accepted."""
     assert list(faults(f"{subject}\n\nThe reason.\n")) == []
 
 
@@ -56,12 +56,12 @@ def test_a_good_subject(subject: str) -> None:
     ],
 )
 def test_a_bad_message(message: str) -> None:
-    """Each breaks one rule."""
+    """Each message breaks exactly one rule."""
     assert len(list(faults(message))) == 1
 
 
 def test_the_hook_refuses(tmp_path: Path) -> None:
-    """Git runs the hook with a file; it exits with 1 and names the fault."""
+    """The hook, run by git with a file, exits with 1 and names the fault."""
     message = tmp_path / "COMMIT_EDITMSG"
     message.write_text("Added retries\n")
     done = subprocess.run([ROOT / HOOK, message], capture_output=True, text=True, check=False)

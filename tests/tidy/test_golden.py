@@ -1,4 +1,4 @@
-"""Golden files say what tests make: no section of a test that has gone, and none of no test."""
+"""Golden files have a section for each test that writes one, and no others."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ MODULE = "def test_b(): ...\n\n\nasync def test_a(): ...\n"
 
 
 def test_every_section_has_its_test() -> None:
-    """A sentence that no test compares any more would be read as if one did."""
+    """Every section belongs to an existing test; otherwise nothing checks it."""
     files = sorted((ROOT / "tests").rglob(f"*{golden.SUFFIX}"))
     assert files
     for path in files:
@@ -18,7 +18,9 @@ def test_every_section_has_its_test() -> None:
 
 
 def test_sections_are_in_the_order_of_their_tests(tmp_path: Path) -> None:
-    """Each is written alone; one whose test has gone is left out, and empty lines are kept."""
+    """A section is written in the order of tests.
+
+    Sections without a test are dropped, and empty lines are kept."""
     module = tmp_path / "test_x.py"
     module.write_text(MODULE)
     for name, text in (("test_a[one]", "A\n\na  "), ("test_gone", "gone"), ("test_b", "b")):

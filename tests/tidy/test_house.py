@@ -1,4 +1,4 @@
-"""The structure of the house: folders, circles, verbs and budgets, and how each is counted."""
+"""The structure of the code base (folders, cycles, verbs, budgets) and how it is counted."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,9 +8,9 @@ import pytest
 from tools.house import FIGURES, MODULES_MAX, ONE_IMPORTER_LINES, House, table
 
 OWED = {"one-importer": 3}
-"""Structural figures that are not at their limit yet, and where they are. They may only fall: who
-lowers one writes the new figure here, and takes the row out at the limit.
-"""
+"""Structural figures that are not at their limit yet, with their current values.
+
+They may only fall: when you lower one, update its value here, and remove the row at the limit."""
 HOUSE = House()
 STRUCTURAL = [figure for figure in FIGURES if figure.structural]
 VERBS = 'VERBS = ("apportion.cli.verbs.get:command", "apportion.cli.verbs.why:command")\n'
@@ -18,20 +18,21 @@ VERBS = 'VERBS = ("apportion.cli.verbs.get:command", "apportion.cli.verbs.why:co
 
 @pytest.mark.parametrize("name", [figure.name for figure in STRUCTURAL])
 def test_the_structure_holds(name: str) -> None:
-    """No figure is over its limit, or over what is owed of it still."""
+    """No figure is over its limit or over its value in OWED."""
     (figure,) = (each for each in STRUCTURAL if each.name == name)
     found = figure.places(HOUSE)
     assert len(found) <= max(figure.limit, OWED.get(name, 0)), "\n".join(found)
 
 
 def test_what_is_owed_is_structural_and_over_its_limit() -> None:
-    """A row of a figure that is not counted would forgive for ever."""
+    """OWED has only structural figures over their limit; any other row would hide regressions."""
     limits = {figure.name: figure.limit for figure in STRUCTURAL}
     assert all(owed > limits[name] for name, owed in OWED.items())
 
 
 def house(root: Path, **sources: str) -> House:
-    """A small checkout; a name is a path below `services/apportion`, with `__` for a slash."""
+    """Build a small checkout. A name is a path below `services/apportion`, with `__` for a
+    slash."""
     for name, source in ({"cli__main": VERBS} | sources).items():
         path = root / "services" / "apportion" / f"{name.replace('__', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,18 +41,18 @@ def house(root: Path, **sources: str) -> House:
 
 
 def count(name: str) -> Callable[[House], list[str]]:
-    """How one figure is counted."""
+    """Return the function that counts a figure."""
     return next(figure.places for figure in FIGURES if figure.name == name)
 
 
 def test_a_private_function_that_is_used_once(tmp_path: Path) -> None:
-    """Its name is twice in the file; one that is used twice, or public, does not count."""
+    """A private function used once counts; one used twice, or a public one, does not."""
     source = "def _one(): ...\ndef _two(): ...\ndef three(): ...\n_one()\n_two()\n_two()\nthree()\n"
     assert count("used-once")(house(tmp_path, a=source)) == ["services/apportion/a.py:1: _one"]
 
 
 def test_prose_in_an_assertion(tmp_path: Path) -> None:
-    """Four words; not three, not in a call before it, and not outside of a test."""
+    """Four words in an assertion of a test count; three words, or text elsewhere, do not."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_a.py").write_text(
         'def test_a():\n    assert f("no node fits it") == "a b c"\n    g("this is no assertion")\n'
@@ -61,14 +62,14 @@ def test_prose_in_an_assertion(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_too_many_modules(tmp_path: Path) -> None:
-    """Its `__init__` is no module."""
+    """A folder with too many modules counts; `__init__` is not a module."""
     full = {f"full__m{n}": "" for n in range(MODULES_MAX)} | {"full____init__": ""}
     assert count("folders")(house(tmp_path, **full)) == []
     assert count("folders")(house(tmp_path, full__more="")) == ["services/apportion/full: 21"]
 
 
 def test_a_circle_of_imports(tmp_path: Path) -> None:
-    """Through a third, and inside of a function; what a type checker alone imports is none."""
+    """Indirect imports and imports in functions make a cycle; type-checking imports do not."""
     small = house(
         tmp_path,
         a="from apportion import b\n",
@@ -81,7 +82,7 @@ def test_a_circle_of_imports(tmp_path: Path) -> None:
 
 
 def test_a_verb_that_imports_a_verb(tmp_path: Path) -> None:
-    """A verb is a row of the table; another module of the command line is none."""
+    """A verb that imports another verb counts; other modules of the command line do not."""
     small = house(
         tmp_path,
         cli__verbs__get="from apportion.cli.verbs.why import command\n",
@@ -100,7 +101,7 @@ def test_a_verb_that_imports_a_verb(tmp_path: Path) -> None:
     ],
 )
 def test_a_small_module_with_one_importer(tmp_path: Path, source: str, *, counts: bool) -> None:
-    """Unless it is a port, or long; and not where a second one imports it, or another layer."""
+    """A small module with one importer counts, unless it is a port or used by another layer."""
     small = house(tmp_path, core__a=source, core__b="from apportion.core import a\n")
     assert bool(count("one-importer")(small)) == counts
     second = house(tmp_path, core__c="from apportion.core.a import x\n")
@@ -118,14 +119,14 @@ def test_a_small_module_with_one_importer(tmp_path: Path, source: str, *, counts
         ("long-files", "x = 1\n" * 801),
     ],
 )
-def test_what_is_over_a_budget(tmp_path: Path, name: str, source: str) -> None:
-    """The first line too many."""
+def test_one_line_over_a_budget_is_reported(tmp_path: Path, name: str, source: str) -> None:
+    """One line over a budget is reported."""
     assert len(count(name)(house(tmp_path, a=source))) == 1
     assert count(name)(house(tmp_path, a="x = 1\n")) == []
 
 
 def test_the_table_has_every_figure_with_its_limit(tmp_path: Path) -> None:
-    """And marks those that are over it."""
+    """The table has every figure with its limit, and marks those over it."""
     rows = [line.split() for line in table(house(tmp_path, a="x = 1\n" * 801))][1:]
     assert [(row[0], row[2]) for row in rows] == [(f.name, f"{f.limit:,}") for f in FIGURES]
     assert [row[0] for row in rows if row[-1] == "over"] == ["long-files"]

@@ -1,4 +1,4 @@
-"""Every test is run by one lane, and a lane that fails in whatever way fails the whole."""
+"""Every test is run by one lane, and a failed lane fails the whole run."""
 
 import sys
 from collections import Counter
@@ -24,7 +24,7 @@ TESTS = [path for path in files() if path.startswith("tests/") and "/test_" in p
 
 
 def taken(lane: Lane) -> set[str]:
-    """The test files that a lane gives to pytest."""
+    """Return the test files that a lane passes to pytest."""
     words = [word for command in commands(lane) for word in command]
     ignored = [word.partition("=")[2] for word in words if word.startswith("--ignore=")]
     return {path for path in TESTS if _below(path, lane.paths) and not _below(path, ignored)}
@@ -35,21 +35,21 @@ def _below(path: str, folders: tuple[str, ...] | list[str]) -> bool:
 
 
 def test_every_test_is_in_one_lane() -> None:
-    """A new folder of tests belongs into a lane, or CI would never run it."""
+    """Every test file is in exactly one lane; otherwise CI would never run it."""
     times = Counter(path for lane in LANES for path in taken(lane))
     assert times == dict.fromkeys(TESTS, 1)
 
 
 @pytest.mark.parametrize("lane", [*LANES, *NIGHTLY], ids=lambda lane: lane.name)
 def test_the_paths_of_a_lane_are_there(lane: Lane) -> None:
-    """A folder that was renamed would take its tests out of CI without a word."""
+    """The paths of every lane exist; a renamed folder would silently drop its tests."""
     assert [path for path in lane.paths if not Path(ROOT, path).exists()] == []
 
 
 def test_what_is_marked_is_run_at_night_and_nothing_else() -> None:
-    """No lane of `make test` runs it, and the one of `make nightly` runs it in every folder."""
+    """`make nightly` runs exactly the tests marked `nightly`, and `make test` runs none of them."""
     for lane in LANES:
-        *_, tests = commands(lane)  # before it, a build of the control plane where that is wanted
+        *_, tests = commands(lane)  # a build of the control plane comes first, if needed
         assert lane.name == "static" or tests[tests.index("-m", 3) + 1] == "not nightly"
     *_, command = commands(SELDOM)
     words = list(command)
@@ -71,7 +71,7 @@ WELL = Ended("a", ok=True, took_s=1.0, output="....\n==== 3 passed, 1 skipped in
 def test_a_lane_that_fails_fails_the_whole(
     output: str, failed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By a test, before there was one, or after all of them passed; its tests are in the sum."""
+    """A lane that fails in a test, before any test, or after all of them fails the run."""
     ill = Ended("b", ok=False, took_s=2.0, output=output)
     assert report([WELL, ill], 2.0) == 1
     *_, last = capsys.readouterr().out.splitlines()
@@ -79,15 +79,16 @@ def test_a_lane_that_fails_fails_the_whole(
     assert report([WELL], 1.0) == 0
 
 
-def test_no_lane_is_no_success() -> None:
-    """Nothing was run."""
+def test_a_run_without_lanes_fails() -> None:
+    """A run without lanes fails."""
     assert report([], 0.0) == 1
 
 
 def test_what_a_lane_starts_keeps_what_it_compiled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Also on a machine that forbids it; what was said, the status and the cost come back."""
+    """Bytecode is cached even on a machine that forbids it; output, status and cost are
+    returned."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     environ = environment(str(tmp_path))
     asked = "import sys; print(sys.dont_write_bytecode)"
@@ -99,7 +100,7 @@ def test_what_a_lane_starts_keeps_what_it_compiled(
 
 
 def test_the_temporary_folders_of_a_lane_are_its_own(tmp_path: Path) -> None:
-    """Two pytests that end at once would sweep the same old folders, and one might fail for it."""
+    """Each lane has its own temporary folders, because two pytest runs may delete each other's."""
     test = tmp_path / "test_where.py"
     test.write_text("def test_where(tmp_path):\n    print(tmp_path)\n")
     pytest_of_it = [sys.executable, "-m", "pytest", "-qs", "-p", "no:cacheprovider", str(test)]

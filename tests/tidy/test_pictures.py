@@ -1,4 +1,4 @@
-"""The pictures of the console are all there, and what makes them says how it is asked."""
+"""Every picture of the console is committed, and the tool that makes them has help."""
 
 import pytest
 
@@ -6,13 +6,13 @@ from tools.screenshots import FOLDER, NAMES, THEMES, WIDTHS, arguments
 
 
 def test_every_page_has_its_pictures() -> None:
-    """In each theme and at each width, and none of a page that is no more."""
+    """Every page has a picture in each theme and at each width, and no others exist."""
     wanted = {f"{name}-{at}-{theme}.png" for name in NAMES for at in WIDTHS for theme in THEMES}
     assert {each.name for each in FOLDER.iterdir()} == wanted
 
 
-def test_help_is_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is shown, and so is what no picture has."""
+def test_help_takes_no_pictures(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--help` prints help and takes no pictures."""
     with pytest.raises(SystemExit, match="0"):
         arguments().parse_args(["--help"])
     assert "--page" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Images by digest and actions by commit: what is found, and how a digest is looked up anew."""
+"""Images are pinned by digest and actions by commit, and a digest can be refreshed."""
 
 from pathlib import Path
 
@@ -20,8 +20,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
         "      - uses: actions/checkout@v5", "  uses: someone/thing@main",
     ],
 )  # fmt: skip
-def test_what_may_be_moved_is_found(line: str) -> None:
-    """A tag, no tag, a short digest, a branch."""
+def test_unpinned_references_are_found(line: str) -> None:
+    """A tag, a missing tag, a short digest and a branch are reported."""
     assert len(list(pins.unpinned(f"x\n{line}\ny\n"))) == 1
 
 
@@ -35,13 +35,13 @@ def test_what_may_be_moved_is_found(line: str) -> None:
         "  - uses: ./.github/actions/ours", "FROM debian:1@" + DIGEST + " AS one\nFROM one",
     ],
 )  # fmt: skip
-def test_what_may_not_be_moved_is_left_alone(line: str) -> None:
-    """A digest, a stage, what we build ourselves, what a template fills in, a commit."""
+def test_pinned_references_are_accepted(line: str) -> None:
+    """A digest, a stage, our own images, a template's value and a commit are accepted."""
     assert list(pins.unpinned(f"x\n{line}\ny\n")) == []
 
 
 def test_every_file_that_is_refreshed_pins_something() -> None:
-    """Guards the guard: a pattern that finds nothing finds no fault."""
+    """Every refreshed file contains a pin; a pattern that matches nothing would find no fault."""
     for name in pins.FILES:
         assert pins.PINNED.search((pins.ROOT / name).read_text("utf-8")), name
     assert len(pins.pinned()) == 2
@@ -50,7 +50,7 @@ def test_every_file_that_is_refreshed_pins_something() -> None:
 def test_a_digest_is_looked_up_with_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tag stays, its digest is that of today; without a tool, or an answer, it is said."""
+    """A refresh keeps the tag and updates the digest; a missing tool or answer is an error."""
     text = f"FROM debian:bookworm@{DIGEST} AS system\n"
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(click.ClickException, match="no skopeo or docker"):

@@ -1,4 +1,4 @@
-"""A port that a test takes is its own: nobody else has it, whatever the other lanes do."""
+"""No two tests get the same port, even across lanes."""
 
 import os
 import socket
@@ -9,7 +9,7 @@ from tests.support.ports import BLOCK, CHOSEN_BY_KERNEL, Ports
 from tests.tidy.tree import ROOT
 
 TAKEN = BLOCK + 50
-"""More than a process has at first."""
+"""More ports than a process reserves at first."""
 PROGRAM = f"""
 from tests.support.ports import free_port
 print(*(free_port() for _ in range({TAKEN})), flush=True)
@@ -18,7 +18,7 @@ input()
 
 
 def test_no_two_processes_get_the_same_port() -> None:
-    """While both live; nor does one process get a port twice."""
+    """Two processes get different ports while both live, and one process gets no port twice."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -33,15 +33,15 @@ def test_no_two_processes_get_the_same_port() -> None:
     assert not theirs & ours
 
 
-def test_the_kernel_gives_none_of_them_to_anybody() -> None:
-    """A connection's source is one that the kernel chooses, and may be held for minutes."""
+def test_ports_are_outside_the_ephemeral_range() -> None:
+    """Ports are outside the kernel's ephemeral range, whose ports may be in use for minutes."""
     low, high = map(int, CHOSEN_BY_KERNEL.read_text().split())
     ports = Ports()
     assert not [port for port in (ports.take() for _ in range(TAKEN)) if low <= port <= high]
 
 
-def test_a_port_on_which_somebody_listens_is_passed_over() -> None:
-    """At one address of this machine, by a server that knows nothing of us."""
+def test_a_port_in_use_is_skipped() -> None:
+    """A port in use by an unrelated server, on any address of this machine, is skipped."""
     ports = Ports()
     first = ports.take()
     with socket.socket() as taken:

@@ -1,4 +1,4 @@
-"""No program reads rendered text: planted readers are found, and only listed ones are left."""
+"""Code that reads rendered text is found; only listed modules may do it."""
 
 import pytest
 
@@ -26,7 +26,7 @@ SCRIPTS = {path: text for path, text in tree.text_files().items() if path.endswi
     ],
 )
 def test_python_that_reads_a_sentence(line: str) -> None:
-    """By each way of reading, straight from the field or by another name."""
+    """Each way of reading a sentence is found, from the field or through a variable."""
     source = f'"""Planted."""\n\ndef f():\n    {line}\n'
     assert list(prose.reads(PYTHON, source))
     assert not list(prose.reads("tests/unit/test_planted.py", source))
@@ -43,7 +43,7 @@ def test_python_that_reads_a_sentence(line: str) -> None:
     ],
 )
 def test_python_that_shows_a_sentence(line: str) -> None:
-    """To show, to join and to compare is not to read; a name is no prose."""
+    """Showing, joining and comparing a sentence is allowed, and so is reading a name."""
     assert not list(prose.reads(PYTHON, f'"""Planted."""\n\ndef f():\n    {line}\n'))
 
 
@@ -63,7 +63,7 @@ def test_python_that_shows_a_sentence(line: str) -> None:
     ],
 )
 def test_script_that_reads_a_sentence(line: str) -> None:
-    """The same in JavaScript, across lines too."""
+    """Each way of reading a sentence in JavaScript is found, even across lines."""
     assert list(prose.script_reads(SCRIPT, f"// Planted.\n{line}\n"))
 
 
@@ -79,18 +79,18 @@ def test_script_that_reads_a_sentence(line: str) -> None:
     ],
 )
 def test_script_that_shows_a_sentence(line: str) -> None:
-    """As in Python."""
+    """Showing, joining and comparing a sentence is allowed in JavaScript."""
     assert not list(prose.script_reads(SCRIPT, f"// Planted.\n{line}\n"))
 
 
 def test_no_script_reads_a_sentence() -> None:
-    """Of Python `test_repository` says so."""
+    """No script of the console reads a sentence; `test_repository` checks Python."""
     found = [o for path, text in SCRIPTS.items() for o in prose.script_reads(path, text)]
     assert not found, "\n".join(map(str, found))
 
 
 def test_the_exempt_module_only_changes_how_a_text_looks() -> None:
-    """It makes text of text, so no page can ask it what a sentence says."""
+    """The exempt module exports only text, so no page can get facts from a sentence."""
     [path] = prose.TYPOGRAPHY
     text = SCRIPTS[path]
     exported = [line.split()[2] for line in text.splitlines() if line.startswith("export const ")]

@@ -1,8 +1,8 @@
-"""The recipes of CONTRIBUTING for a dialect and for a device vendor, followed in a copy.
+"""CONTRIBUTING's recipes for a dialect and for a device vendor work when followed in a copy.
 
-Each is followed as it is written, in as many files as it says, and what was added is then found on
-every surface: check, submit, the webhook, lint, the doctor, the chart's file, limits, simulation,
-the policies' pattern and what `make generate` writes."""
+Each recipe is followed with the number of files that it names. The addition must then appear in
+check, submit, the webhook, lint, the doctor, the chart's file, limits, simulation, the policies'
+pattern and the output of `make generate`."""
 
 import shutil
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ def _render(it: PlacedPod) -> dict[str, str]:
 def _check(section: object, path: str) -> str:
     names = {"resourceCountName": COUNT}
     chart.same(chart.an_object(section, path), names, path)
-    return "these names are fixed here"
+    return "these names are fixed"
 
 
 DIALECT = Dialect(
@@ -167,7 +167,7 @@ print(json.dumps({
 
 
 def added(copy: Path, edits: Edits, files: Mapping[str, str]) -> int:
-    """Follow the recipe in a copy with these files as well; how many files it took."""
+    """Follow the recipe in a copy with these files. Return how many files it changed."""
     shutil.copytree(ROOT / "deploy" / "helm", copy / "deploy" / "helm")
     changed = follow(copy, edits)
     for path, text in files.items():
@@ -176,14 +176,14 @@ def added(copy: Path, edits: Edits, files: Mapping[str, str]) -> int:
 
 
 def test_a_dialect_is_a_module_and_a_row(tmp_path: Path) -> None:
-    """For devices that are known already."""
+    """A dialect for known devices takes a module and a row."""
     module = MODULE.replace("FAMILY", "cambricon")
     assert added(tmp_path, ROW, {f"{DIALECTS}/acme.py": module}) == 2
     _assert_found(answers(tmp_path, ASKED), family="cambricon")
 
 
 def test_a_vendor_is_its_data_its_dialect_and_its_domain(tmp_path: Path) -> None:
-    """Of product files, two of data and the two of the dialect; the policies name its domain."""
+    """A vendor takes two data files and the dialect's two; the policies name its domain."""
     files = {
         f"{DIALECTS}/acme.py": MODULE.replace("FAMILY", "acme"),
         f"{DEVICES}/catalogue/acme.toml": CATALOGUE,
@@ -207,5 +207,5 @@ def _assert_found(found: dict[str, object], *, family: str) -> None:
     assert found["clamped"] == [f'{field}["acme.com/tpu-cores"]']
     assert found["doctor"] == ["n1"]
     assert found["unit"] == 'spec.capability["acme.com/tpu-memory"]'
-    assert found["chart"] == [{}, [["acme", "these names are fixed here"]]]
+    assert found["chart"] == [{}, [["acme", "these names are fixed"]]]
     assert all(found[each] for each in ("plugin", "held", "generated"))

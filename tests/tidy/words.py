@@ -1,6 +1,6 @@
-"""Words: modules say why they exist, tests what they are for, and no file names this machine.
+"""Rules about words: docstrings state a purpose, and no file names this machine.
 
-Text that would only be true here (a registry's host, somebody's folder) must not be committed."""
+Text that is true only here (a registry's host, a local folder) must not be committed."""
 
 import ast
 import io
@@ -37,22 +37,22 @@ RETIRED = {
     "untold": "unreported",
     "welcome": "node_ok",
 }
-"""Words of ours that gave way to those of the field (docs/architecture.md)."""
+"""Our former words, each with the term that replaced it (docs/architecture.md)."""
 OPEN_TASK = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b(?!\s*\(#\d+\))")
 # Written so that no pattern matches itself.
 REGISTRY_HOSTS = re.compile(
     r"(?:(?:pypi|pythonhosted|npmjs|rubygems|debian)[.](?:org|com)|hub[.]docker[.]com"
     r"|(?:crates|docker|quay|ghcr)[.]io)(?=[/:\"'\s]|$)"
 )
-# The full name of an official image, by which podman files it.
+# The full name of an official image, under which podman stores it.
 HOSTS_ALLOWED = re.compile(r"docker[.]io/library/")
 MACHINE_PATHS = re.compile(r"(?<![\w.~}/-])/(work|root|home/\w+|Users/\w+)(/|(?=[\"'\s]|$))")
 
 
 def docstrings(path: str, source: str) -> Iterator[Offence]:
-    """Modules without a docstring of a sentence, tests without any, names that only say themselves.
+    """Yield modules and tests without a proper docstring, and docstrings that repeat the name.
 
-    What implements a protocol may point to it: `See Ledger.append.`"""
+    An implementation of a protocol may refer to it: `See Ledger.append.`"""
     tree = ast.parse(source)
     opening = (ast.get_docstring(tree) or "").partition("\n\n")[0].strip()
     if len(opening.split()) < SENTENCE_WORDS or opening[-1] not in ".?!:":
@@ -74,7 +74,7 @@ def docstrings(path: str, source: str) -> Iterator[Offence]:
 def _public(
     node: ast.Module | ast.ClassDef,
 ) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
-    """What others may use of a module or a class, however deep."""
+    """The public names of a module or class, at any depth."""
     for inner in node.body:
         kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
         if isinstance(inner, kinds) and not inner.name.startswith("_"):
@@ -84,7 +84,7 @@ def _public(
 
 
 def vague_name(path: str) -> Iterator[Offence]:
-    """Modules and packages whose name says nothing about what belongs in them."""
+    """Yield modules and packages with vague names."""
     for part in PurePath(path).with_suffix("").parts:
         vague = VAGUE_NAMES.intersection(part.lower().split("_"))
         if vague:
@@ -92,7 +92,7 @@ def vague_name(path: str) -> Iterator[Offence]:
 
 
 def retired_words(path: str, source: str) -> Iterator[Offence]:
-    """Names of the product with a word that the glossary has another one for."""
+    """Yield names in the product that contain a retired word."""
     if path.startswith(NOT_SHIPPED):
         return
     for found in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -107,7 +107,7 @@ MERGE_MARKS = ("<" * 7 + " ", ">" * 7 + " ")
 
 
 def open_tasks(path: str, text: str) -> Iterator[Offence]:
-    """Marks of unfinished work that no issue keeps track of, and of a merge."""
+    """Yield marks of unfinished work without an issue, and merge conflict marks."""
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith(MERGE_MARKS):
             yield Offence(path, number, "is one side of a merge: choose, and take the marks out")
@@ -118,7 +118,7 @@ def open_tasks(path: str, text: str) -> Iterator[Offence]:
 
 
 def machine_words(path: str, text: str) -> Iterator[Offence]:
-    """Hosts of package registries and folders of one machine."""
+    """Yield hosts of package registries and folders of one machine."""
     for number, line in enumerate(text.splitlines(), 1):
         if REGISTRY_HOSTS.search(HOSTS_ALLOWED.sub("", line)):
             yield Offence(

@@ -1,5 +1,4 @@
-"""The admission webhook: what an API server asks before it takes a pod.
+"""The admission webhook, which judges pods for the API server before it stores them.
 
-It serves the certificate that cert-manager, the chart or a person provides, and has no right at the
-API server. Of the ledger it reads the configuration and nothing else, and it writes nothing there.
-"""
+It serves a certificate from cert-manager, the chart or the operator, and has no rights at the
+API server. It reads only the configuration from the ledger and writes nothing there."""

@@ -1,8 +1,8 @@
-"""`apportion admission`: the process around the webhook.
+"""The `apportion admission` command and its process.
 
-It writes nothing to the ledger, and reads one subject of it: the configuration. Invariant: once it
-has read a configuration it judges pods by the newest one that has come, also while the ledger is
-out of reach. A combination of options that could not work is named before anything is started."""
+It reads one subject of the ledger, the configuration, and writes nothing. Invariant: once it has
+read a configuration, it judges pods by the newest one it has, even while the ledger is
+unreachable."""
 
 import sys
 from functools import partial
@@ -34,26 +34,17 @@ SCHEDULERS_MAX = 32
 
 
 def checked(given: dict[str, Any]) -> tuple[Address, ServedFiles]:
-    """Where the webhook answers, and with which files.
-
-    Raises ConfigError: the options do not go together."""
+    """Return the address and the TLS files. Raises ConfigError if options conflict."""
     files = served_files(given["tls_cert"], given["tls_key"], given["tls_client_ca"])
     if files is None:
-        raise ConfigError(
-            CERTIFICATE,
-            "not given",
-            f"give it and {KEY}: API servers call a webhook over HTTPS only",
-        )
-    if len(given["schedulers"]) > SCHEDULERS_MAX:
-        raise ConfigError(
-            "--scheduler-name", len(given["schedulers"]), f"name at most {SCHEDULERS_MAX}"
-        )
-    if given["scheduler"] not in given["schedulers"]:
-        raise ConfigError(
-            "--fill-in",
-            given["scheduler"],
-            f"name one of --scheduler-name, whose pods are taken: {', '.join(given['schedulers'])}",
-        )
+        fix = f"give it and {KEY}: API servers call a webhook over HTTPS only"
+        raise ConfigError(CERTIFICATE, "not given", fix)
+    names = given["schedulers"]
+    if len(names) > SCHEDULERS_MAX:
+        raise ConfigError("--scheduler-name", len(names), f"name at most {SCHEDULERS_MAX}")
+    if given["scheduler"] not in names:
+        fix = f"name one of --scheduler-name, whose pods are taken: {', '.join(names)}"
+        raise ConfigError("--fill-in", given["scheduler"], fix)
     return parse_address("--listen", given["listen"]), files
 
 
@@ -65,41 +56,19 @@ LOOK_S: Final = 1.0
     epilog="Example:  apportion admission --nats nats://admission:secret@localhost:4222 "
     "--tls-cert tls.crt --tls-key tls.key",
 )
+@click.option("--listen", default=LISTEN, envvar="APPORTION_LISTEN", show_default=True,
+              show_envvar=True, metavar="HOST:PORT",
+              help="Where the webhook answers, over HTTPS.")  # fmt: skip
+@click.option("--fill-in", "scheduler", default=OURS[0], show_default=True, metavar="NAME",
+              help="The schedulerName of pods that ask for a device and name none.")  # fmt: skip
+@click.option("--scheduler-name", "schedulers", multiple=True, default=OURS, show_default=True,
+              metavar="NAME",
+              help="Pods with this schedulerName are ours, as for the watcher.")  # fmt: skip
 @click.option(
-    "--listen",
-    default=LISTEN,
-    envvar="APPORTION_LISTEN",
-    show_default=True,
-    show_envvar=True,
-    metavar="HOST:PORT",
-    help="Where the webhook answers, over HTTPS.",
-)
-@click.option(
-    "--fill-in",
-    "scheduler",
-    default=OURS[0],
-    show_default=True,
-    metavar="NAME",
-    help="The schedulerName of pods that ask for a device and name none.",
-)
-@click.option(
-    "--scheduler-name",
-    "schedulers",
-    multiple=True,
-    default=OURS,
-    show_default=True,
-    metavar="NAME",
-    help="Pods with this schedulerName are ours, as for the watcher.",
-)
-@click.option(
-    "--namespace",
-    default=NAMESPACE,
-    envvar="APPORTION_NAMESPACE",
-    show_default=True,
-    show_envvar=True,
-    metavar="NAME",
+    "--namespace", default=NAMESPACE, envvar="APPORTION_NAMESPACE", show_default=True,
+    show_envvar=True, metavar="NAME",
     help="Where our services run; the binder's account there may write our annotations.",
-)
+)  # fmt: skip
 @serving_tls_options
 @dra_option
 @service_options
@@ -118,7 +87,7 @@ def command(*, config: ServiceConfig, **given: Any) -> None:
 async def body(
     service: Service, *, listen: Address, files: ServedFiles, given: dict[str, Any]
 ) -> None:
-    """One life of the service, until cancelled; `given` are the options of the command."""
+    """Run the webhook until cancelled; `given` are the command's options."""
     ledger = await jetstream.connect(service.config.reach, name=service.name)
     try:
         await jetstream.check_stream(ledger)
@@ -143,8 +112,6 @@ async def body(
 
 
 class _Known:
-    """The configuration as far as it is known: a fold of it alone, by the rule of every fold."""
-
     def __init__(self, service: Service, ledger: ConfigurationLedger) -> None:
         self._service = service
         self._ledger = ledger
@@ -160,10 +127,9 @@ class _Known:
         ).set_function(lambda: float(not ledger.in_touch))
 
     async def say(self) -> None:
-        """Log when the ledger goes out of reach and when it is back, until cancelled.
+        """Log when the ledger becomes unreachable and when it is back, until cancelled.
 
-        Not to be sure is no reason to judge nobody: pods would come past the webhook, or not at
-        all, for as long as the ledger is away."""
+        The webhook goes on judging: otherwise pods would bypass it, or be blocked."""
         await self.reader.caught_up()
         sure = True
         while True:

@@ -1,9 +1,8 @@
-"""The admission webhook: an AdmissionReview in, the same with an answer out.
+"""Answers AdmissionReviews of the API server; the rules are in `core.admission`.
 
-The rule itself is core's (`core.admission`); here is the wire. Invariants: a review that can be
-read is answered with its uid, whatever pod is in it; one that cannot gets an error that names what
-is wrong with it; and nothing is answered before the configuration is known, nor from one that is
-known to be out of date."""
+Invariants: every readable review is answered with its uid, whatever its pod is; an unreadable
+one gets an error that names the cause. Nothing is answered before the configuration is known, or
+from one that is known to be outdated."""
 
 import base64
 import itertools
@@ -29,26 +28,22 @@ from apportion_schemas import Configuration
 from apportion_schemas.decoding import from_outside
 
 PATH = "/admission"
+# An update contains the pod twice, and etcd stores up to 1.5 MiB per object.
 LIMITS = Limits(
     body_bytes=3_200_000, heavy_bytes=1 << 20, each_per_s=0, each_at_once=256
 )  # fmt: skip
-"""A change carries the pod twice, and etcd takes objects up to 1.5 MiB: 3 MiB, and a little."""
+# Verdicts after which we warn of misspelt names; a pod without a device may have meant one.
 OURS = ("taken", "read", "no device")
-"""Cases in which a slip in a name is our business; one without a device may be meant to have one.
-"""
 WARNINGS_MAX = 5
 WARNING_CHARS_MAX = 240
 _REJECTED = 400
 
 _encode = msgspec.json.Encoder().encode
 ShortText = Annotated[str, Meta(max_length=1024)]
-
-
 _NULL = Raw(b"null")
 
 
-class _Kube(Struct, frozen=True, rename="camel"):
-    """A part of a review; what is not named here is not decoded."""
+class _Kube(Struct, frozen=True, rename="camel"): ...
 
 
 class _User(_Kube, frozen=True):
@@ -81,11 +76,11 @@ _decode = from_outside(msgspec.json.Decoder(_Review).decode)
 
 
 class Reviews:
-    """Answers reviews under the configuration in force.
+    """Answers reviews by the configuration in force.
 
-    `unready` says why there is no answer yet, or is empty; `schedulers` are all names of ours, and
-    `scheduler` the one of them that is filled in; `writer` is the user who may write our
-    annotations. `dra`: pods may have ResourceClaims, which the watcher reads."""
+    `unready` returns why there is no answer yet, or "". `scheduler` is the one of our
+    `schedulers` that is filled in. `writer` is the user who may write our annotations. `dra`
+    permits ResourceClaims."""
 
     def __init__(
         self,
@@ -112,20 +107,19 @@ class Reviews:
         )
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
-        """The one route, to which the API server posts its reviews."""
-        yield web.post(PATH, answering(self._reviewed, self._unready))
+        """Yield the route to which the API server posts its reviews."""
 
-    async def _reviewed(self, request: web.Request) -> bytes:
-        body = await request.read()
-        began = time.perf_counter()
-        answer = self.answer(body)
-        self._seconds.observe(time.perf_counter() - began)
-        return answer
+        async def reviewed(request: web.Request) -> bytes:
+            body = await request.read()
+            began = time.perf_counter()
+            answer = self.answer(body)
+            self._seconds.observe(time.perf_counter() - began)
+            return answer
+
+        yield web.post(PATH, answering(reviewed, self._unready))
 
     def answer(self, body: bytes) -> bytes:
-        """The review with its answer.
-
-        Raises BadBody: it cannot be read."""
+        """Answer an encoded AdmissionReview. Raises BadBody if it cannot be read."""
         review = read_body(_decode, body, "an AdmissionReview of admission.k8s.io/v1")
         request = review.request
         about = (request.resource.group, request.resource.resource, request.sub_resource)
@@ -141,31 +135,25 @@ class Reviews:
                     user=request.user_info.username,
                 )
             except PodTooLarge as error:
-                verdict = self._unread(request, str(error))
+                pod = bytes(request.object)
+                ours = claimed(manifest_config(self._configuration()).dialects)
+                verdict = Admitted("too large")
+                if request.operation == CREATE and any(n.encode() in pod for n in (PREFIX, *ours)):
+                    what = f"is too much to be read: {error}"
+                    wrong = ManifestError("pod", "all of it", what, "make several pods of it")
+                    verdict = Rejected(wrong)
             else:
                 verdict = self._judge(asked)
                 slips = self._slips(asked, verdict)
         self._reviews.labels("rejected" if isinstance(verdict, Rejected) else verdict.why).inc()
-        return _encode(
-            {
-                "apiVersion": review.api_version,
-                "kind": "AdmissionReview",
-                "response": {"uid": request.uid} | _response(verdict) | slips,
-            }
-        )
-
-    def _unread(self, request: _Request, problem: str) -> Admitted | Rejected:
-        """Of a pod that is too large to be read: whoever makes one for us is told so."""
-        pod, ours = bytes(request.object), claimed(manifest_config(self._configuration()).dialects)
-        if request.operation != CREATE or not any(n.encode() in pod for n in (PREFIX, *ours)):
-            return Admitted("too large")
-        what = f"is too much to be read: {problem}"
-        return Rejected(ManifestError("pod", "all of it", what, "make several pods of it"))
+        response = {"uid": request.uid} | _response(verdict) | slips
+        kind = {"apiVersion": review.api_version, "kind": "AdmissionReview"}
+        return _encode({**kind, "response": response})
 
     def _judge(self, asked: Asked) -> Admitted | Rejected:
         configuration = self._configuration()
         names, scheduler = scheduler_names(configuration, self._schedulers), self._scheduler
-        if scheduler not in names.ours:  # the configuration names others, and one of them is taken
+        if scheduler not in names.ours:  # the configuration replaces our names: use its first
             scheduler = configuration.scheduler_names[0]
         config = manifest_config(configuration)
         rules = Rules(
@@ -179,7 +167,6 @@ class Reviews:
         return admit(asked, rules)
 
     def _slips(self, asked: Asked, verdict: Admitted | Rejected) -> dict[str, list[str]]:
-        """Warnings, which kubectl shows, of names in a pod that are probably not meant so."""
         if isinstance(verdict, Rejected) or verdict.why not in OURS:
             return {}
         dialects = manifest_config(self._configuration()).dialects

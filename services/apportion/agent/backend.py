@@ -1,9 +1,7 @@
-"""What an agent needs of the devices of its node, of any vendor.
+"""The port through which an agent reads and changes the devices of its node, of any vendor.
 
-Two implementations stand behind this port: `nvml` asks the driver, `simulated` makes cards up. One
-contract suite runs over both. Invariant: `inventory` says the whole truth at the moment of the
-call, and `changed` returns whenever it may say something else, so an agent that reports after each
-`changed` never misses a change; it may look once too often."""
+Invariant: `inventory` is complete at the time of the call, and `changed` returns whenever it may
+have changed, so an agent that reports after each `changed` misses no change."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -14,21 +12,19 @@ from apportion_schemas import Device, MigInstance
 
 
 class DevicesUnavailable(Exception):
-    """The devices of this node cannot be read; the message says what was tried and the fix."""
+    """The node's devices cannot be read. The message gives what was tried and the fix."""
 
 
 class NotMade(Exception):
-    """A device cannot be brought into the state that a share needs; the message says why."""
+    """A device cannot be brought into the state that a share needs. The message says why."""
 
 
 class InTheWay(NotMade):
-    """It can be, once something else has let go of the device."""
+    """The device cannot be prepared until something else has released it."""
 
 
 class Running(NamedTuple):
-    """A process on a device, by its id on this machine: bytes, and percent of the compute.
-
-    Either is None where the driver does not tell."""
+    """A process on a device: bytes and percent of compute, None if not reported."""
 
     pid: int
     memory: int | None
@@ -36,49 +32,43 @@ class Running(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What is used of a device, or of one MIG instance: bytes, and percent of its compute.
-
-    The processes of a device that is cut are in the loads of its instances."""
+    """The use of a device or of one MIG instance: memory in bytes, and percent of the compute."""
 
     device: str
     memory: int
     cores: int | None
     instance: MigInstance | None = None
+    # those of a device with MIG instances are in its instances' loads
     processes: tuple[Running, ...] = ()
 
 
 class Kept(NamedTuple):
-    """What a round did with the MIG instances of a device.
+    """What `keep_instances` did with the MIG instances of a device."""
 
-    `gone` are destroyed; `held` are to go, and the driver says that they are in use; `foreign` were
-    made by another program or a person, and stay."""
-
-    gone: tuple[MigInstance, ...]
-    held: tuple[MigInstance, ...]
-    foreign: tuple[MigInstance, ...]
+    gone: tuple[MigInstance, ...]  # destroyed
+    held: tuple[MigInstance, ...]  # not needed, but in use according to the driver
+    foreign: tuple[MigInstance, ...]  # not made by this agent, so they stay
 
 
 class DeviceBackend(Protocol):
-    """The devices of one node, their health, and what can be made of them."""
+    """The devices of one node: their inventory, health, partitioning and use."""
 
     @property
     def driver(self) -> str:
-        """The driver's version, for people; empty where it is not known."""
+        """The driver's version, for display; empty if unknown."""
 
     @property
     def simulated(self) -> bool:
-        """Whether these devices exist only here."""
+        """True if the devices are simulated."""
 
     async def inventory(self) -> tuple[Device, ...]:
-        """Every device with its present health, in the order of its index.
-
-        Raises DevicesUnavailable: the devices cannot be listed at all."""
+        """Return every device with its health, by index. Raises DevicesUnavailable."""
 
     async def changed(self) -> None:
         """Return when the inventory may differ from what it was at the last call."""
 
     def hung(self) -> tuple[str, ...]:
-        """What a call into the driver is about that has not returned: devices, for people."""
+        """The devices about which a call into the driver has not returned, for display."""
 
     async def make_instance(
         self,
@@ -88,34 +78,29 @@ class DeviceBackend(Protocol):
         *,
         least_mib: int = 0,
     ) -> MadeInstance:
-        """Have the MIG instance there; one of ours that is there already is taken as it is.
+        """Make the MIG instance, or reuse one that this agent made already.
 
-        What stands in its way is destroyed if this agent made it, unless it is `needed` or
-        something runs on it. `least_mib` is the memory that the ledger charges for the share.
-
-        Raises InTheWay: something needed or used is there. Raises NotMade: it cannot be there, it
-        would have less memory than `least_mib`, or an instance is there that this agent did not
-        make. Raises OSError: it cannot be noted as ours."""
+        Destroys conflicting instances that this agent made, unless they are `needed` or in use.
+        Raises InTheWay if a conflicting instance is needed or in use. Raises NotMade if the
+        instance is impossible, would have less memory than `least_mib` (what the ledger charges
+        for the share), or conflicts with one that this agent did not make. Raises OSError if it
+        cannot be recorded as ours."""
 
     async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> Kept:
-        """Destroy the others that this agent made and on which nothing runs.
-
-        Raises NotMade: the device cannot be asked. Raises OSError: what is ours cannot be noted."""
+        """Destroy instances of ours that are neither `needed` nor in use. Raises NotMade,
+        OSError."""
 
     async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
-        """Let one process at a time use the device, as MPS wants it, or any number.
-
-        Raises NotMade: the driver refuses it."""
+        """Allow one process at a time, as MPS requires, or any number. Raises NotMade."""
 
     async def hold_memory(self, device: str, cgroup: Path, memory: int) -> bool:
-        """Let the processes of a cgroup, whose folder this is, have so many bytes of the device.
+        """Limit the processes of the cgroup in folder `cgroup` to `memory` bytes of the device.
 
-        Whether the driver holds them to it; False where it has no such limits.
-
-        Raises NotMade: it has them, and refuses this one; the device is not here."""
+        Return True if the driver enforces it, False if it has no such limits. Raises NotMade if
+        it refuses this limit, or if the device is not on this node."""
 
     async def loads(self) -> tuple[Load, ...]:
-        """What is used now of every device that answers, and of its MIG instances."""
+        """The current use of every device that answers, and of its MIG instances."""
 
     async def close(self) -> None:
-        """Let the driver go. The backend is of no use afterwards."""
+        """Release the driver. The backend cannot be used afterwards."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Backends(NamedTuple):
-    """What devices the agent tells of: those of this machine, under its name, or simulated ones."""
+    """Which devices the agent reports: those of this machine, or simulated ones."""
 
     node: str
     simulated: Sequence[SimulatedNode] = ()
@@ -119,7 +119,7 @@ def command(
         stop_with(str(error))
     backends = Backends(node, simulated, quiet_s, ignored, critical)
     share_one_heap()
-    # A node's agent is to be small; one that simulates thousands of nodes, fast.
+    # The agent of one node should use little memory; one that simulates thousands should be fast.
     small = places is not None
     sys.exit(
         run_service("agent", lambda service: body(service, backends, places), config, small=small)
@@ -127,7 +127,7 @@ def command(
 
 
 def _note_handing_out(node: Node, places: Places) -> None:
-    """Note on the node how its agent hands out shares, and what it cannot hand out."""
+    # How the agent hands out shares, and which modes it cannot hand out.
     if places.kubelet is not None:
         node.host = handing_out(node.host, AT_ALLOCATE if places.no_cdi else AT_START)
     if places.no_cdi:
@@ -139,7 +139,7 @@ def _note_handing_out(node: Node, places: Places) -> None:
 
 
 async def body(service: Service, backends: Backends, places: Places | None = None) -> None:
-    """One life of the agent, until cancelled; with places, its node hands out shares."""
+    """Run the agent until cancelled. If `places` is given, its node hands out shares."""
     simulated = [each.name for each in backends.simulated]
     node = backends.node if not simulated else simulated[0] if len(simulated) == 1 else ""
     async with open_session(service, node=node) as session:
@@ -179,12 +179,11 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
 async def _hand_out(
     service: Service, session: Session, agent: Agent, node: Node, places: Places
 ) -> FrontDoor | None:
-    """Let the node's shares be asked for by its kubelet, whose door it returns, or by commands."""
     served: KubeletNode | RunNode
     door = None
     metrics, clock, kubelet = service.metrics, service.clock, places.kubelet
     if kubelet is not None:
-        # gRPC is a third of an agent's memory, and most agents of a laptop have no kubelet.
+        # gRPC is a third of an agent's memory, so it is imported only where there is a kubelet.
         from apportion.agent.kubelet.node import KubeletNode  # noqa: PLC0415
 
         served = KubeletNode(agent, node, places, kubelet=kubelet, metrics=metrics, clock=clock)
@@ -195,8 +194,9 @@ async def _hand_out(
 
         served = runs = RunNode(agent, node, places, metrics=metrics, clock=clock)
         service.loop("runs", lambda: runs.serve(session.ledger))
-    with contextlib.suppress(NotPrepared):  # a kubelet that is new here
-        await served.lifecycle.look()  # before the ledger is read, whose beginning tells of them
+    with contextlib.suppress(NotPrepared):  # a kubelet that has just started
+        # must happen before the ledger's beginning, which names these pods, is read
+        await served.lifecycle.look()
     service.ready_when(served.not_ready)
     service.loop("usage", lambda: served.lifecycle.sampling.run(session.ledger.publish))
     service.loop("memory", lambda: give_back(service.clock))
@@ -231,9 +231,7 @@ def _nodes(
 
 
 def _local_host(node: str) -> Host:
-    """CPU and memory of this machine, labelled as a kubelet labels its node.
-
-    Raises OSError where /proc is not mounted."""
+    """CPU and memory of this machine, labelled as by a kubelet. Raises OSError without /proc."""
     fields = dict(
         line.split(":", 1) for line in Path("/proc/meminfo").read_text("ascii").splitlines()
     )

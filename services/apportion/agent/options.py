@@ -1,6 +1,4 @@
-"""The options of an agent that hands out shares, which become its `Places`.
-
-Invariant: a command gets all of them as one value, or none where nobody is handed anything."""
+"""Command-line options of an agent that hands out shares; they become its `Places`."""
 
 import functools
 import shlex
@@ -106,7 +104,7 @@ _OPTIONS = (
 
 
 def places_options(command: Command) -> Command:
-    """Add the options, and hand the command the `places` that they make, None without any."""
+    """Add the options, and pass the command the `places` that they make, or None."""
 
     def run(**given: Any) -> None:
         if given["kubelet"] and given["runs"]:

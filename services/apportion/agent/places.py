@@ -1,4 +1,4 @@
-"""Where the kubelet, container runtimes and this agent have their files on a node."""
+"""Paths and settings of an agent on its node."""
 
 import logging
 import os
@@ -13,67 +13,54 @@ from apportion.agent.usage.names import Names
 from apportion.core import grants
 
 _SELINUX: Final = "security.selinux"
-_FOR_CONTAINERS: Final = b"system_u:object_r:container_file_t:s0\0"
+_FOR_CONTAINERS: Final = b"system_u:object_r:container_file_t:s0\0"  # as NVIDIA's device plugin
 _log = logging.getLogger(__name__)
 _GLIBC: Final = re.compile(rb"\0GLIBC_2\.([0-9]{1,3})(?=[.\0])")
-_SYS_ADMIN: Final = 21
-"""The number of CAP_SYS_ADMIN; see capabilities(7)."""
+_SYS_ADMIN: Final = 21  # the number of CAP_SYS_ADMIN; see capabilities(7)
 
 
 class Places(Struct, frozen=True):
-    """Where the kubelet, the runtimes and we have our files on this node.
+    """Paths and settings of the kubelet, the container runtimes and this agent on the node.
 
-    Without a `kubelet`, commands of this machine get shares.
-
-    They are the same paths in the agent's container as on the node: runtimes read them too. What is
-    below `state` outlives a reboot, what is below `run` does not. `mps_launcher` are the words
-    before a command that starts an MPS daemon. `npu_library` is the folder of `hami-vnpu-core`.
-    `metrics_as`: containers' use is told under these systems' names as well as under ours. `proc`
-    is where the kernel tells of the node's processes. What is used is looked at every `sample_s`
-    seconds, and written into the ledger every `record_s`. `dra`: the kubelet also asks for claims
-    here. `driver_limits`: the driver, too, holds containers to their memory, by their cgroups below
-    `cgroups`. `no_cdi`: the container runtime knows no CDI, so that containers get what is theirs
-    when the kubelet admits their pod. `static_cdi` is where people keep CDI specifications that
-    outlive a reboot. `priority_namespaces` are those whose containers of priority 0 go before
-    containers of other namespaces, and `unheld_namespaces` those whose containers may decline
-    HAMi-core; `*` is all of them. `mps_offered`: pods share cards in MPS mode."""
+    Paths are the same in the agent's container as on the node, because runtimes read them too."""
 
     cdi: Path
-    state: Path
-    run: Path
-    kubelet: Path | None = None
+    state: Path  # survives a reboot
+    run: Path  # does not survive a reboot
+    kubelet: Path | None = None  # without one, commands of this machine get the shares
     library: Path | None = None
-    npu_library: Path | None = None
-    mps_launcher: tuple[str, ...] = ()
-    metrics_as: tuple[Names, ...] = ()
+    npu_library: Path | None = None  # the folder of `hami-vnpu-core`
+    mps_launcher: tuple[str, ...] = ()  # put before the command that starts an MPS daemon
+    metrics_as: tuple[Names, ...] = ()  # also export use under these systems' metric names
     proc: Path = Path("/proc")
-    sample_s: float = 5.0
-    record_s: float = 3_600.0
-    dra: bool = False
-    driver_limits: bool = True
+    sample_s: float = 5.0  # how often use is sampled
+    record_s: float = 3_600.0  # how often use is recorded in the ledger
+    dra: bool = False  # the kubelet also prepares ResourceClaims
+    driver_limits: bool = True  # the driver, too, limits memory, by the cgroups below `cgroups`
     cgroups: Path = Path("/sys/fs/cgroup")
-    no_cdi: bool = False
-    static_cdi: Path = Path("/etc/cdi")
+    no_cdi: bool = False  # no CDI in the runtime: hand out shares when the kubelet admits the pod
+    static_cdi: Path = Path("/etc/cdi")  # the operator's own CDI specifications
+    # their priority 0 precedes pods elsewhere; `*` is all
     priority_namespaces: tuple[str, ...] = ()
-    unheld_namespaces: tuple[str, ...] = ()
-    mps_offered: bool = False
+    unheld_namespaces: tuple[str, ...] = ()  # their containers may decline HAMi-core; `*` is all
+    mps_offered: bool = False  # offer devices in MPS mode
 
     def may_be_unheld(self, namespace: str) -> bool:
-        """Whether containers of this namespace may decline HAMi-core."""
+        """True if containers of this namespace may decline HAMi-core."""
         return not {"*", namespace}.isdisjoint(self.unheld_namespaces)
 
     @property
     def mps(self) -> Path:
-        """The folders of MPS daemons: their memory is shared through files in it."""
+        """The folders of MPS daemons, which share memory through files in them."""
         return self.run / "mps"
 
     @property
     def preload(self) -> Path:
-        """What becomes `/etc/ld.so.preload` of containers."""
+        """The file that becomes `/etc/ld.so.preload` in containers."""
         return self.state / "ld.so.preload"
 
     def of_grants(self) -> grants.Node:
-        """The places that grants name, on the node."""
+        """The paths on the node that grants name."""
         return grants.Node(
             shares=str(self.state / "shares"),
             mps=str(self.mps),
@@ -85,9 +72,7 @@ class Places(Struct, frozen=True):
 
 
 def may_administer(status: Path = Path("/proc/self/status")) -> bool:
-    """Whether this process has CAP_SYS_ADMIN, which the driver takes for being root.
-
-    Source: `CapEff` of proc(5). Where it cannot be read the driver is left to answer."""
+    """True if this process has CAP_SYS_ADMIN (`CapEff` of proc(5)), or if that is unreadable."""
     try:
         lines = status.read_text("ascii").splitlines()
         effective = next(line for line in lines if line.startswith("CapEff:"))
@@ -97,10 +82,9 @@ def may_administer(status: Path = Path("/proc/self/status")) -> bool:
 
 
 def needed_glibc(library: Path) -> str:
-    """The newest version of glibc that a shared library needs, as `2.34`; empty if not known.
+    """The newest glibc version that a library needs, as `2.34`, by its symbols; empty if unknown.
 
-    The loader of an image with an older one ignores the library. Source: the names of versions that
-    a symbol is bound to, in the section `.dynstr`."""
+    The loader of an image with an older glibc ignores the library."""
     try:
         found = _GLIBC.findall(library.read_bytes())
     except OSError:
@@ -111,10 +95,7 @@ def needed_glibc(library: Path) -> str:
 def label_for_containers(
     paths: Iterable[Path], selinux: Path = Path("/sys/fs/selinux/enforce")
 ) -> None:
-    """Let containers use these files and folders where SELinux is on (`selinux` exists).
-
-    What is made in a labelled folder later inherits the label. Source: NVIDIA's device plugin,
-    which labels what it gives to containers `container_file_t`."""
+    """Let containers use these paths under SELinux; what is made in them inherits the label."""
     if not selinux.exists():
         return
     for path in paths:

@@ -1,12 +1,7 @@
-"""Devices that exist only here, and fail and recover on command.
+"""Simulated devices that fail and recover on command; see `core.devices.simulating`.
 
-What they are is told by `core.devices.simulating`. Invariant: a simulated failure lives in the
-ledger alone, and outlives this process.
-
-Orders come over plain request and reply: a device fails or recovers, or the whole node is lost or
-returns. Only simulated devices take orders: a real card's health is what the driver reports.
-Invariant: an order changes the device, never the ledger; the fact follows as for any device, from
-the agent's own look at its inventory, or, for a lost node, from a scheduler that hears no beat."""
+Orders arrive by request and reply: fail or recover a device, lose or return the node. Invariant:
+an order changes the device, never the ledger; the event follows as for any device."""
 
 import asyncio
 import uuid
@@ -25,14 +20,11 @@ from apportion_schemas.decoding import from_outside
 
 
 class DeviceUnknown(ValueError):
-    """A command names a device that this node does not have."""
+    """The order names a device that this node does not have."""
 
 
 class SimulatedBackend:
-    """A `DeviceBackend` whose devices fail and recover on command.
-
-    While the node is not `there` it is to seem lost: nobody hears of it, and it hands out nothing.
-    It is there again once it returns or the agent is started anew."""
+    """A `DeviceBackend` whose devices fail and recover on command."""
 
     driver = "simulated"
     simulated = True
@@ -40,7 +32,7 @@ class SimulatedBackend:
     def __init__(self, devices: tuple[Device, ...]) -> None:
         self._devices = {device.id: device for device in devices}
         self._changed = asyncio.Event()
-        self.there = asyncio.Event()
+        self.there = asyncio.Event()  # cleared while lost: no heartbeat, nothing handed out
         self.there.set()
         self._instances: dict[str, list[MigInstance]] = {}
 
@@ -59,7 +51,7 @@ class SimulatedBackend:
         wanted: MigInstance,
         needed: Collection[MigInstance],
         *,
-        least_mib: int = 0,  # noqa: ARG002 - its instances have no memory
+        least_mib: int = 0,  # noqa: ARG002 - simulated instances have no memory
     ) -> MadeInstance:
         """See `DeviceBackend`."""
         if device not in self._devices or self._devices[device].mode != "mig":
@@ -75,23 +67,23 @@ class SimulatedBackend:
         return MadeInstance(f"MIG-{digest}")
 
     async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> Kept:
-        """See `DeviceBackend`; no other program cuts a simulated card."""
+        """See `DeviceBackend`; no other program creates instances on a simulated device."""
         there = self._instances.get(device, [])
         gone = tuple(each for each in there if each not in needed)
         self._instances[device] = [each for each in there if each in needed]
         return Kept(gone, (), ())
 
     async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
-        """See `DeviceBackend`; no process ever runs on a simulated card."""
+        """See `DeviceBackend`; no process ever runs on a simulated device."""
 
     async def hold_memory(self, device: str, cgroup: Path, memory: int) -> bool:  # noqa: ARG002
-        """See `DeviceBackend`; there is no driver that could."""
+        """See `DeviceBackend`; no driver could enforce a limit here."""
         if device not in self._devices:
             raise NotMade(f"device {device} is not one of this node")
         return False
 
     async def loads(self) -> tuple[Load, ...]:
-        """See `DeviceBackend`; no process ever runs on a simulated card."""
+        """See `DeviceBackend`; no process ever runs on a simulated device."""
         loads = [Load(device, 0, 0) for device in self._devices]
         loads += [
             Load(device, 0, 0, cut) for device, there in self._instances.items() for cut in there
@@ -106,10 +98,7 @@ class SimulatedBackend:
         """See `DeviceBackend`; nothing is held."""
 
     def restore(self, known: Iterable[Device]) -> None:
-        """Take over which devices the ledger says are unhealthy.
-
-        A simulated failure lives in the ledger alone: it must outlive this process, as a broken
-        card outlives the agent that reported it."""
+        """Restore failures, which only the ledger remembers, after a restart of the agent."""
         for device in known:
             if device.id in self._devices and not device.healthy:
                 self.set_health(device.id, healthy=False, reason=device.health_reason)
@@ -133,9 +122,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 def obey(backend: SimulatedBackend) -> Handler:
-    """The handler of one node's orders."""
+    """Return the handler of one node's orders."""
 
-    async def handle(subject: str, payload: bytes) -> bytes:  # noqa: ARG001 - one node, one handler
+    async def handle(subject: str, payload: bytes) -> bytes:  # noqa: ARG001 - one handler per node
         try:
             if len(payload) > _BYTES_MAX:
                 raise DeviceUnknown(f"order of {len(payload)} bytes; at most {_BYTES_MAX}")

@@ -1,10 +1,8 @@
-"""The agent on a machine without a kubelet, where `apportion run` starts commands inside of shares.
+"""The agent on a machine without a kubelet, where `apportion run` starts commands.
 
-Invariant: a command is answered only once all that its share needs is there.
-
-`apportion run` starts a command, which is a pod of the ledger and a process of the machine with all
-that it starts; or a container engine starts it. Invariant: a run is in the books (`Runs`) until all
-that can be seen of it has ended, whatever became of its parent, of this agent or of the machine."""
+Invariants: a command is answered only once everything that its share needs is in place. A run
+(the pod of a command and all its processes) stays in the books until every visible process has
+ended, even if its parent, this agent or the machine restarted."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ from apportion.agent.places import Places
 from apportion.agent.reporting.agent import Agent, Node
 from apportion.agent.shares.share_lifecycle import ShareLifecycle
 from apportion.agent.usage.owners import Owner, Owners
-from apportion.core.grants import Edits, Grant
+from apportion.core.grants import Edits
 from apportion.core.grants.on_host import on_host, unheld
 from apportion.runtime.ledger.port import Ledger
 from apportion.runtime.ledger.starting import (
@@ -57,19 +55,35 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RunNode:
-    """One such machine, whose folders `places` names."""
+    """A machine without a kubelet, with the folders that `places` names."""
 
     def __init__(
         self, agent: Agent, node: Node, places: Places, *, metrics: Metrics, clock: Clock
     ) -> None:
-        """Raises ConfigError where its state cannot be kept, or `proc` is none of the kernel's."""
+        """Raises ConfigError if its state cannot be written or `proc` is not a /proc."""
         self._agent = agent
         self._node = node
         self._places = places
-        self._runs = runs = _books(places)
+        try:
+            places.state.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=places.state):
+                pass  # check that it is writable
+        except OSError as error:
+            fix = f"{error.strerror}; give a folder that the agent may write, or start it as root"
+            raise ConfigError("--state", str(places.state), fix) from None
+        if not (places.proc / "stat").is_file():
+            fix = "it is not where the kernel tells of itself"
+            raise ConfigError("--proc", str(places.proc), fix)
+        self._runs = runs = Runs(places.state, places.proc)
         self._specifications = Specifications(places.cdi, (places.static_cdi,), places.proc)
         self.lifecycle = ShareLifecycle(
-            agent, node, places, runs, metrics=metrics, clock=clock, adapt=self._adapt
+            agent,
+            node,
+            places,
+            runs,
+            metrics=metrics,
+            clock=clock,
+            adapt=lambda pod, made: on_host(made) if runs.on_host(pod) else made,
         )
         self._serving = False
 
@@ -78,17 +92,17 @@ class RunNode:
         return [] if self._serving else ["commands are not started yet"]
 
     async def serve(self, ledger: Ledger) -> None:
-        """Be there for `apportion run`, until cancelled. Raises OSError, LedgerError."""
-        await self.lifecycle.make_places()
+        """Answer `apportion run` until cancelled. Raises OSError, LedgerError."""
+        await asyncio.to_thread(self.lifecycle.make_places)
         await asyncio.to_thread(self._open_places)
-        await self._agent.reported(1)  # by then the ledger was read to its end
+        await self._agent.reported(1)  # the ledger has been read to its end by that time
         await ledger.serve(subject_of(self._node.name), self._answer)
         self._serving = True
         async with asyncio.TaskGroup() as group:
             for loop in self.lifecycle.loops():
                 group.create_task(loop())
 
-    async def _answer(self, subject: str, payload: bytes) -> bytes:  # noqa: ARG002 - there is one
+    async def _answer(self, subject: str, payload: bytes) -> bytes:  # noqa: ARG002 - one subject
         if len(payload) > BYTES_MAX:
             return _encode(Started(error=f"{len(payload)} bytes; at most {BYTES_MAX} are read"))
         try:
@@ -97,7 +111,6 @@ class RunNode:
             return _encode(Started(error=str(error)))
 
     async def _carried_out(self, asked: Greet | Start | End) -> Started:
-        """Raises NotPrepared, OSError."""
         if isinstance(asked, Greet):
             self._runs.see(Life(asked.pid, asked.started))
             return Started()
@@ -117,7 +130,6 @@ class RunNode:
             raise
 
     def _handed(self, asked: Start, edits: Edits) -> Started:
-        """Raises NotPrepared, OSError."""
         notes = list(filter(None, [unheld(edits, self._node.devices)]))
         if not asked.in_container:
             _make_locks()
@@ -130,40 +142,22 @@ class RunNode:
                 f"container engines cannot be told of the share ({error}): start the agent as "
                 f"root, or let it write {folder}, which is its --cdi"
             ) from None
-        if edits.cards and not self._specifications.knows_cards():
+        if edits.cards and self._specifications.vendors() is None:
             notes.append(
                 f"{folder} has no specification of {VENDORS}, so the container has no device of "
                 "NVIDIA: nvidia-ctk cdi generate --device-name-strategy=uuid makes one"
             )
         return Started(device=device_name(token(asked.pod)), notes=tuple(notes))
 
-    def _adapt(self, pod: str, made: Grant) -> Grant:
-        """Raises GrantRefused."""
-        return on_host(made) if self._runs.on_host(pod) else made
-
     def _open_places(self) -> None:
-        """Let other users of the machine reach their regions, whatever the agent's umask is."""
+        # Other users must reach their regions, whatever the agent's umask is.
         for folder in (self._places.state, self._places.state / "shares"):
             if folder.stat().st_uid == os.geteuid():
                 folder.chmod(_TO_BE_READ)
 
 
-def _books(places: Places) -> Runs:
-    """Raises ConfigError."""
-    try:
-        places.state.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=places.state):
-            pass  # it may be written
-    except OSError as error:
-        fix = f"{error.strerror}; give a folder that the agent may write, or start it as root"
-        raise ConfigError("--state", str(places.state), fix) from None
-    if not (places.proc / "stat").is_file():
-        raise ConfigError("--proc", str(places.proc), "it is not where the kernel tells of itself")
-    return Runs(places.state, places.proc)
-
-
 def _make_locks() -> None:
-    """Have HAMi-core's folder there, for all users. In `/tmp` anybody may have put anything."""
+    """Create HAMi-core's lock folder for all users. Any user may have put a link there instead."""
     try:
         LOCKS.mkdir(exist_ok=True)
         descriptor = os.open(LOCKS, os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -179,22 +173,21 @@ def _make_locks() -> None:
 
 
 _SAVED: Final = "runs.json"
-_CLIMBED_MAX: Final = 64
-"""Generations of processes between one that uses a card and the command that began it."""
+_CLIMBED_MAX: Final = 64  # generations of processes between the one on a GPU and the command
 _in_mounts = re.compile(rf"/shares/([^/\s]+)_{CONTAINER}/?\s").findall
 
 
 class Run(Struct, frozen=True):
-    """One command. That of a container engine may end before its container does, and one that this
-    agent does not see into may have started others."""
+    """A command by its first process, which may end before others or before its container does."""
 
     life: Life
     in_container: bool
+    # False if its environment is unreadable, so that its other processes are not seen
     open: bool = True
 
 
 class Runs:
-    """What runs here; see `Books`."""
+    """The runs on this machine; see `Books`."""
 
     def __init__(self, folder: Path, proc: Path) -> None:
         self._proc = proc
@@ -202,7 +195,7 @@ class Runs:
         self._book = BootBook(folder / _SAVED, proc, Run)
 
     def see(self, life: Life) -> None:
-        """Raises NotPrepared where there is no such process on this machine."""
+        """Raises NotPrepared if there is no such process on this machine."""
         if not lives(life, self._proc):
             raise NotPrepared(
                 f"process {life.pid} is not on this machine as its agent sees it: start the "
@@ -211,24 +204,24 @@ class Runs:
             )
 
     def begin(self, pod: str, life: Life, *, in_container: bool) -> None:
-        """Put a command into the books.
-
-        Raises NotPrepared: there is no such process. Raises OSError: the books cannot be
-        written."""
+        """Record a command. Raises NotPrepared if it is not on this machine, OSError."""
         self.see(life)
-        self._book.note(pod, Run(life, in_container, self._open(life)))
+        # Only root can read the environments of other users' processes.
+        own = os.geteuid()
+        seen = own == 0 or (self._proc / str(life.pid)).stat().st_uid == own
+        self._book.note(pod, Run(life, in_container, seen))
 
     def end(self, pod: str) -> None:
-        """Strike it out. Raises OSError."""
+        """Remove a command. Raises OSError."""
         self._book.strike(pod)
 
     def on_host(self, pod: str) -> bool:
-        """Whether the pod is a command of the machine itself."""
+        """True if the pod is a command that runs directly on the machine, not in a container."""
         run = self._book.entries.get(pod)
         return run is not None and not run.in_container
 
     async def pods(self) -> set[str]:
-        """See `Books`. Of what is not seen here its guardian tells the end, or a later run does."""
+        """See `Books`. The guardian, or a later run, ends a run that is not `open`."""
         runs = self._book.entries
         over = {
             pod
@@ -236,7 +229,8 @@ class Runs:
             if run.open and not run.in_container and not lives(run.life, self._proc)
         }
         if over:
-            over -= await asyncio.to_thread(self._left)
+            # A run lasts as long as any of its processes, though the first may have ended.
+            over -= await asyncio.to_thread(lambda: {pod for _, pod in marked(MARK, self._proc)})
         try:
             self._book.strike(*over)
         except OSError as error:
@@ -244,21 +238,12 @@ class Runs:
         return set(self._book.entries)
 
     def owner(self, pid: int) -> Owner | None:
-        """See `Books`. No cgroup: what it is in is not the command's alone."""
+        """See `Books`. The cgroup is left out, because it is not the command's alone."""
         owner = self._owners.of(pid)
         if owner is None:
             return None
         pod = self._pod(pid)
         return owner._replace(pod=pod, container=CONTAINER if pod else "", cgroup="")
-
-    def _open(self, life: Life) -> bool:
-        """Whether what the command starts is seen: other users' environments only root can read."""
-        own = os.geteuid()
-        return own == 0 or (self._proc / str(life.pid)).stat().st_uid == own
-
-    def _left(self) -> set[str]:
-        """The pods of which some process runs, though its first one may have ended."""
-        return {pod for _, pod in marked(MARK, self._proc)}
 
     def _pod(self, pid: int) -> str:
         by_life = {run.life: pod for pod, run in self._book.entries.items()}
@@ -272,8 +257,9 @@ class Runs:
         return named
 
     def _mounted(self, pid: int) -> str:
-        """The pod whose folder is mounted into its container: engines start it, not the command."""
         try:
+            # The container engine, not the command, starts the container's processes, so the pod is
+            # found by the folder that is mounted into the container.
             mounts = (self._proc / str(pid) / "mountinfo").read_text("utf-8", "replace")
         except OSError:
             return ""

@@ -1,12 +1,9 @@
-"""From a delivered placement to a recorded binding, and from a delivered eviction to its effect.
+"""Turns deliveries into recorded bindings, evictions and resizes, applied by a `Target`.
 
-The state decides, not the delivery: a placement is bound only while the fold, having passed it,
-holds it for the pod's live one. Where it takes effect stands behind `Target`: Kubernetes by one
-`pods/binding` call, or one deletion (`kubernetes.target`); where there is no Kubernetes the ledger
-is all there is. Invariants: a delivery is acknowledged only after what came of it is durable in the
-ledger, so a binder may die anywhere, and a delivery may come any number of times; what this build
-cannot read is not acknowledged but given back, and nothing more is taken, so that a binder of a
-newer build finds it there."""
+Invariants: a delivery is acknowledged only after its outcome is durable in the ledger, so a
+binder may die at any point and a delivery may come any number of times. A delivery that this
+build cannot read is returned to the queue and no more are fetched, so that a newer binder finds
+it there."""
 
 import asyncio
 import contextlib
@@ -19,7 +16,7 @@ import msgspec
 from apportion.core.ledger.fold import PLACEMENT_SUBJECTS, Change
 from apportion.core.ledger.handlers.turns import ahead
 from apportion.core.ledger.state import Phase, State
-from apportion.runtime.ledger.port import Delivery, LedgerUnavailable, Record, WorkQueue
+from apportion.runtime.ledger.port import Delivery, LedgerUnavailable, WorkQueue
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import BackOff, Clock
@@ -38,20 +35,17 @@ from apportion_schemas.quantities import TEXT_MAX
 
 T = TypeVar("T")
 BIND_TIMEOUT_S = 20.0
+# After this long without news of it, a delivery goes to another binder. A slow binder reports
+# progress earlier.
 ACK_WAIT_S = 6.0
-"""A binder that died has its deliveries handed to another after this long; one that is merely slow
-says in between that it still works on them."""
 BATCH = 256
 IN_FLIGHT_MAX = 1_024
 FETCH_TIMEOUT_S = 5.0
 FETCH_PAUSE_S = 0.5
 TRIES_MAX = 8
-BACK_OFF = BackOff(0.5, 30.0)
-"""How long a placement rests after so many failures."""
-TURN = BackOff(0.1, 1.0)
-"""How long one rests whose turn on its node has not come, or whose agent is away."""
-HOLD_S = 20.0
-"""How long at most bindings wait for an agent that is away: a restart takes some seconds."""
+BACK_OFF = BackOff(0.5, 30.0)  # pause before a failed placement is tried again
+TURN = BackOff(0.1, 1.0)  # pause of a placement that waits for its turn or for the node's agent
+HOLD_S = 20.0  # longest wait for an agent that is away: a restart takes some seconds
 
 _log = logging.getLogger(__name__)
 
@@ -61,11 +55,11 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The pod is not bound. `final`: trying this placement again cannot help.
+    """The pod is not bound.
 
-    `unknown`: nobody answered, so the pod may be bound all the same; such a placement is never
-    given up, for its devices may be in use. `waits`: what it needs is on its way, so that it is
-    tried however often that takes, until it is `final`."""
+    `final`: trying this placement again cannot help. `unknown`: the API server did not answer,
+    so the placement is never given up, because its devices may be in use. `waits`: what the pod
+    needs is on its way, so there is no limit to the tries until the failure is `final`."""
 
     message: str
     final: bool
@@ -77,37 +71,35 @@ Outcome = Bound | Failed
 
 
 class Target(Protocol):
-    """One place where pods are bound to nodes."""
+    """Applies placements, evictions and resizes to pods."""
 
     async def bind(self, placed: PodPlaced) -> Outcome:
-        """Bind the pod. What goes wrong is an outcome, not an exception."""
+        """Bind the pod. An error is returned as an outcome, not raised."""
 
     async def evict(self, evicted: PodEvicted) -> Failed | None:
-        """Let the pod end, with the grace that is its own. As `bind` it may be asked again.
-
-        None once it is told to go, or has gone; its end is for the watcher to tell."""
+        """Start to end the pod; None once it is ending or gone. May be called again."""
 
     async def resize(self, resized: PodResized) -> Failed | None:
-        """Let the pod say what it holds now. `final`: there is no such pod any more."""
+        """Write the pod's new shares to it. `final` if the pod no longer exists."""
 
 
 class LocalTarget:
-    """No API server: the agent of the node acts on the ledger's PodBound alone."""
+    """Without an API server: the node's agent acts on the ledger's PodBound."""
 
     async def bind(self, placed: PodPlaced) -> Outcome:  # noqa: ARG002 - nothing can go wrong
         """See `Target`."""
         return Bound()
 
     async def evict(self, evicted: PodEvicted) -> Failed | None:
-        """See `Target`: its source reads the event, and lets the pod go."""
+        """See `Target`: the pod's source reads the event and ends the pod."""
 
     async def resize(self, resized: PodResized) -> Failed | None:  # noqa: ARG002 - as above
-        """See `Target`: the ledger says it."""
+        """See `Target`: the ledger already has the new shares."""
         return None
 
 
 class Binding:
-    """Binds what it is handed, one task per delivery, so a slow bind holds up no other."""
+    """Handles deliveries, one task each, so that a slow bind delays no other."""
 
     def __init__(
         self, state: State, target: Target, publisher: Publisher, *, clock: Clock, metrics: Metrics
@@ -132,34 +124,33 @@ class Binding:
         ).set_function(lambda: len(self._tasks))
 
     def not_ready(self) -> list[str]:
-        """Why this binder takes no more deliveries; empty as long as it does."""
+        """Return why this binder takes no more deliveries; empty while it does."""
         return [self._unread] if self._unread else []
 
     async def run(self, queue: WorkQueue, reader: Reader[Change]) -> None:
-        """Take deliveries until cancelled, or until this build meets what it cannot read.
+        """Handle deliveries until cancelled, or until one cannot be read by this build.
 
-        Then it returns when what it is working on is done.
+        Then it finishes those in progress. Raises LedgerError if a retry cannot help."""
 
-        Raises LedgerError: of the kinds that trying again cannot cure."""
+        def ended(task: asyncio.Task[None]) -> None:
+            del self._tasks[task]
+            if len(self._tasks) <= IN_FLIGHT_MAX - BATCH:
+                self._room.set()
+
         await reader.caught_up()
         async with asyncio.TaskGroup() as group:
             while not (self._unread or reader.halted):
                 for delivery in await self._fetch(queue, reader):
                     task = group.create_task(self._see_through(delivery))
                     self._tasks[task] = delivery
-                    task.add_done_callback(self._ended)
+                    task.add_done_callback(ended)
                 while len(self._tasks) > IN_FLIGHT_MAX - BATCH:  # fetch many or none
                     self._room.clear()
                     await self._room.wait()
             await queue.leave()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
-        if len(self._tasks) <= IN_FLIGHT_MAX - BATCH:
-            self._room.set()
-
     async def hold(self) -> None:
-        """Keep what is being worked on from being handed to others, until cancelled."""
+        """Report progress on deliveries until cancelled, so no other binder gets them."""
         while True:
             held = set(self._tasks.values())
             await self._clock.pause(ACK_WAIT_S / 3)
@@ -168,7 +159,7 @@ class Binding:
                     await delivery.progress()
 
     async def _fetch(self, queue: WorkQueue, reader: Reader[Change]) -> list[Delivery]:
-        """The next deliveries, once the fold has passed them; what it never will is given back."""
+        """Fetch deliveries that the fold has passed; give back those that it never will."""
         room = IN_FLIGHT_MAX - len(self._tasks)
         try:
             deliveries = await queue.fetch(min(BATCH, room), FETCH_TIMEOUT_S)
@@ -184,22 +175,19 @@ class Binding:
         return passed
 
     async def _give_back(self, delivery: Delivery) -> None:
-        """Leave it to a binder of a newer build."""
         self._outcomes.labels("left to a newer build").inc()
-        with contextlib.suppress(LedgerUnavailable):  # then it goes when its time is up
+        with contextlib.suppress(LedgerUnavailable):  # else it is redelivered after ACK_WAIT_S
             await delivery.retry(0)
 
     async def _see_through(self, delivery: Delivery) -> None:
         try:
             await self.settle(delivery)
         except LedgerUnavailable as error:
-            # Only the acknowledgement was lost: the delivery comes again and is passed over.
+            # The delivery comes again; if it was recorded already, it is skipped.
             _log.info("revision %d not acknowledged: %s", delivery.record.revision, error)
 
     async def settle(self, delivery: Delivery) -> None:
-        """See the delivered record through; the fold must have passed it.
-
-        Raises LedgerError: the delivery is not acknowledged and comes again."""
+        """Handle a delivery that the fold has passed. Raises LedgerError to get it again."""
         record = delivery.record
         try:
             placed = self._state.rules.read(record.revision, record.subject, record.payload).data
@@ -214,17 +202,10 @@ class Binding:
             return
         live = isinstance(placed, PodPlaced) and self._is_live(placed, record.revision)
         if live and ahead(self._state, self._state.pods[placed.pod]) is not None:
-            # Leave it for a moment, and say so once.
+            # Retry soon, and record the reason once.
             message = f"node {placed.node} hands out shares at Allocate: one pod after the other"
             if self._state.pods[placed.pod].last_failure != message:
-                data = BindFailed(
-                    pod=placed.pod,
-                    node=placed.node,
-                    attempt=placed.attempt,
-                    message=message,
-                    final=False,
-                )
-                await self._publish(data, f"{placed.pod}/{placed.attempt}/bind-waits", delivery)
+                await self._publish_failed(placed, message, "bind-waits", delivery)
             self._outcomes.labels("waits for its turn").inc()
             await delivery.retry(TURN.after(delivery.attempt))
             return
@@ -234,7 +215,7 @@ class Binding:
             return
         outcome = await self._bind(placed) if live else None
         if outcome is None or not self._is_live(placed, record.revision):
-            # Settled already, perhaps while we called: by another binder, or by the pod's end.
+            # Another binder, or the end of the pod, has settled it already.
             await self._done(delivery, "passed over")
             return
         if isinstance(outcome, Bound):
@@ -243,7 +224,7 @@ class Binding:
             await self._record_failed(placed, outcome, delivery)
 
     def _is_away(self, name: str) -> bool:
-        """Whether the node's agent has stopped just now: the kubelet would fail a pod for good."""
+        """Return True if the node's agent just stopped: its kubelet would fail the pod."""
         node = self._state.nodes.get(name)
         if node is None or not node.silent or node.observed is None:
             self._away.pop(name, None)
@@ -254,7 +235,6 @@ class Binding:
         return now_s - self._away[name][1] < HOLD_S
 
     async def _evict(self, evicted: PodEvicted, delivery: Delivery) -> None:
-        """Let the pod end, unless that is over; it is tried until it is."""
         if self._state.evictions.get(evicted.pod) != evicted:
             await self._done(delivery, "passed over")
             return
@@ -268,7 +248,6 @@ class Binding:
         await delivery.retry(BACK_OFF.after(delivery.attempt))
 
     async def _tell_resized(self, resized: PodResized, delivery: Delivery) -> None:
-        """Let the pod say what it holds now, unless it holds something else by then."""
         pod = self._state.pods.get(resized.pod)
         placed = pod.placement if pod is not None else None
         if placed is None or (placed.attempt, placed.shares) != (resized.attempt, resized.shares):
@@ -283,30 +262,26 @@ class Binding:
         await delivery.retry(BACK_OFF.after(delivery.attempt))
 
     async def _leave_unread(self, delivery: Delivery, error: EventError) -> None:
-        """What every build refuses, and no fold has taken, is done with; the rest is not ours.
-
-        A snapshot of a newer build may have brought the fold past what this build cannot read."""
-        if not isinstance(error, UnknownEvent) and not self._is_taken(delivery.record):
+        """Acknowledge what every build refuses; leave anything else to a newer build."""
+        # A newer build's snapshot may have a pod placed by an event that this build cannot read.
+        record = delivery.record
+        node = self._state.nodes.get(untoken(record.subject.removeprefix(PLACEMENT_SUBJECTS)))
+        is_taken = node is not None and any(
+            pod.phase is Phase.PLACED and pod.placed_revision == record.revision
+            for pod in node.pods.values()
+        )
+        if not isinstance(error, UnknownEvent) and not is_taken:
             await self._done(delivery, "passed over")
             return
         if not self._unread:
             self._unread = (
-                f"no placement is bound here any more: revision {delivery.record.revision} on "
-                f"{delivery.record.subject} cannot be read: {error}"
+                f"no placement is bound here any more: revision {record.revision} on "
+                f"{record.subject} cannot be read: {error}"
             )
             _log.critical("%s", self._unread)
         await self._give_back(delivery)
 
-    def _is_taken(self, record: Record) -> bool:
-        """Whether a pod is placed by what stands there, and not bound."""
-        node = self._state.nodes.get(untoken(record.subject.removeprefix(PLACEMENT_SUBJECTS)))
-        return node is not None and any(
-            pod.phase is Phase.PLACED and pod.placed_revision == record.revision
-            for pod in node.pods.values()
-        )
-
     def _is_live(self, placed: PodPlaced, revision: int) -> bool:
-        """Whether the pod is placed by the placement at this revision, and not bound."""
         pod = self._state.pods.get(placed.pod)
         if pod is None or pod.phase is not Phase.PLACED or pod.placed_revision != revision:
             return False
@@ -323,19 +298,20 @@ class Binding:
     async def _record_failed(self, placed: PodPlaced, failed: Failed, delivery: Delivery) -> None:
         tries = delivery.attempt
         final = failed.final or (tries >= TRIES_MAX and not (failed.unknown or failed.waits))
-        data = BindFailed(
-            pod=placed.pod,
-            node=placed.node,
-            attempt=placed.attempt,
-            message=failed.message[:TEXT_MAX],
-            final=final,
-        )
-        await self._publish(data, f"{placed.pod}/{placed.attempt}/bind-failed/{tries}", delivery)
+        message, name = failed.message[:TEXT_MAX], f"bind-failed/{tries}"
+        await self._publish_failed(placed, message, name, delivery, final=final)
         self._outcomes.labels("failed for good" if final else "failed for now").inc()
         if final:
             await delivery.ack()
         else:
             await delivery.retry(BACK_OFF.after(tries))
+
+    async def _publish_failed(
+        self, placed: PodPlaced, message: str, name: str, delivery: Delivery, *, final: bool = False
+    ) -> None:
+        pod, attempt = placed.pod, placed.attempt
+        data = BindFailed(pod=pod, node=placed.node, attempt=attempt, message=message, final=final)
+        await self._publish(data, f"{pod}/{attempt}/{name}", delivery)
 
     async def _done(self, delivery: Delivery, outcome: str) -> None:
         self._outcomes.labels(outcome).inc()

@@ -1,4 +1,4 @@
-"""`apportion binder`: the process around `binding`."""
+"""The `apportion binder` command and its process."""
 
 import sys
 from functools import partial
@@ -24,8 +24,8 @@ from apportion.runtime.service.session import Session, open_session
 
 DURABLE = "binder"
 PLACEMENTS = "apportion.v1.placement.>"
+# of all replicas together, because they share the queue's settings
 QUEUE_IN_FLIGHT_MAX = 4 * IN_FLIGHT_MAX
-"""Of all replicas together; the queue's settings are the same for each of them."""
 
 
 @click.command(
@@ -33,13 +33,10 @@ QUEUE_IN_FLIGHT_MAX = 4 * IN_FLIGHT_MAX
 )
 @kubernetes_options
 @click.option(
-    "--allocatable/--no-allocatable",
-    default=True,
-    show_default=True,
-    envvar="APPORTION_ALLOCATABLE",
-    show_envvar=True,
+    "--allocatable/--no-allocatable", default=True, show_default=True,
+    envvar="APPORTION_ALLOCATABLE", show_envvar=True,
     help="Have nodes of a Kubernetes cluster show the memory and cores of their GPUs.",
-)
+)  # fmt: skip
 @dra_option
 @service_options
 def command(*, allocatable: bool, dra: bool, config: ServiceConfig, **given: Any) -> None:
@@ -54,7 +51,7 @@ def command(*, allocatable: bool, dra: bool, config: ServiceConfig, **given: Any
 
 
 async def body(service: Service, target: Target | None = None) -> None:
-    """One life of the binder, until cancelled; without a `target` the ledger is all there is."""
+    """Run the binder until cancelled; without a `target` it binds in the ledger only."""
     async with open_session(service) as session:
         cluster = StateFold(await session.restored())
         reader = session.reader(service, cluster, writes="binder")
@@ -62,9 +59,7 @@ async def body(service: Service, target: Target | None = None) -> None:
 
 
 async def kube_body(service: Service, kube: KubeChoice, *, show: bool, dra: bool) -> None:
-    """One life of the binder of a Kubernetes cluster, until cancelled.
-
-    `show`: nodes show the memory and cores of their GPUs; `dra`: pods may have ResourceClaims."""
+    """Run the binder of a Kubernetes cluster until cancelled."""
     from apportion.binder.kubernetes.allocatable import Allocatable  # noqa: PLC0415
     from apportion.binder.kubernetes.claims import ClaimRelease  # noqa: PLC0415
     from apportion.binder.kubernetes.gangs import Gangs  # noqa: PLC0415 - see KubeChoice

@@ -1,7 +1,7 @@
-"""Questions of nats-server, each answered once: a user, or a refusal with its reason in our log.
+"""Answers nats-server's authorization requests with a user or a refusal.
 
-Invariant: as many are looked at together as the API server is to bear; what comes beyond what can
-wait is not answered, and the server lets these clients try again."""
+Invariant: concurrent requests to the API server are limited. A request beyond what can wait gets
+no answer, and the server lets that client retry."""
 
 import asyncio
 import random
@@ -30,12 +30,11 @@ from apportion.runtime.service.lifecycle import Service
 
 TOGETHER_MAX: Final = 32
 WAITING_MAX: Final = 4096
-SPREAD: Final = 0.2
-"""Lives end up to a fifth early, so that not all who came together come back together."""
+SPREAD: Final = 0.2  # a user ends up to a fifth early, so that clients do not all reconnect at once
 
 
 class Answering:
-    """One life of it; `wire` is a connection as the role callout."""
+    """Answers authorization requests; `wire` is a connection with the role callout."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class Answering:
         )
 
     async def receive(self, message: Message) -> None:
-        """Take one question; it is answered beside the next ones."""
+        """Start to answer a request, or drop it if too many wait."""
         if len(self._under_way) >= WAITING_MAX:
             self._count("dropped")
             return
@@ -69,7 +68,7 @@ class Answering:
         task.add_done_callback(self._under_way.discard)
 
     def close(self) -> None:
-        """Leave the questions under way without an answer."""
+        """Drop the requests in progress without an answer."""
         for task in list(self._under_way):
             task.cancel()
 
@@ -80,29 +79,26 @@ class Answering:
             self._count("unreadable")
             self._service.log.warning("a question cannot be read", error=str(error))
             return
-        try:
-            async with self._together:
-                answer = await self._decided(request)
-        except Limited:  # an honest client tries again, where a refusal would end it
-            self._count("limited")
-            self._service.log.debug("not reviewed", host=request.host)
-            return
+        async with self._together:
+            now_s = self._service.clock.now().timestamp()
+            try:
+                user = await self._user(request, now_s)
+            except Limited:  # no answer, so that an honest client retries: a refusal would end it
+                self._count("limited")
+                self._service.log.debug("not reviewed", host=request.host)
+                return
+            except (NoToken, InvalidIdentity) as error:
+                answer = self._refused(request, "refused", str(error), now_s)
+            except (KubeRefused, KubeUnavailable, msgspec.MsgspecError) as error:
+                reason = f"no word of the API server: {error}"
+                answer = self._refused(request, "no review", reason, now_s)
+            else:
+                self._count("taken")
+                answer = signed(answer_claims(request, user=user), self._key, now_s=int(now_s))
         try:
             await self._wire.publish(message.reply, answer.encode(), headers={})
         except LedgerUnavailable as error:
             self._service.log.warning("an answer was lost", error=str(error))
-
-    async def _decided(self, request: Request) -> str:
-        """Raises Limited."""
-        now_s = self._service.clock.now().timestamp()
-        try:
-            user = await self._user(request, now_s)
-        except (NoToken, InvalidIdentity) as error:
-            return self._refused(request, "refused", str(error), now_s)
-        except (KubeRefused, KubeUnavailable, msgspec.MsgspecError) as error:
-            return self._refused(request, "no review", f"no word of the API server: {error}", now_s)
-        self._count("taken")
-        return signed(answer_claims(request, user=user), self._key, now_s=int(now_s))
 
     async def _user(self, request: Request, now_s: float) -> str:
         shown = request.shown

@@ -1,7 +1,7 @@
-"""What nats-server asks and is answered, in JSON Web Tokens as NATS has them.
+"""Reads and writes NATS's JSON Web Tokens: authorization requests and their answers.
 
-Invariant: what cannot be read is no request, and nothing of it reaches an answer but the keys that
-the server itself made."""
+Invariant: an unreadable request is refused as a whole, and an answer copies from the request
+only the keys that the server itself made."""
 
 import base64
 import binascii
@@ -20,12 +20,11 @@ REQUEST_BYTES_MAX: Final = 256 << 10
 _HEADER: Final = {"typ": "JWT", "alg": "ed25519-nkey"}
 _encode = msgspec.json.Encoder(order="sorted").encode
 
-PAYLOAD_MAX_BYTES: Final = 1 << 20
-"""What the server takes for one message."""
+PAYLOAD_MAX_BYTES: Final = 1 << 20  # nats-server's limit for one message
 
 
 class NoRequest(ValueError):
-    """What came is no request of a nats-server."""
+    """The bytes are not an authorization request of a nats-server."""
 
 
 class _Server(Struct, frozen=True):
@@ -34,7 +33,7 @@ class _Server(Struct, frozen=True):
 
 
 class Shown(Struct, frozen=True):
-    """What somebody shows to the server. `password` is the token."""
+    """The credentials that a client sent to the server; `password` is the token."""
 
     user: str = ""
     password: str = msgspec.field(default="", name="pass")
@@ -59,7 +58,7 @@ class _Claims(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """Somebody connects to the server `server` from `host`; `user_key` is his for as long."""
+    """A client on `host` connects to `server`, as a user with the key `user_key`."""
 
     server: str
     user_key: str
@@ -71,7 +70,7 @@ _decode = from_outside(msgspec.json.Decoder(_Claims).decode)
 
 
 def read_request(data: bytes) -> Request:
-    """The request in a message of the server. Raises NoRequest."""
+    """Decode an authorization request. Raises NoRequest."""
     if len(data) > REQUEST_BYTES_MAX:
         raise NoRequest(f"over {REQUEST_BYTES_MAX} bytes")
     try:
@@ -85,7 +84,7 @@ def read_request(data: bytes) -> Request:
 
 
 def payload_of(token: bytes) -> bytes:
-    """The middle of a token; whether it is signed is not looked at. Raises ValueError."""
+    """Return a token's payload without verifying its signature. Raises ValueError."""
     parts = token.split(b".")
     if len(parts) != 3:  # noqa: PLR2004 - header, payload, signature
         raise ValueError("no JSON Web Token")
@@ -98,9 +97,7 @@ def payload_of(token: bytes) -> bytes:
 def user_claims(
     name: str, account: str, may: Permissions, *, subs: int, user_key: str, ends_s: int
 ) -> dict[str, Any]:
-    """A user of this account with these permissions, until `ends_s` (Unix time).
-
-    Each of its connections may have `subs` subscriptions."""
+    """Return claims of a user with `subs` subscriptions, until `ends_s` (Unix time)."""
     nats: dict[str, Any] = {
         "pub": {"allow": may.publish, "deny": may.deny_publish},
         "sub": {"allow": may.subscribe},
@@ -116,14 +113,14 @@ def user_claims(
 
 
 def answer_claims(request: Request, *, user: str = "", refused: str = "") -> dict[str, Any]:
-    """The answer: the signed user, or why there is none, which the server logs."""
+    """Return the claims of an answer: the user's token, or the error to log."""
     nats: dict[str, Any] = {"type": "authorization_response", "version": 2}
     nats |= {"error": refused} if refused else {"jwt": user}
     return {"aud": request.server, "nats": nats, "sub": request.user_key}
 
 
 def signed(claims: Mapping[str, Any], key: KeyPair, *, now_s: int) -> str:
-    """The claims as a token of this issuer."""
+    """Encode the claims as a token signed with `key`."""
     whole = {**claims, "iat": now_s, "iss": key.public}
     digest = hashlib.sha256(_encode(whole)).digest()
     whole["jti"] = base64.b32encode(digest).decode().rstrip("=")

@@ -1,8 +1,7 @@
-"""`apportion callout`: the process around `answering`, and the key that nats-server believes.
+"""The `apportion callout` command, its process, and its signing key.
 
-The key is made from a secret that a chart can make: a template can make random letters, but no key
-of NATS. So the key is the SHA-256 of the letters. A client that has the secret has the key;
-nats-server has the public half alone."""
+The signing key is the SHA-256 of a secret of letters, because a Helm chart can make random
+letters but no NATS key. nats-server knows only the public half."""
 
 import asyncio
 import hashlib
@@ -34,13 +33,12 @@ NAMESPACE = "apportion"
 QUESTIONS = "$SYS.REQ.USER.AUTH"
 LIFE_S = 3_600.0
 
-
 ISSUER_VARIABLE: Final = "APPORTION_CALLOUT_ISSUER"
 _LETTERS_MIN: Final = 32
 
 
 def issuer(secret: str) -> KeyPair:
-    """The account's key. Raises ConfigError."""
+    """Return the signing key that is derived from `secret`. Raises ConfigError."""
     if len(secret) < _LETTERS_MIN:
         fix = (
             f"set it to {_LETTERS_MIN} or more random letters and digits, the same for all replicas"
@@ -50,7 +48,7 @@ def issuer(secret: str) -> KeyPair:
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """Whose tokens are taken, for what, and for how long one is believed."""
+    """Which tokens are accepted, for which accounts, and for how long."""
 
     kube: KubeChoice
     audience: str
@@ -77,47 +75,25 @@ def _write_issuer(context: click.Context, _: click.Parameter, path: Path | None)
     epilog="Example:  APPORTION_CALLOUT_ISSUER=... apportion callout --kubernetes "
     "--nats nats://callout:secret@localhost:4222",
 )
+@click.option("--audience", default=AUDIENCE, show_default=True, metavar="NAME",
+              help="Tokens must be made for it.")  # fmt: skip
 @click.option(
-    "--audience",
-    default=AUDIENCE,
-    show_default=True,
-    metavar="NAME",
-    help="Tokens must be made for it.",
-)
-@click.option(
-    "--namespace",
-    default=NAMESPACE,
-    envvar="APPORTION_NAMESPACE",
-    show_default=True,
-    show_envvar=True,
-    metavar="NAME",
+    "--namespace", default=NAMESPACE, envvar="APPORTION_NAMESPACE", show_default=True,
+    show_envvar=True, metavar="NAME",
     help="Where our services run: a ServiceAccount there has the role of its name.",
-)
+)  # fmt: skip
 @click.option(
-    "--account",
-    "more",
-    multiple=True,
-    metavar="NAMESPACE/NAME=ROLE",
+    "--account", "more", multiple=True, metavar="NAMESPACE/NAME=ROLE",
     help="One more ServiceAccount, such as monitoring/billing=auditor; may be given several times.",
-)
+)  # fmt: skip
+@click.option("--life", "life_s", type=click.FloatRange(5, 86_400), default=LIFE_S,
+              show_default=True, metavar="SECONDS",
+              help="How long one is believed before the token is looked at again.")  # fmt: skip
 @click.option(
-    "--life",
-    "life_s",
-    type=click.FloatRange(5, 86_400),
-    default=LIFE_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long one is believed before the token is looked at again.",
-)
-@click.option(
-    "--write-issuer",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    is_eager=True,
-    expose_value=False,
-    callback=_write_issuer,
+    "--write-issuer", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    is_eager=True, expose_value=False, callback=_write_issuer,
     help="Write the public key for nats-server's configuration there, and end.",
-)
+)  # fmt: skip
 @kubernetes_options
 @service_options
 def command(*, config: ServiceConfig, **given: Any) -> None:
@@ -145,7 +121,7 @@ def command(*, config: ServiceConfig, **given: Any) -> None:
 
 
 async def body(service: Service, choice: Choice) -> None:
-    """One life of the service, until cancelled."""
+    """Run the callout until cancelled."""
     from apportion.callout.answering import Answering  # noqa: PLC0415 - see KubeChoice
     from apportion.callout.tokens import Tokens  # noqa: PLC0415 - the same
 

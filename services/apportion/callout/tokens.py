@@ -1,10 +1,8 @@
-"""Tokens of ServiceAccounts, reviewed by the API server: whose, in which pod, on which node.
+"""Reviews ServiceAccount tokens at the API server: whose, in which pod, on which node.
 
-Invariants: what the API server does not know, or made for somebody else than us, is no token; a
-node is the pod's own. A pod that is gone has no token either: the API server sees to that. A host
-whose tokens are refused costs the API server one review a second. No other host waits for it, nor
-does a client of the same host that was let in before, unless its own name is flooded. A token opens
-a limited number of connections, so one that was stolen cannot take those of all agents."""
+Invariants: a token counts only if the API server accepts it for our audience; the node is the
+pod's own. A host whose tokens are refused costs one review per second, and delays no other host
+and no client that was accepted before. One token opens a limited number of connections."""
 
 import time
 from collections import OrderedDict
@@ -24,30 +22,28 @@ from apportion.runtime.service.limits import client_of
 REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 TOKEN_BYTES_MAX: Final = 16 << 10
 TIMEOUT_S: Final = 5.0
+# Refused reviews per host; reviews in progress are not counted yet.
 REFUSED_PER_S: Final = 1.0
 REFUSED_BURST: Final = 16.0
-"""Reviews that end in a refusal, of one host; those under way at the same time come on top."""
-REFUSED_KEPT_S: Final = 5.0
-"""A token may count a moment later: an API server learns of a new pod."""
+REFUSED_KEPT_S: Final = 5.0  # short, because an API server may learn of a new pod a little later
+# Connections opened per token. Each ends within an hour, so at most 124 are open at a time.
 OPENED_PER_S: Final = 1 / 60
 OPENED_BURST: Final = 64.0
-"""Connections that one token opens at a callout. Each ends after an hour at most: 124 at a time."""
 KEPT_MAX: Final = 8_192
 _ACCOUNT: Final = "system:serviceaccount:"
 _EXTRA: Final = "authentication.kubernetes.io/"
 
 
 class NoToken(ValueError):
-    """Not a token that counts; the message says why, and shows nothing of it."""
+    """The token is not accepted; the message says why without showing the token."""
 
 
 class Limited(Exception):
-    """Too many tokens of this host were refused lately, or this one opened too many connections: it
-    is not reviewed now."""
+    """Not reviewed: too many refusals of this host or connections of this token."""
 
 
 class Reviewed(Struct, frozen=True):
-    """Whose it is, and when it ends (Unix time)."""
+    """The token's bearer and when it expires (Unix time)."""
 
     bearer: Bearer
     ends_s: float
@@ -86,14 +82,13 @@ class _Pod(Struct, frozen=True):
     spec: _Spec
 
 
-_Client = tuple[str, str]
-"""An address, and the user there; empty for all users that were not let in yet."""
+_Client = tuple[str, str]  # host and user; the user is empty for all that were not accepted yet
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class Tokens:
-    """One API server's word for tokens of one audience."""
+    """Reviews tokens of one audience at one API server."""
 
     def __init__(
         self, api: KubeApi, audience: str, *, now: Callable[[], float] = time.monotonic
@@ -107,10 +102,11 @@ class Tokens:
         self._opened: OrderedDict[bytes, Bucket] = OrderedDict()
 
     async def review(self, token: str, host: str = "", user: str = "") -> Reviewed:
-        """Whose it is that a client at `host` shows, which calls itself `user`.
+        """Return the bearer of the token that `user` on `host` showed.
 
-        Raises NoToken: nobody's. Raises Limited: the host had too many refused, or the token opened
-        too many connections. Raises KubeRefused, KubeUnavailable: the API server does not say."""
+        Raises NoToken if it is refused, Limited if the host had too many refusals or the token
+        too many connections, and KubeRefused or KubeUnavailable if the API server does not
+        answer."""
         if len(token) > TOKEN_BYTES_MAX:
             raise NoToken(f"the token is over {TOKEN_BYTES_MAX} bytes")
         try:
@@ -137,11 +133,11 @@ class Tokens:
         return reviewed
 
     def charge(self, host: str, user: str) -> None:
-        """Count a token that gets nothing against the host, as one of an account without a role."""
+        """Count a refusal against the host, for example of an account without a role."""
         self._bucket_of(host, user).take(1, self._now())
 
     def let_in(self, host: str, user: str) -> None:
-        """Count the user apart from its host from now on."""
+        """Count this user separately from its host from now on."""
         _keep(self._known, (client_of(host), user), None)
 
     def _bucket_of(self, host: str, user: str) -> Bucket:
@@ -152,8 +148,16 @@ class Tokens:
         return bucket
 
     async def _reviewed(self, token: str, ends_s: float) -> Reviewed:
-        """Raises NoToken, KubeRefused, KubeUnavailable."""
-        user = await self._user(token)
+        spec = {"token": token, "audiences": [self._audience]}
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
+        answer = await self._api.change("POST", REVIEWS, review, timeout_s=TIMEOUT_S)
+        status = msgspec.json.decode(answer, type=_Review).status
+        if not status.authenticated:
+            why = status.error.replace(token, "...")[:300] or "it does not say why"
+            raise NoToken(f"the API server does not take the token: {why}")
+        if self._audience not in status.audiences:
+            raise NoToken(f"the token is not for the audience {self._audience}")
+        user = status.user
         space, _, account = user.username.removeprefix(_ACCOUNT).partition(":")
         if not user.username.startswith(_ACCOUNT) or not account:
             raise NoToken("the token is no ServiceAccount's")
@@ -161,37 +165,18 @@ class Tokens:
             next(iter(user.extra.get(_EXTRA + name, ())), "")
             for name in ("pod-name", "pod-uid", "node-name")
         )
-        if pod and not node:  # Kubernetes before 1.32 does not say
-            node = await self._node(space, pod, uid)
+        if pod and not node:  # Kubernetes before 1.32 does not send the node
+            body = await self._api.find(f"/api/v1/namespaces/{space}/pods/{pod}")
+            if body is None:
+                raise NoToken(f"pod {space}/{pod} of the token is gone")
+            found = msgspec.json.decode(body, type=_Pod)
+            if found.metadata.uid != uid:
+                raise NoToken(f"pod {space}/{pod} of the token is gone, another has its name")
+            node = found.spec.node
         return Reviewed(Bearer(space, account, pod, node), ends_s)
-
-    async def _user(self, token: str) -> _User:
-        asked = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenReview",
-            "spec": {"token": token, "audiences": [self._audience]},
-        }
-        answer = await self._api.change("POST", REVIEWS, asked, timeout_s=TIMEOUT_S)
-        status = msgspec.json.decode(answer, type=_Review).status
-        if not status.authenticated:
-            why = status.error.replace(token, "...")[:300] or "it does not say why"
-            raise NoToken(f"the API server does not take the token: {why}")
-        if self._audience not in status.audiences:
-            raise NoToken(f"the token is not for the audience {self._audience}")
-        return status.user
-
-    async def _node(self, space: str, name: str, uid: str) -> str:
-        body = await self._api.find(f"/api/v1/namespaces/{space}/pods/{name}")
-        if body is None:
-            raise NoToken(f"pod {space}/{name} of the token is gone")
-        pod = msgspec.json.decode(body, type=_Pod)
-        if pod.metadata.uid != uid:
-            raise NoToken(f"pod {space}/{name} of the token is gone, another has its name")
-        return pod.spec.node
 
 
 def _keep(of: OrderedDict[K, V], key: K, value: V) -> None:
-    """Have it as the newest; the oldest goes where there are too many."""
     of.pop(key, None)
     of[key] = value
     if len(of) > KEPT_MAX:

@@ -1,1 +1,1 @@
-"""The command line: what a person does with the ledger, and one verb for each service."""
+"""The command line: one verb for each task, and one for each service."""

@@ -1,17 +1,6 @@
-"""How a verb ends: one exit code for each kind of end, and one line that says what to do.
+"""Exit codes: one for each way in which a verb can end; 0 if all was done.
 
-    0   done
-    1   something was refused or not found; the rest was done
-    2   wrong usage
-    3   the ledger or the gateway cannot be reached, or does not let us
-    4   a newer build wrote what this one cannot read: upgrade it
-    5   not now: what was planned would wait, or what was drained waits for a place
-    6   never: what was planned can have no place on this fleet
-    70  internal error
-    78  a setting of a service is wrong
-    130 stopped by Ctrl-C before its end
-
-Invariant: no traceback reaches a person who did not ask for it with APPORTION_TRACEBACK=1."""
+Invariant: a user sees a traceback only with APPORTION_TRACEBACK=1."""
 
 from __future__ import annotations
 
@@ -22,21 +11,18 @@ import click
 if TYPE_CHECKING:
     from apportion.core.answers.reads import ErrorAnswer
 
-REFUSED = 1
-USAGE = 2
-UNREACHABLE = 3
-OUTDATED = 4
-NOT_NOW = 5
-NEVER = 6
-INTERNAL = 70
-INTERRUPTED = 130
-"""As a shell says of what SIGINT ended."""
+REFUSED = 1  # something was refused or not found; the rest was done
+USAGE = 2  # wrong usage
+UNREACHABLE = 3  # the ledger or the gateway is unreachable, or denies access
+OUTDATED = 4  # a newer build wrote something that this one cannot read: upgrade
+NOT_NOW = 5  # the planned or drained pods would be pending
+NEVER = 6  # a planned pod cannot fit on this fleet
+INTERNAL = 70  # internal error; a service ends with 78 on an invalid setting
+INTERRUPTED = 130  # by Ctrl-C, as shells report SIGINT
 
 
 class NotFound(click.ClickException):
-    """What was asked for is not there, or the ledger refused it.
-
-    `answer` is the gateway's, where it was asked."""
+    """Not there, or refused by the ledger; `answer` is the gateway's, if it was asked."""
 
     exit_code = REFUSED
 
@@ -46,7 +32,7 @@ class NotFound(click.ClickException):
 
     @property
     def code(self) -> str:
-        """The code of the gateway's answer; empty where there is none."""
+        """The code of the gateway's answer, or empty."""
         return self.answer.code if self.answer is not None else ""
 
 
@@ -63,10 +49,10 @@ class Unreachable(click.ClickException):
 
 
 class NotLetIn(Unreachable):
-    """The gateway answers, and wants to know who asks, or says that he may not."""
+    """The gateway requires a login, or denies access."""
 
 
 class Outdated(click.ClickException):
-    """The ledger holds events of a newer build, and the answer hangs on them."""
+    """The answer depends on events of a newer build."""
 
     exit_code = OUTDATED

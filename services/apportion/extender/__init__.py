@@ -1,5 +1,4 @@
-"""The extender: where devices are, for a kube-scheduler that chooses nodes by all that it knows.
+"""The extender tells kube-schedulers which nodes have the devices of a pod.
 
-A service of its own: whoever floods it takes no answer from people, and it holds no more of the
-ledger than a fold. It writes nothing there; where kube-scheduler wants a pod is handed on to the
-schedulers."""
+It is a service of its own so that a flood of requests does not slow the gateway. It only folds
+the ledger and never writes it: it passes kube-scheduler's choice of node on to our schedulers."""

@@ -1,9 +1,8 @@
-"""Binding for kube-scheduler: its choice goes to the schedulers, its answer comes from the ledger.
+"""Binding for kube-scheduler: passes its choice to our schedulers and awaits the result.
 
-We write nothing. A scheduler places the pod where kube-scheduler wants it, behind the same fences
-as any placement; a binder binds it; and we answer when the ledger says that it is bound, or why it
-is not. Invariant: an answer without an error means that the ledger has the pod bound on that node;
-asking again for the same is harmless."""
+A scheduler places the pod on the chosen node behind the usual fences, a binder binds it, and the
+extender answers when the ledger has the outcome. Invariant: an answer without an error means
+that the ledger has the pod bound on that node. Repeating the same request is harmless."""
 
 import asyncio
 import contextlib
@@ -20,14 +19,12 @@ from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.ledger.starting import SUBJECT, Choice, Heard
 from apportion_schemas.decoding import from_outside
 
+# shorter than the extender's `httpTimeout` in kube-scheduler, which should be 30 s
 BIND_TIMEOUT_S = 20.0
-"""Shorter than the `httpTimeout` of the extender in kube-scheduler, which is to be 30 s."""
 KNOWN_TIMEOUT_S = 5.0
 HEARD_TIMEOUT_S = 3.0
-AGAIN_S = 1.0
-"""A choice that nobody decides is handed over again: the scheduler may have been killed."""
-DECIDED_TIMEOUT_S = 0.5
-"""How long a filter waits at most for the placements that are being decided."""
+AGAIN_S = 1.0  # send an undecided choice again: the scheduler may have been killed
+DECIDED_TIMEOUT_S = 0.5  # longest wait of a filter for placements that are being decided
 
 Request = Callable[[str, bytes, float], Awaitable[bytes]]
 _encode = msgspec.json.Encoder().encode
@@ -35,7 +32,7 @@ _decode = from_outside(msgspec.json.Decoder(Heard).decode)
 
 
 class ExtenderBinding:
-    """Bindings under way over one state; `request` asks the schedulers."""
+    """Bindings in progress; `request` sends a choice to the schedulers."""
 
     def __init__(
         self,
@@ -56,7 +53,7 @@ class ExtenderBinding:
         self._decided.set()
 
     def observe(self, change: Change) -> None:
-        """Take note of what the fold changed."""
+        """Wake the binding of the pod that this change is about."""
         uid = change.pod.uid if change.pod else getattr(change.data, "uid", "")
         news = self._news.get(uid)
         if news is not None:
@@ -64,11 +61,11 @@ class ExtenderBinding:
             self._close(uid)
 
     async def decided(self) -> None:
-        """Return once what was chosen before has been placed or refused, or that takes too long.
+        """Wait until all earlier choices are placed or refused, or a timeout passes.
 
-        kube-scheduler filters for the next pod while the last one is being bound. An answer before
-        that has its devices would promise them twice, and the second pod would come back refused,
-        which kube-scheduler does not try again before something else happens in the cluster."""
+        kube-scheduler filters for the next pod while the last one is being bound. Without the
+        wait, both would get the same devices; it does not retry the refused one until something
+        else happens in the cluster."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DECIDED_TIMEOUT_S):
                 await self._decided.wait()
@@ -79,7 +76,7 @@ class ExtenderBinding:
             self._decided.set()
 
     async def bind(self, args: BindingArgs) -> str:
-        """Have the pod placed and bound there; empty, or why that did not happen."""
+        """Place and bind the pod on the chosen node; return "" or the error."""
         uid = args.pod_uid
         if uid in self._news:
             return f"pod {args.pod_name} is being bound already"
@@ -115,14 +112,11 @@ class ExtenderBinding:
                 error = await self._choose(uid, node)
                 if error:
                     return error
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._again_s):
                     await self._changed(uid)
-            except TimeoutError:
-                continue
 
     async def _known(self, uid: str) -> PodState | str:
-        """The pod as the ledger has it, which may be a moment behind the cluster; or why not."""
         try:
             async with asyncio.timeout(KNOWN_TIMEOUT_S):
                 while True:
@@ -137,9 +131,7 @@ class ExtenderBinding:
             return f"no watcher has told of pod {uid} within {KNOWN_TIMEOUT_S:g} s: is one running?"
 
     async def _choose(self, uid: str, node: str) -> str:
-        """Hand the choice to the schedulers; empty, or what they say is wrong with it.
-
-        That nobody heard it is noted, and may be over at the next time."""
+        """Send the choice to the schedulers; return "" or their error."""
         choice = _encode(Choice(pod=uid, node=node))
         self._open.add(uid)
         self._decided.clear()
@@ -153,7 +145,7 @@ class ExtenderBinding:
         return heard.error
 
     def _outcome(self, uid: str, node: str, attempt: int, refused_revision: int) -> str | None:
-        """What came of it, or None while that is open."""
+        """Return "" once bound, the error if it failed, or None while undecided."""
         pod = self._state().pods.get(uid)
         if pod is None:
             return "the pod has gone"
@@ -168,7 +160,6 @@ class ExtenderBinding:
         return None
 
     async def _changed(self, uid: str) -> None:
-        """Return when the ledger has said something of the pod since the last time."""
         news = self._news[uid]
         await news.wait()
         news.clear()

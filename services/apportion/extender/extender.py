@@ -1,8 +1,7 @@
-"""The extender of kube-scheduler: which nodes have the devices, how good they are, and binding.
+"""HTTP handlers for kube-scheduler's extender calls: filter, prioritize and bind.
 
-kube-scheduler chooses the node, by all that it knows; we say where the devices are and which they
-will be. Invariants: `filter` and `prioritize` change nothing; every node that fails has a reason;
-nodes come back in the form in which they came, whole objects or names."""
+Invariants: `filter` and `prioritize` change nothing; every node that fails has a reason; nodes
+are returned in the form in which they were sent, as whole objects or as names."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -26,14 +25,12 @@ from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.limits import Limits
 from apportion.runtime.service.own_machine import answering, read_body
 
-PREFIXES = ("/scheduler", "")
-"""gpu-admission's, and HAMi's."""
-SCORE_MAX = 10
-"""`MaxExtenderPriority` of kube-scheduler."""
+PREFIXES = ("/scheduler", "")  # the URL prefixes of gpu-admission and of HAMi
+SCORE_MAX = 10  # kube-scheduler's `MaxExtenderPriority`
+# Room for a pod and 20,000 node names, or 300 nodes as whole objects of 25 KiB.
 LIMITS = Limits(
     body_bytes=8 << 20, heavy_bytes=1 << 20, each_per_s=0, each_at_once=256
 )  # fmt: skip
-"""A pod and 20,000 names of nodes, or 300 nodes as whole objects of 25 KiB."""
 UNTOLD = "no agent of Apportion has told of this node's devices"
 VERBS = ("filter", "predicates", "prioritize", "priorities", "bind")
 
@@ -41,7 +38,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Extender:
-    """Answers kube-schedulers from one state and a fit query of it."""
+    """Answers kube-schedulers from one state and its fit query."""
 
     def __init__(
         self,
@@ -71,7 +68,7 @@ class Extender:
         )
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
-        """Every verb under each prefix."""
+        """Yield a route for every verb under each prefix."""
         for prefix in PREFIXES:
             for verb in VERBS:
                 yield web.post(f"{prefix}/{verb}", self._answering(verb))
@@ -80,7 +77,7 @@ class Extender:
         async def answer(request: web.Request) -> bytes:
             body = await request.read()
             began = time.perf_counter()
-            # kube-scheduler shows people what stands under Error, and of a status only the number.
+            # kube-scheduler shows users the Error field, but only the number of an HTTP status.
             reason = self._unready()
             if reason:
                 answered = _encode({"Error": f"Apportion's gateway is not ready: {reason}"})
@@ -98,35 +95,29 @@ class Extender:
 
         return answering(answer, lambda: "")
 
-    # -------------------------------------------------------------- filter
-
     def filtered(self, args: FilterArgs) -> bytes:
-        """Which of the nodes can take the pod, as an `ExtenderFilterResult` of kube-scheduler."""
+        """Return the `ExtenderFilterResult`: the nodes that can take the pod."""
         filter_result, reasons = self._look(args)
-        kept = [name for name in args.candidates.names if name in filter_result.fits]
+        kept = [name for name in args.names if name in filter_result.fits]
         for code in filter_result.refused.values():
             self._failed.labels(code.value if code else "Untold").inc()
-        # What kube-scheduler evicts need not free the devices that are missing, so it is told not
-        # to try. Versions that do not know the second map go by the first.
+        # The second map tells kube-scheduler not to preempt, because that need not free the right
+        # devices. Older versions read only the first.
         answer = {"FailedNodes": reasons, "FailedAndUnresolvableNodes": reasons, "Error": ""}
-        names, objects = args.candidates
-        if objects is None:
+        if args.objects is None:
             return _encode({"NodeNames": kept} | answer)
-        items = [
-            raw for name, raw in zip(names, objects, strict=True) if name in filter_result.fits
-        ]
+        nodes = zip(args.names, args.objects, strict=True)
+        items = [raw for name, raw in nodes if name in filter_result.fits]
         return _encode({"Nodes": {"metadata": {}, "items": items}} | answer)
 
     def _look(self, args: FilterArgs) -> tuple[FilterResult, dict[str, str]]:
-        """What each candidate is to the pod, and the words for those that fail."""
-        names = args.candidates.names
+        names = args.names
         try:
             draft = self._read(args.pod)
         except ManifestError as error:
             return FilterResult({}, {}), dict.fromkeys(names, str(error))
         if not draft.shape.asks:
             return FilterResult(dict.fromkeys(names, 0), {}), {}
-        # The node where the pod has devices already.
         metadata = args.pod.get("metadata")
         uid = metadata.get("uid", "") if isinstance(metadata, dict) else ""
         known = self._state().pods.get(uid) if isinstance(uid, str) else None
@@ -135,46 +126,36 @@ class Extender:
             reasons = {name: f"its devices are on {held}" for name in names if name != held}
             return FilterResult({name: 0 for name in names if name == held}, {}), reasons
         filter_result = self._fit_query.filter(draft.shape, names)
-        # The same words for the same cause, so that kube-scheduler can count them.
+        # The same text for the same cause, because kube-scheduler counts equal texts.
         return filter_result, {
             name: words.phrase(code) if code is not None else UNTOLD
             for name, code in filter_result.refused.items()
         }
 
     def _read(self, pod: dict[str, Any]) -> PodDraft:
-        """The pod as far as it is about devices.
-
-        Raises ManifestError: it cannot be read, or nobody told us of its scheduler."""
         configuration = self._state().configuration
         document = devices_only({**pod, "apiVersion": "v1", "kind": "Pod"})
         (draft,) = read_document(document, manifest_config(configuration)).pods
         names = scheduler_names(configuration)
         if draft.shape.asks and names.chooser(draft.scheduler_name) is not Chooser.EXTENDED:
-            raise ManifestError(
-                "spec.schedulerName",
-                draft.scheduler_name,
-                "is no kube-scheduler that Apportion has been told to extend",
-                "add it to extendedSchedulerNames, and `apportion config apply`",
-            )
+            what = "is no kube-scheduler that Apportion has been told to extend"
+            fix = "add it to extendedSchedulerNames, and `apportion config apply`"
+            raise ManifestError("spec.schedulerName", draft.scheduler_name, what, fix)
         return draft
 
-    # -------------------------------------------------------------- prioritize and bind
-
     def prioritized(self, args: FilterArgs) -> bytes:
-        """A `HostPriorityList`: the best of the candidates has 10, the worst that fits 0."""
+        """Return the `HostPriorityList`: the best node has 10, the worst that fits 0."""
         filter_result, _ = self._look(args)
         scores = scaled(filter_result.fits)
-        return _encode(
-            [{"Host": name, "Score": scores.get(name, 0)} for name in args.candidates.names]
-        )
+        return _encode([{"Host": name, "Score": scores.get(name, 0)} for name in args.names])
 
     async def bound(self, args: BindingArgs) -> bytes:
-        """Place the pod on the node that was chosen; answers an `ExtenderBindingResult`."""
+        """Bind the pod to the chosen node; return an `ExtenderBindingResult`."""
         return _encode({"Error": await self._binding.bind(args)})
 
 
 def scaled(points: dict[str, int]) -> dict[str, int]:
-    """Points as scores of 0 to 10, spread over all of it; equals have 10."""
+    """Scale points linearly to scores of 0 to 10; if all are equal, each has 10."""
     if not points:
         return {}
     least, most = min(points.values()), max(points.values())

@@ -1,4 +1,4 @@
-"""`apportion extender`: the process around the extender of kube-schedulers.
+"""The `apportion extender` command and its process.
 
 Invariant: it answers from a fold of the whole ledger, and only once that has caught up."""
 
@@ -32,15 +32,9 @@ LISTEN = "127.0.0.1:3456"
     epilog="Example:  apportion extender --nats nats://extender:secret@localhost:4222 "
     "--tls-cert FILE --tls-key FILE --tls-client-ca FILE",
 )
-@click.option(
-    "--listen",
-    default=LISTEN,
-    envvar="APPORTION_LISTEN",
-    show_default=True,
-    show_envvar=True,
-    metavar="HOST:PORT",
-    help="Where a kube-scheduler asks.",
-)
+@click.option("--listen", default=LISTEN, envvar="APPORTION_LISTEN", show_default=True,
+              show_envvar=True, metavar="HOST:PORT",
+              help="Where a kube-scheduler asks.")  # fmt: skip
 @serving_tls_options
 @service_options
 def command(*, listen: str, config: ServiceConfig, **tls: Path | None) -> None:
@@ -57,7 +51,7 @@ def command(*, listen: str, config: ServiceConfig, **tls: Path | None) -> None:
 
 
 async def body(service: Service, listen: Address, files: ServedFiles | None) -> None:
-    """One life of the extender, until cancelled."""
+    """Run the extender until cancelled."""
     ledger = await jetstream.connect(service.config.reach, name=service.name)
     try:
         await jetstream.check_stream(ledger)

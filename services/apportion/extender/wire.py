@@ -1,7 +1,7 @@
-"""What kube-scheduler sends to an extender, whichever version of it.
+"""Decodes what any version of kube-scheduler sends to an extender.
 
-Older versions write field names in lower case, newer ones in upper; Go reads either, and so do we.
-Invariant: a node's object is passed on as the bytes that came, and only its name is read."""
+Field names are lower case in older versions and upper case in newer ones; Go accepts both, and
+so do we. Invariant: node objects are passed on as the bytes received; only their name is read."""
 
 from typing import Annotated, Any, NamedTuple
 
@@ -15,22 +15,16 @@ NODES_MAX = 20_000
 Name = Annotated[str, Meta(min_length=1, max_length=253)]
 
 
-class Candidates(NamedTuple):
-    """The nodes that are asked about; `objects` are they themselves where they came whole."""
+class FilterArgs(NamedTuple):
+    """kube-scheduler's `ExtenderArgs`; `objects` are whole nodes if it sent them."""
 
+    pod: dict[str, Any]
     names: list[str]
     objects: list[Raw] | None
 
 
-class FilterArgs(NamedTuple):
-    """`ExtenderArgs` of kube-scheduler: a pod, and the nodes that passed its own filters."""
-
-    pod: dict[str, Any]
-    candidates: Candidates
-
-
 class BindingArgs(Struct, frozen=True, rename="lower"):
-    """`ExtenderBindingArgs` of kube-scheduler: a pod, and the node that was chosen for it."""
+    """kube-scheduler's `ExtenderBindingArgs`: a pod, and the node chosen for it."""
 
     pod_name: Name = msgspec.field(name="podname")
     pod_namespace: Name = msgspec.field(name="podnamespace")
@@ -61,9 +55,7 @@ _NULL = Raw(b"null")
 
 
 def decode_filter(body: bytes) -> FilterArgs:
-    """`ExtenderArgs` from JSON.
-
-    Raises msgspec.MsgspecError: it is not. Raises BadBody: the pod is larger than pods are."""
+    """Decode `ExtenderArgs` from JSON. Raises msgspec.MsgspecError, BadBody."""
     fields = _lower(body)
     if "pod" not in fields:
         raise msgspec.ValidationError("Object missing required field `Pod`")
@@ -73,21 +65,18 @@ def decode_filter(body: bytes) -> FilterArgs:
     if "nodes" in fields:
         objects = _decode_nodes(fields["nodes"]).items or []
         names = [_decode_node(raw).metadata.name for raw in objects]
-        return FilterArgs(pod, Candidates(names, objects))
+        return FilterArgs(pod, names, objects)
     if "nodenames" in fields:
-        return FilterArgs(pod, Candidates(_decode_names(fields["nodenames"]), None))
+        return FilterArgs(pod, _decode_names(fields["nodenames"]), None)
     raise msgspec.ValidationError("Object missing required field `Nodes` or `NodeNames`")
 
 
 def decode_binding(body: bytes) -> BindingArgs:
-    """`ExtenderBindingArgs` from JSON.
-
-    Raises msgspec.MsgspecError: it is not."""
+    """Decode `ExtenderBindingArgs` from JSON. Raises msgspec.MsgspecError."""
     said = {name: _decode_text(raw) for name, raw in _lower(body).items()}
     return msgspec.convert(said, BindingArgs)
 
 
 def _lower(body: bytes) -> dict[str, Raw]:
-    """The fields that are not null, by their names in lower case."""
     found = _decode_fields(body).items()
     return {name.lower(): raw for name, raw in found if bytes(raw) != bytes(_NULL)}

@@ -1,5 +1,5 @@
-"""The read side over HTTP: the state as of a revision, and live events.
+"""The gateway serves the state as of any revision, and live events, over HTTP.
 
-One fold like every other reader's, and surfaces that answer from it and know nothing of one
-another: `api` for people and programs, `console` for browsers. It keeps no truth of its own, writes
-nothing to the ledger, and knows nothing of a cluster."""
+It folds the ledger like every other reader. Two independent surfaces answer from that fold:
+`api` for users and programs, and `console` for browsers. It has no data of its own and does not
+use the cluster."""

@@ -1,9 +1,8 @@
-"""The gateway's fold: the state, pods by name, and the newest events for those who follow along.
+"""The gateway's fold: the state, pods by name, and a window of the newest events.
 
-A follower is a cursor into one shared window of events, so a slow one costs no memory and a hundred
-cost no more than one; whoever falls behind the window reads the ledger itself.
-
-Invariant: the window holds the newest events without a gap, bounded in number and in bytes."""
+All clients of the event stream read this window by a cursor; one that falls behind it reads the
+ledger. Invariant: the window has the newest events without a gap, bounded in number and in
+bytes."""
 
 import asyncio
 import itertools
@@ -17,12 +16,11 @@ from apportion_schemas import Event, PodAdopted, PodGone, PodSubmitted
 
 WINDOW_EVENTS = 8_192
 WINDOW_BYTES = 16 << 20
-GONE_PODS = 20_000
-"""More than can end within the window."""
+GONE_PODS = 20_000  # more than can end within the window
 
 
 class Feed(StateFold):
-    """Its `state` is all that the ledger says up to `state.revision`."""
+    """Folds the ledger; `state` is complete up to `state.revision`."""
 
     def __init__(
         self,
@@ -68,12 +66,12 @@ class Feed(StateFold):
         return change
 
     def pod(self, full_name: str) -> PodState | None:
-        """The live pod of that `namespace/name`; of several, the one submitted last."""
+        """Return the live pod of that `namespace/name`; of several, the newest."""
         found = self._pods.get(full_name)
         return next(reversed(found.values())) if found else None
 
     def namespace_of(self, uid: str) -> str:
-        """That of a pod that is live, or has ended lately; empty where nobody remembers."""
+        """Return the namespace of a live or recently ended pod; "" if it is unknown."""
         pod = self.state.pods.get(uid)
         if pod is not None:
             return pod.submitted.namespace
@@ -81,7 +79,7 @@ class Feed(StateFold):
         return rejected.namespace if rejected is not None else self._gone.get(uid, "")
 
     def after(self, revision: int, limit: int) -> list[Record] | None:
-        """Up to `limit` events behind `revision`, or None where the window begins later."""
+        """Return up to `limit` events after `revision`; None if the window begins later."""
         if revision >= self.state.revision:
             return []
         if not self._window or self._window[0].revision > revision + 1:
@@ -90,7 +88,7 @@ class Feed(StateFold):
         return list(itertools.islice(self._window, skipped, skipped + limit))
 
     async def reached(self, revision: int) -> None:
-        """Return once the event at `revision` is folded."""
+        """Wait until the event at `revision` is folded."""
         while self.state.revision < revision:
             if self._waiting is None:
                 self._waiting = asyncio.Event()

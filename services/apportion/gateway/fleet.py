@@ -1,10 +1,8 @@
-"""The rows of all nodes, encoded and kept, so that the picture of the fleet costs what changed.
+"""Encoded rows of all nodes, cached, so that the fleet picture costs only what changed.
 
-Every event that touches a node moves it to the end of one ordered map; what changed behind a
-revision is the end of that map, however large the fleet is. A row is made when somebody asks for it
-and its node has changed since.
-
-Invariant: an answer is of one revision, that of the state when it was made."""
+Each event moves its node to the end of one ordered map, so the nodes that changed since a
+revision are the end of that map. Invariant: an answer has one revision, that of the state when
+it was made."""
 
 import asyncio
 from collections import Counter
@@ -23,12 +21,11 @@ from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Family, Metrics, Sample
 from apportion_schemas import NodeReported
 
-SLICE_NODES: Final = 250
-"""How many rows are made before others have their turn."""
+SLICE_NODES: Final = 250  # rows encoded before the event loop gets a turn
 
 
 class FleetRows:
-    """The rows of one fold; `observe` wants every change of it."""
+    """The rows of one fold; pass every change to `observe`."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -39,9 +36,9 @@ class FleetRows:
         self._reporter = dict(state.node_of_device)
 
     def observe(self, change: Change) -> None:
-        """Note the nodes that an event touched: their rows are made anew when they are wanted."""
+        """Mark the nodes that an event touched: their rows are encoded again when needed."""
         state = self._state
-        if state.of_kubernetes != self._of_kubernetes:  # then other nodes than it tells of are gone
+        if state.of_kubernetes != self._of_kubernetes:  # changes which nodes count as present
             self._of_kubernetes = state.of_kubernetes
             self._touch(list(state.nodes))
         for node in change.forgotten:
@@ -52,7 +49,7 @@ class FleetRows:
         elif change.pod is not None and change.pod.placement is not None:  # its phase is in the row
             self._touch((change.pod.placement.node,))
         if isinstance(change.data, NodeReported) and not change.refused:
-            # A device that another node reported before is no more there, and that row says so.
+            # A device that moved here changes the row of its previous node, too.
             for device in change.data.devices:
                 before = self._reporter.get(device.id, change.data.node)
                 if before != change.data.node:
@@ -68,7 +65,7 @@ class FleetRows:
             self._rows.pop(name, None)
 
     async def answer(self, after: int) -> FleetAnswer:
-        """The nodes that changed behind `after`; all of them where it lies before our beginning."""
+        """Return the nodes that changed after `after`; all if that is before our start."""
         whole = after < self._begin or after > self._state.revision
         since = -1 if whole else after
         while len(stale := [it for it in self.behind(since) if it not in self._rows]) > SLICE_NODES:
@@ -84,7 +81,7 @@ class FleetRows:
         )
 
     def behind(self, after: int) -> list[str]:
-        """The nodes that changed behind that revision, the newest change first."""
+        """Return the nodes that changed after that revision, newest change first."""
         names: list[str] = []
         for name, revision in reversed(self._changed.items()):
             if revision <= after:
@@ -129,12 +126,12 @@ _Key = tuple[Family, tuple[str, ...]]
 
 
 class FleetSums:
-    """The sums of one fold; `observe` wants every change of it, after `rows` has had it.
+    """The fleet metrics of one fold. Pass each change to `observe` after `FleetRows`.
 
-    By namespace and model, never by pod or device, so there are as many series on ten thousand
-    nodes as on ten. Every gateway tells the same of the same ledger: take the greatest, not the
-    sum. Invariant: a scrape costs the nodes that changed since the one before, and what is told is
-    the state at one revision."""
+    They are by namespace and model, so the number of series does not depend on the number of
+    nodes. Every gateway exports the same values: take the maximum, not the sum. Invariant: a
+    scrape costs only the nodes that changed since the last one, and shows the state at one
+    revision."""
 
     def __init__(self, state: State, rows: FleetRows, clock: Clock) -> None:
         self._state = state
@@ -146,7 +143,7 @@ class FleetSums:
         self._waiting = {uid: pod for uid, pod in state.pods.items() if pod.phase is PENDING}
 
     def observe(self, change: Change) -> None:
-        """Note who waits, and who does no longer."""
+        """Note which pods are pending after this change."""
         pod = change.pod
         if pod is None:
             return
@@ -156,11 +153,11 @@ class FleetSums:
             self._waiting.pop(pod.uid, None)
 
     def expose(self, metrics: Metrics) -> None:
-        """Let whoever scrapes this process have them."""
+        """Register the fleet metrics with those of the process."""
         metrics.looked_up(FAMILIES, self.samples)
 
     def samples(self) -> Iterator[Sample]:
-        """All sums as of now."""
+        """Yield all sums as of now."""
         for name in self._rows.behind(self._seen):
             self._sums.subtract(self._of_node.pop(name, Counter()))
             node = self._state.nodes.get(name)
@@ -188,7 +185,7 @@ class FleetSums:
 
 
 def _counted(node: NodeState) -> Counter[_Key]:
-    """What one node adds to the sums; parts of cards in millionths, so that sums are exact."""
+    """Return one node's part of the sums; parts of devices are exact, in millionths."""
     found: Counter[_Key] = Counter()
     for state in node.devices:
         if not state.present:

@@ -1,4 +1,4 @@
-"""`apportion gateway`: the process around the read API."""
+"""The `apportion gateway` command and its process."""
 
 import ssl
 import sys
@@ -31,6 +31,7 @@ from apportion.gateway.api.reports import REPORTS
 from apportion.gateway.console.console import console_routes
 from apportion.gateway.feed import Feed
 from apportion.gateway.fleet import FleetRows, FleetSums
+from apportion.gateway.usage import SUBJECT as USAGE_SAMPLES
 from apportion.gateway.usage import Uses
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.client import JetStreamLedger
@@ -59,7 +60,7 @@ ELSE = "; behind a proxy give the gateway a login, or --open"
 
 
 class Places(Struct, frozen=True, kw_only=True):
-    """Where one gateway answers; without `files` over plain HTTP."""
+    """Where one gateway answers; over plain HTTP without `files`."""
 
     api: Address
     login: LoginChoice
@@ -83,46 +84,27 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
 @click.command(
     name="gateway", epilog="Example:  apportion gateway --nats nats://gateway:secret@localhost:4222"
 )
+@click.option("--listen", default=LISTEN, envvar="APPORTION_LISTEN", show_default=True,
+              metavar="HOST:PORT", help="Where the API answers.  [APPORTION_LISTEN]")  # fmt: skip
 @click.option(
-    "--listen",
-    default=LISTEN,
-    envvar="APPORTION_LISTEN",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="Where the API answers.  [APPORTION_LISTEN]",
-)
-@click.option(
-    "--archives",
-    envvar="APPORTION_ARCHIVES",
-    show_envvar=True,
-    metavar="DIR",
+    "--archives", envvar="APPORTION_ARCHIVES", show_envvar=True, metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Archives of what the ledger has dropped (*.jsonl), to look further back.",
-)
+)  # fmt: skip
 @click.option(
-    "--past",
-    envvar="APPORTION_PAST",
-    show_envvar=True,
-    metavar="DIR",
+    "--past", envvar="APPORTION_PAST", show_envvar=True, metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
     help="Where to keep what looks into the past need.  [default: a temporary folder]",
-)
+)  # fmt: skip
 @click.option(
-    "--monitor",
-    envvar="APPORTION_NATS_MONITOR",
-    show_envvar=True,
-    default="",
-    metavar="URL",
+    "--monitor", envvar="APPORTION_NATS_MONITOR", show_envvar=True, default="", metavar="URL",
     help="nats-server's monitoring port, for /api/v1/doctor: how durable, how full.",
-)
+)  # fmt: skip
 @click.option(
-    "--prices",
-    envvar="APPORTION_PRICES",
-    show_envvar=True,
-    metavar="FILE",
+    "--prices", envvar="APPORTION_PRICES", show_envvar=True, metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
     help="What an hour of a card costs, by model (TOML), for reports of cost.  [default: none]",
-)
+)  # fmt: skip
 @login_options
 @serving_tls_options
 @service_options
@@ -151,7 +133,7 @@ def command(
             seen=Seen(monitor and monitor_url("--monitor", monitor), archives, prices, past),
         )
         if prices is not None:
-            read_prices(prices)  # every report does; better told before anybody asks for one
+            read_prices(prices)  # report errors at the start, although every report reads it again
     except PriceError as error:
         stop_with(f"--prices {prices}: {error}")
     except ConfigError as error:
@@ -162,7 +144,7 @@ def command(
 
 
 class Gateway:
-    """One process: where it answers, and what it measures through all its lives."""
+    """One gateway process, with what outlives a single life of its body."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -170,13 +152,13 @@ class Gateway:
         self._gate: Gate | None = None
 
     async def guard(self, request: web.Request, handle: Handle) -> web.StreamResponse:
-        """Before the metrics of the health port, which tell of everybody's pods."""
+        """Guard the metrics of the health port, which cover all users' pods."""
         if self._gate is not None:
             return await self._gate.guard(request, handle)
         return refused(503, "the gateway is beginning", "ask again in a moment", again_s=1)
 
     async def body(self, service: Service) -> None:
-        """One life of the gateway, until cancelled."""
+        """Run the gateway until cancelled."""
         measures = self._measures = self._measures or Measures(service.metrics)
         ledger = await jetstream.connect(service.config.reach, name=service.name)
         try:
@@ -207,8 +189,6 @@ class Gateway:
 
 
 class _Life:
-    """What one life of the gateway folds, and the servers that answer from it."""
-
     def __init__(
         self, service: Service, ledger: JetStreamLedger, feed: Feed, places: Places
     ) -> None:
@@ -236,7 +216,7 @@ class _Life:
         return "; ".join(self.reader.not_ready())
 
     async def begin_past(self, past: PastClient) -> None:
-        """Have a long ledger read before somebody asks what was."""
+        """Start to index a long ledger before the first request about the past."""
         await self.reader.caught_up()
         if self._feed.state.revision >= LONG_EVENTS:
             try:
@@ -245,7 +225,7 @@ class _Life:
                 self._service.log.warning("nobody answers for the past yet", error=str(error))
 
     async def look_at_prices(self) -> None:
-        """Say in the log what the price file lacks, if there is one."""
+        """Log which models lack a price, if there is a price file."""
         await self.reader.caught_up()
         if self._seen.prices is not None:
             watch = PriceWatch(self._seen.prices, self._feed.state)
@@ -255,7 +235,7 @@ class _Life:
     def api(
         self, measures: Measures, past: PastClient, gate: Gate | None, publisher: Publisher
     ) -> HttpServer:
-        """The read API and the event stream, and what people may do; without a gate nobody acts."""
+        """Return the server of the read API, the event stream, and the acts of users."""
         rows = FleetRows(self._feed.state)
         sums = FleetSums(self._feed.state, rows, self._service.clock)
         self._observers += [rows.observe, sums.observe]
@@ -263,9 +243,8 @@ class _Life:
         uses = Uses(self._feed.state, self._service.clock)
 
         async def listen_to_uses() -> None:
-            """What shares use is nice to see; a server of before does not let this user hear it."""
-            try:
-                await uses.listen(self._ledger)
+            try:  # an older server's permissions forbid it, and the gateway works without it
+                await self._ledger.serve(USAGE_SAMPLES, uses.note)
             except NotPermitted as error:
                 self._service.log.warning("what shares use is not shown", error=str(error))
 
@@ -297,7 +276,7 @@ class _Life:
             (PLAN, plan),
             (EVENTS, stream.handle),
             *Sessions(gate).handlers(),
-            *Acts(gate, lambda: self._feed.state, publisher).handlers(),
+            *Acts(gate, self._feed, publisher).handlers(),
         ]
         unknown = guarded(measures, "unknown", unknown_path(ENDPOINTS))
         routes = [*guarded_routes(measures, handlers), web.route("*", "/api/{tail:.*}", unknown)]

@@ -1,11 +1,9 @@
-"""The process that answers for the past: a child of the gateway, of lower priority than it.
+"""The process that answers requests about the past, a low-priority child of the gateway.
 
     python -m apportion.gateway.past_process SOCKET FOLDER [ARCHIVES [PRICES]]
 
-Its settings come from the environment, as those of every service do. It writes a line to its
-standard output once it listens, and logs to standard error. It ends when its standard
-input does, which is when the gateway that began it is gone. Invariant: what it costs is its own:
-the gateway waits for an answer, and for nothing else in here."""
+It prints a line to standard output once it listens, and ends when its standard input closes,
+which is when the gateway is gone. Invariant: the gateway waits for nothing here but answers."""
 
 import asyncio
 import contextlib
@@ -46,15 +44,12 @@ from apportion.runtime.process.config import read_config
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion_schemas import UnknownEvent
 
+# makes an answer from the parameters and the path's parts
 Answering = Callable[[Any, Mapping[str, str]], Awaitable[msgspec.Struct]]
-"""Makes an answer out of the parameters and the parts of a path."""
 
 
 class PastApi:
-    """Answers about the past of one ledger; `now` says what time it is.
-
-    Invariants: an answer names the revision that the moment means; what is asked of a time that
-    nobody knows is refused with what is known; a page is bounded, and so is what is read for it."""
+    """Answers about the past of one ledger; `now` returns the current time."""
 
     def __init__(self, past: Past, *, measures: Measures, now: Callable[[], datetime]) -> None:
         self._past = past
@@ -67,7 +62,7 @@ class PastApi:
         self._plans = Plans(self._state, measures=measures)
 
     def handlers(self) -> Handlers:
-        """Every read of the API, at a moment, and what there is of the past alone."""
+        """Yield all reads at a point in time, and the endpoints that need the past."""
         for read in READS:
             at_moment = partial(self._at_moment, read)
             yield read, self._answering(read, self._why.answer) if read is WHY else sound(at_moment)
@@ -105,26 +100,22 @@ class PastApi:
         return json_response(msgspec.structs.replace(body, time=time), compressed=True)
 
     async def records(self, request: web.Request) -> web.StreamResponse:
-        """Records behind a revision, for those who follow the gateway's events from far back."""
+        """Answer with records after a revision, for event streams that start far back."""
         after = whole("after", request.query.get("after", ""), most=REVISION_MAX)
         found = await self._pieces.behind(after)
         return web.Response(body=msgspec.msgpack.encode(found))
 
 
 def sound(handle: Handler) -> Handler:
-    """`handle`, whose troubles with ledger and archives are told as refusals."""
+    """Return `handle` with errors of ledger and archives as refusals."""
 
     async def answered(request: web.Request) -> web.StreamResponse:
         try:
             return await handle(request)
         except BeforeBeginning as early:
-            raise RequestRefused(
-                404,
-                str(early),
-                field="at",
-                fix=f"name revision {early.first} or a later one, or tell the gateway where the "
-                "archives of what was dropped are: --archives DIR",
-            ) from None
+            fix = f"name revision {early.first} or a later one, or tell the gateway where the "
+            fix += "archives of what was dropped are: --archives DIR"
+            raise RequestRefused(404, str(early), field="at", fix=fix) from None
         except UnknownEvent as unknown:
             raise RequestRefused(
                 503, f"a newer build has written up to there: {unknown}", fix="upgrade the gateway"
@@ -142,20 +133,17 @@ KEPT_BYTES = 16 << 20
 
 
 class Records(Protocol):
-    """What there is to read, as the chronicle has it."""
+    """The records of a ledger, as `Chronicle` has them."""
 
     async def span(self) -> tuple[int, int]:
-        """The first and the last revision that can be read."""
+        """Return the first and last revision that can be read."""
 
     async def read(self, deliver: Callable[[Record], None], *, after: int, upto: int) -> None:
-        """Deliver every record behind `after` up to `upto`."""
+        """Deliver the records after `after` up to `upto`."""
 
 
 class Pieces:
-    """The past in pieces, for clients that read along from far back: each is read once for all.
-
-    It keeps the pieces that were read last, if nothing can be added to them. Invariants: however
-    many clients read, one reads the ledger at a time; what is kept is bounded in bytes."""
+    """Cached pieces of the ledger: one read of it at a time, bounded in bytes."""
 
     def __init__(self, records: Records, *, kept_bytes: int = KEPT_BYTES) -> None:
         self._records = records
@@ -165,10 +153,9 @@ class Pieces:
         self._turn = asyncio.Lock()
 
     async def behind(self, revision: int) -> list[Record]:
-        """Some records behind a revision, the next one first; none where the ledger ends.
+        """Return some records after `revision`, or the first known ones; [] at the end.
 
-        Where nobody knows what is next, the first one that is known. Raises LedgerError,
-        ArchiveError, OSError."""
+        Raises LedgerError, ArchiveError, OSError."""
         async with self._turn:
             first, last = await self._records.span()
             revision = max(revision, first - 1)
@@ -198,7 +185,7 @@ NAME = "past"
 
 
 class PastProcess:
-    """One process: where it listens, what it keeps, and what it measures through all its lives."""
+    """One process, with what outlives a single life of its body."""
 
     def __init__(
         self, socket: Path, kept: Path, archives: Path | None, prices: Path | None
@@ -210,11 +197,10 @@ class PastProcess:
         self._measures: Measures | None = None
 
     async def body(self, service: Service) -> None:
-        """One life of the process: connect, listen, read the ledger, until cancelled."""
+        """Connect, listen, and read the ledger until cancelled."""
         self._measures = self._measures or Measures(service.metrics)
 
         async def end_with_parent() -> None:
-            """Stop when standard input ends, as it does with the process that began this one."""
             reader = asyncio.StreamReader()
             await asyncio.get_running_loop().connect_read_pipe(
                 lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(0), "rb")
@@ -255,7 +241,7 @@ class PastProcess:
 
 
 def main() -> int:
-    """Answer until told to stop; the exit codes are those of every service."""
+    """Answer until stopped; return the exit code, which is as of every service."""
     socket, kept = map(Path, sys.argv[1:3])
     given = sys.argv[3:]
     archives, prices = (Path(each) if each else None for each in (*given, "", "")[:2])
@@ -263,7 +249,7 @@ def main() -> int:
         os.nice(NICE)
     process = PastProcess(socket, kept, archives, prices)
     code = run_service(NAME, process.body, read_config())
-    if kept.parent == socket.parent:  # a temporary folder, whose owner may be gone
+    if kept.parent == socket.parent:  # a temporary folder; the gateway may be gone
         shutil.rmtree(socket.parent, ignore_errors=True)
     return code
 

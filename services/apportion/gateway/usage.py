@@ -1,16 +1,13 @@
-"""What shares use now, as agents tell it: samples that nobody stores, kept for a picture.
+"""The newest usage sample of each node, for the picture of the fleet; nothing is stored.
 
-A sample takes the place of the one before. Rows are handed out by a counter, as rows of nodes are
-by revision: whoever has heard up to a number gets what was heard behind it.
-
-Invariant: memory is bounded by the nodes and shares that there are: a sample of an unknown node, or
-with more shares than its node has, is passed over; a node that falls silent is forgotten."""
+Rows are numbered as they are heard, so that a client gets those after the number that it has.
+Invariant: memory is bounded: a sample of an unknown node, or with more shares than its node has,
+is dropped; a silent node is forgotten."""
 
 import msgspec
 
 from apportion.core.explain.fleet_rows import PackedUse
 from apportion.core.ledger.state import NodeState, State
-from apportion.runtime.ledger.port import Ledger
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import UsageSample
 from apportion_schemas.catalogue import token
@@ -18,8 +15,7 @@ from apportion_schemas.decoding import from_outside
 
 SUBJECT_OF_NODES = "apportion.usage."
 SUBJECT = f"{SUBJECT_OF_NODES}*"
-SILENT_S = 60.0
-"""A dozen samples were missed: what was used then says nothing any more."""
+SILENT_S = 60.0  # a dozen missed samples: the last one is outdated
 
 _decode = from_outside(msgspec.json.Decoder(UsageSample).decode)
 _encode = msgspec.json.Encoder().encode
@@ -41,19 +37,15 @@ class Uses:
         self._heard: dict[str, _Heard] = {}
         self._number = 0
 
-    async def listen(self, ledger: Ledger) -> None:
-        """Hear samples from now on. Raises LedgerUnavailable, NotPermitted."""
-        await ledger.serve(SUBJECT, self.note)
-
     async def note(self, subject: str, payload: bytes) -> None:
-        """Take one sample; what is none is passed over, for nothing depends on it."""
+        """Store one sample; an invalid one is dropped."""
         try:
             sample = _decode(payload)
         except (msgspec.DecodeError, msgspec.ValidationError):
             return
         node = self._state.nodes.get(sample.node)
         if subject != f"{SUBJECT_OF_NODES}{token(sample.node)}":
-            return  # its agent speaks of another node
+            return  # an agent may report only its own node
         if node is None:
             return
         held = sum(len(pod.placement.shares) for pod in node.pods.values() if pod.placement)
@@ -61,13 +53,11 @@ class Uses:
             self._put(sample.node, packed_use(node, sample), silent=False)
 
     def rows(self, heard: int) -> tuple[int, tuple[msgspec.Raw, ...]]:
-        """How far we have heard, and the rows behind `heard`, a number of this life of ours.
-
-        One that lies before us is of a life before it: then all rows."""
+        """Return the newest number, and the rows after `heard`, or all if it is unknown."""
         oldest_s = self._clock.monotonic() - SILENT_S
         for name, sample in list(self._heard.items()):
             if sample.at_s >= oldest_s:
-                break  # they stand in the order in which they were heard
+                break  # the rest is newer
             if sample.silent:
                 del self._heard[name]
             else:
@@ -88,9 +78,9 @@ class Uses:
 
 
 def packed_use(node: NodeState, sample: UsageSample) -> PackedUse:
-    """How busy each pod is on each of its cards, from 0 to 1: the work of its part of the card.
+    """Return how busy each pod is on each of its devices, from 0 to 1.
 
-    Where neither driver nor region tells the work, how much of its memory it has taken."""
+    That is the compute it uses of its part, or the memory if the compute is unknown."""
     parts: dict[tuple[str, int], tuple[float, float]] = {}
     for share in sample.shares:
         state = node.by_id.get(share.device)

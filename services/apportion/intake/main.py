@@ -1,4 +1,4 @@
-"""`apportion intake`: the process around `taking`."""
+"""The `apportion intake` command and its process."""
 
 import sys
 
@@ -26,7 +26,7 @@ def command(*, config: ServiceConfig) -> None:
 
 
 async def body(service: Service) -> None:
-    """One life of the intake, until cancelled."""
+    """Run the intake until cancelled."""
     async with open_session(service) as session:
         cluster = StateFold(await session.restored())
         reader = session.reader(service, cluster, writes="agent")

@@ -1,14 +1,12 @@
-"""What agents and schedulers have read for them: requests of one node, and snapshots attested.
+"""Read requests of agents, and attestation of the schedulers' snapshots.
 
-An agent of one node reads the ledger through an intake: each request is judged, asked, answered.
-Invariant: as many are asked of the server together as it is to bear, and few of one node wait for
-that; what comes beyond is not answered, and its agent asks again.
+The agent of a node reads the ledger only through an intake. Invariant: requests to the NATS
+server are limited overall and per node; a request over the limit is dropped, and the agent
+retries.
 
-A scheduler alone could write a snapshot in which a pod is missing, and the next restart would place
-another pod on its devices. So readers believe a snapshot only if an intake attests it. The intake
-folds from the newest snapshot that was attested before, so each is proven by the ledger alone.
-Invariant: what is attested is what the ledger folds to; an intake that cannot tell attests nothing.
-"""
+A forged snapshot could lack a pod, and its devices would be allocated twice. So readers use only
+attested ones. Invariant: an attested snapshot equals the fold of the ledger from an earlier
+attested one."""
 
 import asyncio
 import contextlib
@@ -49,30 +47,28 @@ from apportion.runtime.process.logs import get_logger
 from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.limits import AtOnce, Pace, TooMany
 
+# An agent sends about forty requests at its start, then two every 30 seconds.
 EACH_PER_S: Final = 10.0
 EACH_BURST: Final = 200.0
-"""An agent that begins asks some forty times, and then twice in half a minute."""
+# An agent requests its part of the state once in each life; it costs us milliseconds.
 PARTS_PER_S: Final = 0.2
 PARTS_BURST: Final = 8.0
-"""For its part of the state, which costs milliseconds, an agent asks once in each life."""
+# Limits on waiting requests: after a restart of the NATS server all agents ask at once.
 TOGETHER_MAX: Final = 64
 WAITING_MAX: Final = 16_384
 WAITING_EACH: Final = 4
-"""Requests that wait, of all nodes and of each: after a restart of the server all agents ask."""
-PART_BYTES_MAX: Final = 760_000
-"""In base 64 it is one message."""
+PART_BYTES_MAX: Final = 760_000  # in base64 this fits in one NATS message
+# Wait about two minutes for the server's new permissions, then reconnect.
 LISTEN_AGAIN_S: Final = 10.0
 LISTEN_TRIES: Final = 16
-"""For two minutes an intake waits for the server's new rules, then it connects again."""
 LOOK_S: Final = 5.0
-TRIES_MAX: Final = 3
-"""A snapshot that cannot be read is looked at so often."""
+TRIES_MAX: Final = 3  # attempts to read a snapshot
 
 _log = get_logger(__name__)
 
 
 class Showing:
-    """What one life of an intake answers to agents that read."""
+    """Answers agents' read requests during one life of the intake."""
 
     def __init__(
         self,
@@ -101,9 +97,7 @@ class Showing:
         )
 
     async def run(self) -> None:
-        """Answer agents, once the ledger is read, until cancelled.
-
-        Raises a group with what `_listen` raises."""
+        """Answer agents until cancelled. Raises a group with what `_listen` raises."""
         await self._reader.caught_up()
         async with asyncio.TaskGroup() as self._tasks:
             leave = await self._listen()
@@ -113,20 +107,16 @@ class Showing:
                 await leave()
 
     async def _listen(self) -> Callable[[], Awaitable[None]]:
-        """Listen to agents, and return what ends it.
-
-        Raises LedgerUnavailable: the rules of an earlier build forbid it. A callout gives the new
-        ones to a new connection only."""
         for _ in range(LISTEN_TRIES):
             try:
                 return await self._ledger.take_requests(SUBJECTS_OF_ALL, self.take, group=GROUP)
-            except NotPermitted as error:
+            except NotPermitted as error:  # an earlier build's rights, until a new connection
                 _log.warning("agents cannot read through this intake yet", error=str(error))
             await self._clock.pause(LISTEN_AGAIN_S)
         raise LedgerUnavailable("the server does not let this intake listen to agents that read")
 
     def take(self, request: Request) -> None:
-        """Answer one request beside the others, or drop it."""
+        """Start to answer a request, or drop it."""
         node = node_of_subject(request.subject, SUBJECT)
         if not (node and may_be_answered(request.reply) and self._pace.allows(node)):
             self._count.labels("dropped").inc()
@@ -141,7 +131,7 @@ class Showing:
             if self._tasks is None:
                 raise RuntimeError
             self._tasks.create_task(work, name=f"reading of {node}")
-        except RuntimeError:  # this life ends
+        except RuntimeError:  # this life has not begun or is ending
             work.close()
             self._waiting.leave(node)
 
@@ -169,11 +159,10 @@ class Showing:
             self._count.labels("answered").inc()
         finally:
             self._waiting.leave(node)
-        with contextlib.suppress(LedgerUnavailable):  # it asks again
+        with contextlib.suppress(LedgerUnavailable):  # the agent retries
             await request.answer(answer)
 
     def _part(self, node: str) -> bytes:
-        """Raises NotForAgents, LedgerUnavailable."""
         if self._reader.halted:  # the state may hold half of a change
             raise LedgerUnavailable(self._reader.halted)
         if not self._parts.allows(node):
@@ -184,12 +173,11 @@ class Showing:
         return msgspec.json.encode({"part": data})
 
 
-class _Done(Exception):
-    """The goal is reached."""
+class _Done(Exception): ...
 
 
 class Attesting:
-    """One life of an intake's look at the snapshots."""
+    """Attests snapshots during one life of the intake."""
 
     def __init__(
         self,
@@ -220,7 +208,7 @@ class Attesting:
         ).set_function(lambda: self._newest)
 
     def not_ready(self) -> list[str]:
-        """Snapshots that are forged or gone; empty as a rule."""
+        """Return a reason for each forged snapshot, and one if all attested ones are gone."""
         reasons = [
             f"the snapshot at revision {revision} is not what the ledger folds to: replace the "
             "schedulers' key, then delete it from the bucket APPORTION_SNAPSHOTS"
@@ -231,7 +219,7 @@ class Attesting:
         return reasons
 
     async def run(self) -> None:
-        """Look at what schedulers wrote until cancelled."""
+        """Attest the schedulers' snapshots until cancelled."""
         await self._reader.caught_up()
         while True:
             if not self._reader.halted:
@@ -242,14 +230,13 @@ class Attesting:
             await self._clock.pause(LOOK_S)
 
     async def look(self) -> None:
-        """Judge what is new, and attest what is sound. Raises LedgerError."""
+        """Judge new snapshots and attest the sound ones. Raises LedgerError."""
         written, attested = await self._snapshots.written(), await self._snapshots.attested()
         last = await self._ledger.last_revision()
         forged = [each for each in written if each.revision > last]
         reached = [each for each in written if each.revision <= self._reader.revision]
         sound: set[Key] = set()
-        judged = reached[: 2 * KEPT]  # so many are kept
-        # Drop what is known of snapshots that are no longer judged.
+        judged = reached[: 2 * KEPT]
         keys = {each.key for each in judged}
         for key in self._verdicts.keys() - keys:
             del self._verdicts[key]
@@ -271,7 +258,7 @@ class Attesting:
         self._newest = max((revision for revision, _ in sound), default=self._newest)
 
     async def _verdict(self, stored: Stored) -> bool | None:
-        """Whether it is what the ledger folds to; None where that cannot be told."""
+        """Return True if the snapshot equals the ledger's state, None if unknown."""
         if stored.key not in self._verdicts and self._tries[stored.key] < TRIES_MAX:
             found = await self._snapshots.load(stored)
             if found is None:
@@ -282,7 +269,6 @@ class Attesting:
         return self._verdicts.get(stored.key)
 
     async def _folded(self, upto: int) -> State:
-        """The state at that revision, from an earlier attested snapshot and the ledger."""
         cluster = StateFold(await self._snapshots.restore(at_most=upto), quiet=True)
 
         def take(record: Record) -> None:
@@ -301,10 +287,9 @@ class Attesting:
 
 
 def _same(left: State, right: State) -> bool:
-    """Whether a service that begins with either holds the same."""
     return _bytes(left) == _bytes(right)
 
 
+# A restored state may have another order, so both sides are restored before they are compared.
 def _bytes(state: State) -> bytes:
-    """The state's snapshot in the order in which a restored one has it."""
     return snapshot.take(snapshot.restore(snapshot.take(state)))

@@ -1,17 +1,13 @@
-"""Requests of agents to appends and answers: one lane after the other's event, all lanes at once.
+"""Judges the reports of agents and appends them: one lane per node, all lanes concurrently.
 
-Each node's agent has a bounded, paced queue. What `read` makes of a request's bytes is of a type
-that an agent may write, about the node that asked, and this build encodes it again: nothing of the
-sender's spelling reaches the ledger. Invariants: each request is answered once, or not at all where
-nobody may be answered, its lane is full, or this life of the process ends; its sender asks again
-then. A lane holds no more than its share whatever is sent to it, nor all of them together more than
-a process has, and what does not fit is dropped before anybody reads it; so a flood fills the lane
-of its own node alone. What a request costs does not depend on how many nodes there are.
+An accepted event is encoded again, so none of the sender's bytes reach the ledger. Invariants:
+each request is answered at most once, and the agent retries. A lane and all lanes together are
+bounded, and what exceeds a bound is dropped before it is decoded, so a flood fills only its own
+node's lane.
 
-An agent sums up an hour, in which pods end and move, so it names with each share the revision of
-the pod's binding, and the ledger's own records say what the pod held by it. Invariant: use is taken
-only of a pod that held the device on that node, for no longer than it can have, and at most two
-days and an hour after its end."""
+A usage record covers up to an hour, in which pods end and move, so each share names the revision
+of the pod's binding. Invariant: usage is accepted only of a pod that had the device on that
+node, for no longer than it was bound, and at most two days and an hour after it ended."""
 
 from __future__ import annotations
 
@@ -88,53 +84,43 @@ from apportion_schemas.envelope import EventError
 from apportion_schemas.quantities import TEXT_MAX
 from apportion_schemas.usage import ShareUsed
 
-UNANSWERED_MAX: Final = 64
-"""Of one node: twice what its agent ever has under way."""
+UNANSWERED_MAX: Final = 64  # per node: twice what its agent ever sends at once
+# Per node, and for all nodes: a client that may speak for every node could fill every lane.
 UNANSWERED_BYTES_MAX: Final = 4 << 20
 BYTES_OF_ALL_MAX: Final = 256 << 20
-"""Of all nodes together: whoever speaks for every node could fill as many lanes as it likes."""
-RATE: Final = 100.0
-"""Events of one node each second, for longer than a burst."""
-BURST: Final = 500.0
-"""Twice the pods that a kubelet runs, all at once."""
+RATE: Final = 100.0  # sustained events per second of one node
+BURST: Final = 500.0  # twice the pods that a kubelet runs, all at once
+# Changes of a node's inventory: all of its devices may fail at once, and recover.
 CHANGES_RATE: Final = 1.0
 CHANGES_BURST: Final = 128.0
-"""Changes of a node's inventory: all of its cards may fail at once, and recover."""
+# Appended for one node per hour: sixty times what a kubelet full of short jobs makes.
 RECORDS_AN_HOUR: Final = 10_000
 BYTES_AN_HOUR: Final = 16 << 20
-"""What is appended of one node in an hour: sixty times what a kubelet full of short jobs makes."""
 BYTES_OF_A_TOKEN: Final = 4_096
-LANES_MAX: Final = 20_000
-"""More than the nodes of the largest cluster; idle ones make room for others."""
-LOOKED_AT: Final = 4
-"""So many of those that asked longest ago are looked at for one that is idle."""
+LANES_MAX: Final = 20_000  # more than the nodes of the largest cluster; idle lanes are replaced
+LOOKED_AT: Final = 4  # least recently used lanes that are checked for an idle one
+# tolerated overlap of a container's records: clocks are set, and agents round
 OVERLAP_S: Final = 120.0
-"""Clocks are set, and an agent rounds; records of one container overlap by no more."""
 USED_MAX: Final = 4_096
-HELD_S: Final = 600.0
-"""For so long it is remembered that a report was held."""
-LATE_S: Final = 3_600
-"""Clocks differ, and a container may run on for a while after its pod left the cluster."""
-KEPT_MAX: Final = 4_096
-"""Bindings, and ends of pods, that are not read twice."""
+HELD_S: Final = 600.0  # how long a held report is remembered
+LATE_S: Final = 3_600  # clocks differ, and a container may outlive its pod for a while
+KEPT_MAX: Final = 4_096  # cached bindings, and cached ends of pods
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
-BASIS_WAIT_S: Final = 5.0
-"""For so long an event waits until this process has read what its agent had."""
+BASIS_WAIT_S: Final = 5.0  # how long an event waits until this process has read its basis
 AGAIN_S: Final = 1.0
 LATER_S: Final = 30.0
+# Parts of the ledger's capacity that reports of agents, and usage records, must leave free.
 RESERVE: Final = 0.05
 RESERVE_OF_USAGE: Final = 0.10
-"""Parts of the ledger's room that agents leave to others, and that their usage records leave."""
 _USAGE: Final = f"{SUBJECTS}.usage."
-HOLD_S: Final = 3.0
-"""A jump is believed when it is seen again so much later."""
+HOLD_S: Final = 3.0  # a jump in inventory is believed when it is reported again this much later
+# fraction of HOLD_S after which a repeat counts, because agents jitter their retries
 EARLY: Final = 0.5
-"""Of it: whoever asks again does so at a time of its own."""
 
 
 class Lane:
-    """The requests of one node, in the order in which they came."""
+    """The queued requests of one node, oldest first, with the node's rate limits."""
 
     def __init__(self, node: str, now_s: float, lanes: Lanes) -> None:
         self.node = node
@@ -152,7 +138,7 @@ class Lane:
         self._lanes = lanes
 
     def put(self, request: Request) -> bool:
-        """Queue it, if there is room."""
+        """Queue the request and return True, or return False if there is no room."""
         size = len(request.payload)
         if self._unanswered >= UNANSWERED_MAX or self._bytes + size > UNANSWERED_BYTES_MAX:
             return False
@@ -166,33 +152,30 @@ class Lane:
         return True
 
     def next(self) -> Request | None:
-        """The one that waits longest; whoever takes it says when it is `over`."""
+        """Return the oldest request, or None. The caller must call `over` for it."""
         return self._waiting.popleft() if self._waiting else None
 
     def over(self, request: Request) -> None:
-        """It was answered, or never will be."""
+        """Free the room of a request that was answered or never will be."""
         self._unanswered -= 1
         self._bytes -= len(request.payload)
         self._lanes.unanswered -= 1
         self._lanes.taken -= len(request.payload)
 
     def pace(self, request: Request, now_s: float) -> float:
-        """For how many seconds to wait before it is read: by number, and by size."""
+        """Return the seconds to wait before `request` is decoded, by count and size."""
         return self._bucket.take(1 + len(request.payload) / BYTES_OF_A_TOKEN, now_s)
 
     def may_change(self, now_s: float) -> bool:
-        """Whether its inventory may change again already."""
+        """Return True if the node's inventory may change again already."""
         return self._changes.may_take(1, now_s)
 
     def may_append(self, size: int, now_s: float) -> bool:
-        """Whether so many bytes more are within what the node may append in an hour."""
+        """Return True if `size` more bytes fit the node's hourly budget."""
         return self._records.may_take(1, now_s) and self._size.may_take(size, now_s)
 
     def used_twice(self, event: Event, data: UsageRecorded) -> str:
-        """Which container's use of a device overlaps with an earlier record, in words, or nothing.
-
-        The same event may come again, as when its answer was lost. What is remembered here is of
-        one intake's life."""
+        """Return the reason if a share overlaps an earlier usage record, else ""."""
         ends_s = datetime.fromisoformat(event.time).timestamp()
         for share in data.shares:
             key = share.pod, share.container, share.device, str(share.instance)
@@ -209,7 +192,7 @@ class Lane:
         return ""
 
     def idle(self, now_s: float) -> bool:
-        """Whether nothing would be forgotten with it."""
+        """Return True if the lane can be dropped without losing anything."""
         held = self.held and now_s - self.held_s <= HELD_S
         buckets = (self._bucket, self._changes, self._records, self._size)
         full = all(each.full(now_s) for each in buckets)
@@ -217,19 +200,19 @@ class Lane:
 
 
 class Lanes:
-    """The lane of each node that asked lately, in the order in which they last did."""
+    """The lanes of nodes that sent requests, least recently used first."""
 
     def __init__(self) -> None:
         self._lanes: OrderedDict[str, Lane] = OrderedDict()
-        # How many bytes the lanes hold together, of how many requests that wait.
+        # Payload bytes and number of the unanswered requests in all lanes.
         self.taken = self.unanswered = 0
 
     def of(self, node: str, now_s: float) -> Lane | None:
-        """Its lane; None where there are too many, which only an intruder could bring about."""
+        """Return the lane of `node`, or None if there are too many: only under attack."""
         lane = self._lanes.get(node)
         if lane is None:
             if len(self._lanes) >= LANES_MAX:
-                # One that is idle of those that asked longest ago makes room; others go to the end.
+                # Replace an idle lane among the oldest; move busy ones to the end.
                 for oldest in list(islice(self._lanes.values(), LOOKED_AT)):
                     if oldest.idle(now_s):
                         del self._lanes[oldest.node]
@@ -243,7 +226,7 @@ class Lanes:
 
 
 class Held(Struct, frozen=True):
-    """What a pod held by one binding: its name, the node, the devices, and since when."""
+    """What one binding gave a pod: its name, the node, the devices, and since when."""
 
     name: str
     node: str
@@ -252,7 +235,7 @@ class Held(Struct, frozen=True):
 
 
 class Holdings:
-    """Reads bindings of an intake's ledger, each once."""
+    """Reads pods' bindings from the ledger, with a cache."""
 
     def __init__(self, state: State, ledger: Ledger) -> None:
         self._state = state
@@ -261,9 +244,7 @@ class Holdings:
         self._ended: OrderedDict[str, float] = OrderedDict()
 
     async def refusal(self, event: Event, doubt: Doubt) -> Refusal | None:
-        """Why one of the doubtful shares is not what its pod held; None where all are.
-
-        Raises LedgerUnavailable."""
+        """Return why a doubtful share is refused, or None. Raises LedgerUnavailable."""
         for share in doubt.shares:
             refusal = await self._refusal(_seconds(event), doubt.record, share)
             if refusal is not None:
@@ -273,9 +254,14 @@ class Holdings:
     async def _refusal(
         self, until_s: float, record: UsageRecorded, share: ShareUsed
     ) -> Refusal | None:
-        held = await self._by(share)
-        if held is None:
-            return _no(f"pod {share.pod} was not bound by revision {share.bound}")
+        key = share.pod, share.bound
+        if key not in self._held:
+            event = await self._read(share.bound)
+            found = await self._given(event) if event is not None else None
+            if found is None or found[0] != share.pod:
+                return _no(f"pod {share.pod} was not bound by revision {share.bound}")
+            _keep(self._held, key, found[1])
+        held = self._held[key]
         if held.name != f"{share.namespace}/{share.name}":
             return misnamed(share, held.name)
         if held.node != record.node or share.device not in held.devices:
@@ -289,19 +275,7 @@ class Holdings:
             return _no(f"pod {share.pod} was not bound for {share.seconds:,} seconds")
         return None
 
-    async def _by(self, share: ShareUsed) -> Held | None:
-        """What the binding that the share names gave to its pod."""
-        key = share.pod, share.bound
-        if key not in self._held:
-            event = await self._read(share.bound)
-            found = await self._given(event) if event is not None else None
-            if found is None or found[0] != share.pod:
-                return None
-            _keep(self._held, key, found[1])
-        return self._held[key]
-
     async def _given(self, event: Event) -> tuple[str, Held] | None:
-        """The pod, and what it held from this event on: a binding, or an adoption."""
         data, since_s = event.data, _seconds(event)
         if isinstance(data, PodAdopted):
             name = f"{data.submitted.namespace}/{data.submitted.name}"
@@ -319,7 +293,7 @@ class Holdings:
         return data.pod, Held(name, data.node, devices, since_s)
 
     async def _end(self, pod: str) -> float | None:
-        """When the pod left the cluster, in seconds since 1970; None where no event says so."""
+        """Return when the pod left the cluster (Unix time), or None if it did not."""
         if pod not in self._ended:
             revision = await self._ledger.last_on_subject(f"{SUBJECTS}.workload.{token(pod)}")
             event = await self._read(revision)
@@ -353,7 +327,7 @@ def _seconds(event: Event) -> float:
 
 
 class Taking:
-    """What one life of an intake does with all that agents ask; `take` is told of each request."""
+    """Handles agents' reports during one life of the intake."""
 
     def __init__(
         self,
@@ -368,8 +342,7 @@ class Taking:
         free: Callable[[int], float] = lambda _bytes: 1.0,
         spend: Callable[[int], None] = lambda _bytes: None,
     ) -> None:
-        """`free` is the part of the ledger's room that is once so many bytes are appended; `spend`
-        notes what is to be."""
+        """`free` returns the fraction that stays free after that many bytes are spent."""
         self._state = state
         self._free = free
         self._spend = spend
@@ -392,13 +365,11 @@ class Taking:
         ).set_function(lambda: self._lanes.unanswered)
 
     def not_ready(self) -> list[str]:
-        """Why nothing is taken yet; empty once agents are listened to."""
+        """Return why no reports are taken yet; empty once the intake listens."""
         return [] if self._listening else ["agents are not listened to yet"]
 
     async def run(self) -> None:
-        """Take requests until cancelled, or until nothing more can be folded here: then others do.
-
-        Raises what `append` raises."""
+        """Take reports until the reader halts. Raises what `append` raises."""
         await self._reader.caught_up()
         async with asyncio.TaskGroup() as self._tasks:
             leave = await self._ledger.take_requests(SUBJECTS_OF_ALL, self.take, group=GROUP)
@@ -414,25 +385,24 @@ class Taking:
         if lane is None or not lane.put(request):
             self._count("dropped")
             if lane is not None:
-                self._note(node, Refusal("too-many", "more is sent than may wait for its answer"))
+                self._refusals.note(
+                    node, Refusal("too-many", "more is sent than may wait for its answer")
+                )
             return
         if lane.work is None:
             lane.work = self._begin(self._work(lane), f"intake of {node}")
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None] | None:
-        """Do this beside all else; or not at all, before this life has begun or once it ends.
-
-        Requests come until the connection is closed, which is after that."""
+        """Start `work` as a task, or drop it before this life began or once it ends."""
         if self._tasks is not None:
             try:
                 return self._tasks.create_task(work, name=name)
-            except RuntimeError:  # a group that ends takes no more
+            except RuntimeError:  # the task group is ending; requests arrive until disconnection
                 pass
         work.close()
         return None
 
     async def _work(self, lane: Lane) -> None:
-        """Judge what waits in a lane, one by one; appends gather beside it."""
         try:
             while (request := lane.next()) is not None:
                 wait_s = lane.pace(request, self._clock.monotonic())
@@ -440,7 +410,9 @@ class Taking:
                     await asyncio.sleep(wait_s)
                 if not may_be_answered(request.reply):
                     self._count("refused")
-                    self._note(lane.node, Refusal("foreign-reply", "it is no inbox of an agent"))
+                    self._refusals.note(
+                        lane.node, Refusal("foreign-reply", "it is no inbox of an agent")
+                    )
                     lane.over(request)
                     continue
                 judged = await self._judged(lane, request)
@@ -480,15 +452,15 @@ class Taking:
             self._clock.monotonic()
         ):
             why = "its inventory changes more often than once a second"
-            self._note(lane.node, Refusal("flapping", why))
+            self._refusals.note(lane.node, Refusal("flapping", why))
             return self._again(why)
         return Draft(subject_of(event.data), append_id(lane.node, event.id), encode(event))
 
     def _within_budget(self, lane: Lane, draft: Draft) -> Draft | Answer:
-        """The draft, unless the room that is left is not for agents, or its node has had its share.
+        """Return the draft, or a retry if the ledger or the node's budget is too full.
 
-        Agents take none of the reserve, which people and schedulers need to mend things. Use can
-        wait; a container cannot, so what is asked for it is asked again soon."""
+        Operators and schedulers need the reserve for repairs. Usage records can wait; a
+        container cannot."""
         of_usage = draft.subject.startswith(_USAGE)
         reserve = RESERVE_OF_USAGE if of_usage else RESERVE
         size_bytes = len(draft.payload)
@@ -501,11 +473,11 @@ class Taking:
             self._spend(size_bytes)
             return draft
         why = f"more than {RECORDS_AN_HOUR:,} records or {BYTES_AN_HOUR >> 20} MiB in an hour"
-        self._note(lane.node, Refusal("too-many", why))
+        self._refusals.note(lane.node, Refusal("too-many", why))
         return self._again(why, LATER_S)
 
     async def _reach(self, lane: Lane, basis: int) -> Answer | None:
-        """Read up to what the agent had read, or say why not."""
+        """Wait until the reader has read `basis`; return an answer if it does not."""
         try:
             last = await self._ledger.last_revision()
         except LedgerUnavailable as trouble:
@@ -520,7 +492,7 @@ class Taking:
         return self._again(f"this intake has read up to {self._reader.revision} of {basis}")
 
     def _held(self, lane: Lane, report: NodeReported) -> str:
-        """Why a report is to be made once more before it is believed, or nothing."""
+        """Return why the report must be repeated before it is believed, or ""."""
         known = self._state.nodes.get(lane.node)
         why = jump(known.reported if known is not None else None, report)
         now_s = self._clock.monotonic()
@@ -533,13 +505,11 @@ class Taking:
         lane.held = ""
         return ""
 
-    # ------------------------------------------------------------------ answers
-
     async def _append_one(self, lane: Lane, request: Request, draft: Draft) -> None:
         try:
             appended = await self._append(draft)
         except DuplicateRefused as taken:
-            # An agent that was ended between two answers to one claim, or that wants to end us.
+            # The agent was killed while it answered one claim twice, or it attacks us.
             why = f"it has said something else under this id, at revision {taken.revision}"
             answer = self._refused(lane.node, Refusal("late", why))
         else:
@@ -549,30 +519,25 @@ class Taking:
 
     async def _answer(self, lane: Lane, request: Request, answer: Answer) -> None:
         lane.over(request)
-        with contextlib.suppress(LedgerUnavailable):  # whoever asked asks again
+        with contextlib.suppress(LedgerUnavailable):  # the agent retries
             await request.answer(encode_answer(answer))
 
     def _refused(self, node: str, refusal: Refusal) -> Answer:
         self._count("refused")
-        self._note(node, refusal)
+        self._refusals.note(node, refusal)
         return Answer(refused=refusal.cause, why=refusal.why)
 
     def _again(self, why: str, again_s: float = AGAIN_S) -> Answer:
         self._count("again")
         return Answer(again_s=again_s, why=why)
 
-    def _note(self, node: str, refusal: Refusal) -> None:
-        self._refusals.note(node, refusal)
-
     def _count(self, outcome: str) -> None:
         self._taken.labels(outcome).inc()
 
 
+# twice the report of a node with 64 devices, each linked to all others
 BYTES_MAX: Final = 512 << 10
-"""A node of 64 cards, each linked to all others, has half of it."""
-AHEAD_MAX: Final = timedelta(days=1)
-"""An agent's clock may be wrong; what it writes should not be of another year."""
-
+AHEAD_MAX: Final = timedelta(days=1)  # an agent's clock may be wrong, but not by a year
 
 _CAUSES: Final[dict[type[EventError], Cause]] = {
     UnknownEvent: "unknown-format",
@@ -594,7 +559,7 @@ _decode_head = from_outside(msgspec.json.Decoder(_Head).decode)
 
 
 def read(node: str, payload: bytes, now: datetime) -> Event | Refusal:
-    """The event in these bytes, which the agent of this node sent."""
+    """Decode the event that the agent of `node` sent, or return the refusal."""
     if len(payload) > BYTES_MAX:
         return Refusal("too-large", f"{len(payload):,} bytes; at most {BYTES_MAX:,}")
     try:
@@ -624,23 +589,19 @@ def _short(error: Exception) -> str:
     return str(error)[:WHY_MAX]
 
 
-QUIET_S: Final = 3_600.0
-"""For so long the same cause of the same node is not said again."""
+QUIET_S: Final = 3_600.0  # the same cause of the same node is reported once in this time
 SAID_MAX: Final = 10_000
 
-WAITING_MAX: Final = 1_000
-"""Events that are not appended yet; what comes beyond is in the log alone."""
+WAITING_MAX: Final = 1_000  # refusals to append; further ones are only logged
 
 _log = get_logger(__name__)
 
 
 class Refusals:
-    """What was said of whom, and when.
+    """Reports refusals in the log and in the ledger.
 
-    Each node and cause is reported once, not once for each message: in the log, and as an event of
-    the node, so that people see it wherever they look. Invariant: an agent that goes on and on
-    fills neither the log, nor the memory, nor the ledger: an event's id has the hour in it, so that
-    several intakes report it once."""
+    Invariant: each node and cause is reported once an hour, so a faulty agent cannot fill
+    either. The hour is part of the event id, so several intakes append it once."""
 
     def __init__(self, publisher: Publisher, clock: Clock, metrics: Metrics) -> None:
         self._publisher = publisher
@@ -652,7 +613,7 @@ class Refusals:
         )
 
     def note(self, node: str, refusal: Refusal) -> None:
-        """An event of this node's agent was refused."""
+        """Count a refusal of this node's agent, and report it if it is due."""
         self._refused.labels(refusal.cause).inc()
         if refusal.cause in EXPECTED:
             return
@@ -671,7 +632,7 @@ class Refusals:
             self._waiting.put_nowait(refused)
 
     async def tell(self, revision: Callable[[], int]) -> None:
-        """Append what was refused, until cancelled; `revision` is how far the ledger was read."""
+        """Append reported refusals until cancelled, based on `revision()`."""
         while True:
             refused = await self._waiting.get()
             hour = int(self._clock.now().timestamp() // QUIET_S)

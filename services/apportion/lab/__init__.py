@@ -1,10 +1,10 @@
-"""The laboratory: fleets, manifests, traces and ledgers, tried with the engine itself.
+"""The laboratory: try fleets, manifests, traces and ledgers with the real engine.
 
     from apportion.lab import Cluster, read_fleet, read_manifests, record, replay
 
-`docs/guides/lab.md` tells what there is. `apportion plan` and `apportion replay` are made of the
-same functions. Invariant: nothing here appends to a ledger. A name is imported when it is asked
-for, since a part of the laboratory needs the solver and another does not."""
+`docs/guides/lab.md` is its guide; `apportion plan` and `apportion replay` use the same functions.
+Invariant: nothing here appends to a ledger. Names are imported on first use, because only a part of
+the laboratory needs the solver."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -44,36 +44,15 @@ _WHERE: Final = {
 _MODULE: Final = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
-    "Changes",
-    "Cluster",
-    "CourseFailed",
-    "FleetInvalid",
-    "Otherwise",
-    "Packed",
-    "Pods",
-    "Recorded",
-    "Replay",
-    "SpanInvalid",
-    "TraceInvalid",
-    "WishInvalid",
-    "compare",
-    "compare_policies",
-    "numbered_nodes",
-    "pack",
-    "read_fleet",
-    "read_manifests",
-    "read_trace",
-    "read_trace_nodes",
-    "record",
-    "replay",
-    "rows",
-    "shuffled",
-    "slices",
-]
+    "Changes", "Cluster", "CourseFailed", "FleetInvalid", "Otherwise", "Packed", "Pods", "Recorded",
+    "Replay", "SpanInvalid", "TraceInvalid", "WishInvalid", "compare", "compare_policies",
+    "numbered_nodes", "pack", "read_fleet", "read_manifests", "read_trace", "read_trace_nodes",
+    "record", "replay", "rows", "shuffled", "slices",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """What is exported, imported now."""
+    """Import an exported name on first use."""
     if name not in _MODULE:
         raise AttributeError(f"apportion.lab has no {name!r}; it has {', '.join(__all__)}")
     return getattr(import_module(_MODULE[name]), name)

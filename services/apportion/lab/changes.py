@@ -1,12 +1,11 @@
-"""What may be otherwise in a course: nodes and devices that are lost, nodes that come, another
-policy, other limits.
+"""Changes to a course: lost or drained nodes and devices, new nodes, a policy.
 
-Invariant: a change is facts of the ledger's own kinds, applied by the fold, so whatever a scheduler
-would make of such facts the course makes of them."""
+Invariant: a change is made of ordinary events that the fold applies, so the course reacts as a
+scheduler would."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, get_args
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, NamedTuple, cast, get_args
 
 from msgspec import Struct, structs
 
@@ -44,15 +43,15 @@ LOST_MAX: Final = 5_000
 POLICIES: Final[tuple[str, ...]] = get_args(Policy)
 WHO: Final = "lab"
 LOST: Final = "its node or device is lost"
+# Accepts far larger counts than allowed, so that the error is about the limit and not the syntax.
 _ADD: Final = re.compile(r"(?:(?P<nodes>\d{1,18})\s*x\s*)?(?P<devices>\d{1,18}\s*x\s*\S.*)")
-"""Takes far more than may be added, so that the limit is named and not the form."""
 _ADD_EXAMPLE: Final = "NODESxCOUNTxMODEL, as in 4x8xH100-80GB"
 
 
 class WishInvalid(ValueError):
-    """What is wished for makes no sense: `field` and `fix` say where and what to write.
+    """A request that makes no sense, with its `field`, and a `fix` to write instead.
 
-    A problem that begins with the field's name is given as its `rest`."""
+    A problem that begins with the field's name is given as `rest`, without that name."""
 
     def __init__(self, field: str, problem: str = "", fix: str = "", *, rest: str = "") -> None:
         problem = problem or f"{field}{rest}"
@@ -64,7 +63,7 @@ class WishInvalid(ValueError):
 
 
 class Changes(Struct, frozen=True, kw_only=True):
-    """What is otherwise; see `PlanRequest`. `limits` are queues and quotas as they would be."""
+    """The changes; see `PlanRequest`. `limits` are the changed queues and quotas."""
 
     lose: tuple[str, ...] = ()
     drain: tuple[str, ...] = ()
@@ -77,7 +76,7 @@ class Changes(Struct, frozen=True, kw_only=True):
 
 
 class Displaced(Struct, frozen=True):
-    """A pod that lost its node, or a device there, as it is submitted again."""
+    """A pod that lost its node or a device there, and the pod submitted in its stead."""
 
     before: PodState
     node: str
@@ -85,9 +84,9 @@ class Displaced(Struct, frozen=True):
 
 
 def apply(course: Course, changes: Changes) -> list[Displaced]:
-    """Make the changes; the pods of what is lost wait again, in the order of their turns.
+    """Make the changes and resubmit the pods of what is lost, in queue order.
 
-    Raises WishInvalid: a node, a device, a model or a policy is not known."""
+    Raises WishInvalid if a node, device, model or policy is unknown."""
     added = _added(course.state, changes.add)
     lost = targets(course.state, changes.lose)
     if changes.policy:
@@ -97,108 +96,7 @@ def apply(course: Course, changes: Changes) -> list[Displaced]:
         )
     for fact in (*added, *changes.limits):
         course.apply(fact)
-    return _lose(course, lost)
-
-
-def changes_of(changes: Changes, state: State) -> tuple[PlanChange, ...]:
-    """What is otherwise, each change once; to lose the same twice is to lose it. The state says
-    where devices are."""
-    return tuple(map(change_with_text, _changed(changes, state)))
-
-
-def _changed(changes: Changes, state: State) -> Iterator[PlanChange]:
-    for name in dict.fromkeys(changes.lose):
-        yield _off(PlanChange("lose"), name, state)
-    for name in dict.fromkeys(changes.drain):
-        yield _off(PlanChange("drain"), name, state)
-    for text in changes.add:
-        yield PlanChange("add", value=text)
-    if changes.policy:
-        yield PlanChange("policy", value=changes.policy)
-    for each in changes.limits:
-        if isinstance(each, QueueObserved):
-            yield PlanChange("limit", queue=each.queue)
-        else:
-            yield PlanChange("limit", quota=f"{each.namespace}/{each.quota}")
-
-
-def _off(change: PlanChange, name: str, state: State) -> PlanChange:
-    """With the node, or the device, of which perhaps only the beginning was given."""
-    found = device_names.meant(name, state.node_of_device) if name not in state.nodes else []
-    if not found:
-        return structs.replace(change, node=name)
-    return structs.replace(change, node=state.node_of_device[found[0]], device=found[0])
-
-
-def known_policy(name: str) -> Policy:
-    """The policy of that name. Raises WishInvalid."""
-    for policy in get_args(Policy):
-        if policy == name:
-            found: Policy = policy
-            return found
-    raise WishInvalid("policy", rest=f" is {name!r}", fix=f"use one of {', '.join(POLICIES)}")
-
-
-# ------------------------------------------------------------------ lost nodes and devices
-
-
-class Target(NamedTuple):
-    """A node that is lost or drained, or one device of it."""
-
-    node: NodeState
-    device: str = ""
-
-    def pods(self) -> Iterable[PodState]:
-        """Those that lose their place."""
-        return pods_on(self.node, self.device) if self.device else self.node.pods.values()
-
-    def fact(self) -> Payload:
-        """What the ledger would be told."""
-        if not self.device:
-            return NodeGone(node=self.node.name)
-        return DeviceHealthChanged(
-            node=self.node.name, device=self.device, healthy=False, reason="lost"
-        )
-
-
-def targets(state: State, names: Iterable[str]) -> list[Target]:
-    """What these names mean. Raises WishInvalid: one means nothing, or too much runs there."""
-    lost = []
-    for name in dict.fromkeys(names):
-        node = state.nodes.get(name)
-        if node is not None and node.present:
-            lost.append(Target(node))
-            continue
-        present = [node for node in state.nodes.values() if node.present]
-        node_of = {
-            each.device.id: node for node in present for each in node.devices if each.present
-        }
-        names_of = [node.name for node in present]
-        device = lost_device(name, names_of, node_of, f"at revision {state.revision}")
-        lost.append(Target(node_of[device], device))
-    if sum(1 for each in lost for _ in each.pods()) > LOST_MAX:
-        raise WishInvalid(
-            "lose", f"more than {LOST_MAX} pods are there", "lose fewer nodes at once"
-        )
-    return lost
-
-
-def lost_device(name: str, nodes: Collection[str], devices: Collection[str], when: str) -> str:
-    """The device of that id, or the only one whose id begins so. Raises WishInvalid."""
-    found = device_names.meant(name, devices)
-    if len(found) == 1:
-        return found[0]
-    if problem := device_names.unclear(name, found):
-        raise WishInvalid("lose", problem, device_names.WRITE_MORE)
-    near = did_you_mean(name, nodes) or did_you_mean(name, map(device_words, devices))
-    listing = "`apportion get nodes` and `apportion get devices` list those of now"
-    raise WishInvalid(
-        "lose", f"no node or device {name!r} {when}", near or f"{named('nodes', nodes)}; {listing}"
-    )
-
-
-def _lose(course: Course, lost: Sequence[Target]) -> list[Displaced]:
-    """They go, and their pods come again, as their controllers would make them anew."""
+    # The pods of what is lost, in queue order, with the declarations of their gangs.
     held = list({pod.uid: (pod, each.node.name) for each in lost for pod in each.pods()}.values())
     held.sort(key=lambda each: (-each[0].submitted.priority, each[0].submitted_revision))
     gangs = {
@@ -220,8 +118,98 @@ def _lose(course: Course, lost: Sequence[Target]) -> list[Displaced]:
     return displaced
 
 
+def changes_of(changes: Changes, state: State) -> tuple[PlanChange, ...]:
+    """The changes for an answer, without duplicates; `state` has the nodes of devices."""
+    found = [_off(PlanChange("lose"), name, state) for name in dict.fromkeys(changes.lose)]
+    found += [_off(PlanChange("drain"), name, state) for name in dict.fromkeys(changes.drain)]
+    found += [PlanChange("add", value=text) for text in changes.add]
+    if changes.policy:
+        found.append(PlanChange("policy", value=changes.policy))
+    for each in changes.limits:
+        if isinstance(each, QueueObserved):
+            found.append(PlanChange("limit", queue=each.queue))
+        else:
+            found.append(PlanChange("limit", quota=f"{each.namespace}/{each.quota}"))
+    return tuple(map(change_with_text, found))
+
+
+def _off(change: PlanChange, name: str, state: State) -> PlanChange:
+    """Add the node, or the device if `name` is a prefix of its id."""
+    found = device_names.meant(name, state.node_of_device) if name not in state.nodes else []
+    if not found:
+        return structs.replace(change, node=name)
+    return structs.replace(change, node=state.node_of_device[found[0]], device=found[0])
+
+
+def known_policy(name: str) -> Policy:
+    """The policy of that name. Raises WishInvalid."""
+    if name in POLICIES:
+        return cast("Policy", name)
+    raise WishInvalid("policy", rest=f" is {name!r}", fix=f"use one of {', '.join(POLICIES)}")
+
+
+# ------------------------------------------------------------------ lost nodes and devices
+
+
+class Target(NamedTuple):
+    """A node to be lost or drained, or one device of it."""
+
+    node: NodeState
+    device: str = ""
+
+    def pods(self) -> Iterable[PodState]:
+        """The pods that lose their place."""
+        return pods_on(self.node, self.device) if self.device else self.node.pods.values()
+
+    def fact(self) -> Payload:
+        """The event of the loss."""
+        if not self.device:
+            return NodeGone(node=self.node.name)
+        return DeviceHealthChanged(
+            node=self.node.name, device=self.device, healthy=False, reason="lost"
+        )
+
+
+def targets(state: State, names: Iterable[str]) -> list[Target]:
+    """The nodes and devices of these names.
+
+    Raises WishInvalid if a name is unknown or ambiguous, or if too many pods run there."""
+    lost = []
+    for name in dict.fromkeys(names):
+        node = state.nodes.get(name)
+        if node is not None and node.present:
+            lost.append(Target(node))
+            continue
+        present = [node for node in state.nodes.values() if node.present]
+        node_of = {
+            each.device.id: node for node in present for each in node.devices if each.present
+        }
+        names_of = [node.name for node in present]
+        device = lost_device(name, names_of, node_of, f"at revision {state.revision}")
+        lost.append(Target(node_of[device], device))
+    if sum(1 for each in lost for _ in each.pods()) > LOST_MAX:
+        raise WishInvalid(
+            "lose", f"more than {LOST_MAX} pods are there", "lose fewer nodes at once"
+        )
+    return lost
+
+
+def lost_device(name: str, nodes: Collection[str], devices: Collection[str], when: str) -> str:
+    """The device of that id or unique id prefix. Raises WishInvalid."""
+    found = device_names.meant(name, devices)
+    if len(found) == 1:
+        return found[0]
+    if problem := device_names.unclear(name, found):
+        raise WishInvalid("lose", problem, device_names.WRITE_MORE)
+    near = did_you_mean(name, nodes) or did_you_mean(name, map(device_words, devices))
+    listing = "`apportion get nodes` and `apportion get devices` list those of now"
+    raise WishInvalid(
+        "lose", f"no node or device {name!r} {when}", near or f"{named('nodes', nodes)}; {listing}"
+    )
+
+
 def submitted_again(pod: PodSubmitted, uid: str) -> PodSubmitted:
-    """The pod as it is made anew; whoever chose its node before, the engine chooses it here."""
+    """The pod as its controller submits it again; the engine chooses its node."""
     return structs.replace(pod, uid=uid, chooser="")
 
 
@@ -251,11 +239,11 @@ def _added(state: State, texts: Iterable[str]) -> list[Payload]:
 
 
 def _node(state: State, name: str, spec: str) -> list[Payload]:
-    """A node with these devices, else like the nodes that have the first of its models.
+    """A new node with these devices, similar to the nodes with its first model.
 
-    Its host is as large as that of one with as many devices, and it has the labels and taints that
-    all of those have, and its own name for a hostname; where there is no such node it is as one
-    that is simulated."""
+    Its host is as large as that of such a node with as many devices, and it has the labels and
+    taints that all such nodes have, and its own hostname. Without such a node, it is like a
+    simulated one."""
     try:
         devices = simulated_devices(name, spec)
     except SimulationInvalid as error:
@@ -282,9 +270,9 @@ def _node(state: State, name: str, spec: str) -> list[Payload]:
 
 
 def node_facts(node: SimulatedNode, alike: Sequence[NodeState] = ()) -> list[Payload]:
-    """What the ledger is told of a node that comes; with the taints that those alike have.
+    """The events of a new node, with the taints that all nodes in `alike` have.
 
-    Kubernetes tells of it too, for where that tells of nodes no other one counts."""
+    It is observed as well, because in a Kubernetes cluster only observed nodes count."""
     seen = [each.observed for each in alike if each.observed is not None]
     taints = tuple(
         taint for taint in (seen[0].taints if seen else ())

@@ -1,7 +1,6 @@
-"""A cluster to try things on: a fleet, or the state of a ledger, with the engine over it.
+"""A cluster for experiments: a fleet or a copy of a state, with the engine.
 
-Answers are plain rows: lists of dicts, which pandas takes as they are. Invariant: nothing that
-happens here happens anywhere else."""
+Answers are rows: lists of dicts, as pandas takes them. Invariant: nothing leaves this process."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +31,7 @@ Row = dict[str, Any]
 
 
 class Pods(NamedTuple):
-    """What manifests stand for; `problems` are documents that cannot be used, in words."""
+    """The contents of manifests; `problems` are messages about unusable documents."""
 
     pods: list[PodDraft]
     groups: list[PodGroupObserved] = []
@@ -41,14 +40,14 @@ class Pods(NamedTuple):
 
 
 def read_manifests(*names: str | Path, config: ManifestConfig = DEFAULT_CONFIG) -> Pods:
-    """The pods, gangs, queues and quotas of files and folders, as `apportion submit` reads them."""
+    """Read pods, gangs, queues and quotas from files and folders, as `submit` does."""
     found = read_manifest_files([str(name) for name in names], sys.stdin.buffer)
     wish, problems = read_wish(found, config)
     return Pods(wish.pods, [*wish.groups.values()], [*map(str, problems)], wish.limits)
 
 
 class Cluster:
-    """Nodes, and the pods on them. `state` is a copy where one is given, and else empty."""
+    """Nodes with pods, starting from a fleet, from a copy of `state`, or from both."""
 
     def __init__(
         self, fleet: Iterable[SimulatedNode] = (), *, policy: str = "", state: State | None = None
@@ -65,13 +64,13 @@ class Cluster:
 
     @property
     def state(self) -> State:
-        """All that is so; to be read, and not changed."""
+        """The current state; read it, but do not change it."""
         return self._course.state
 
     def submit(self, wanted: Pods | Sequence[PodDraft]) -> list[Row]:
-        """Submit these pods and decide; a row for each of them.
+        """Submit pods and decide; return a row for each.
 
-        Keys: namespace, pod, node (empty while it waits), devices, sentence."""
+        Keys: namespace, pod, node (empty while pending), devices, sentence."""
         pods = wanted if isinstance(wanted, Pods) else Pods(list(wanted))
         for fact in (*pods.limits, *pods.groups):
             self._course.apply(fact)
@@ -85,12 +84,12 @@ class Cluster:
         return [self._row(pod) for pod in live]
 
     def decide(self) -> None:
-        """Decide for whoever waits, until the engine has nothing left to say."""
+        """Decide until the engine has nothing left to decide."""
         for _ in self._course.settle():
             pass
 
     def end(self, *names: str) -> None:
-        """End the pods of these names, as `namespace/name`, and decide. Raises KeyError."""
+        """End pods, given as `namespace/name`, and decide. Raises KeyError."""
         live = {pod.full_name: uid for uid, pod in self.state.pods.items()}
         for name in names:
             self._course.apply(PodGone(uid=live[name]))
@@ -100,7 +99,7 @@ class Cluster:
         self, wanted: Pods | Sequence[PodDraft] = (), *, lose: Sequence[str] = (),
         add: Sequence[str] = (), policy: str = "",
     ) -> PlanAnswer:  # fmt: skip
-        """What would happen; the cluster stays as it is. Raises WishInvalid."""
+        """What would happen, without changing the cluster. Raises WishInvalid."""
         pods = wanted if isinstance(wanted, Pods) else Pods(list(wanted))
         wish = Plan(
             pods=tuple(pods.pods),
@@ -122,7 +121,7 @@ class Cluster:
         return rows(map(node_answer, self.state.nodes.values()))
 
     def devices(self) -> list[Row]:
-        """All devices and who holds them, with the fields of `apportion get devices --json`."""
+        """All devices and their pods, with the fields of `apportion get devices --json`."""
         return [row for node in self.state.nodes.values() for row in rows(device_answers(node))]
 
     def _row(self, pod: PodState) -> Row:
@@ -137,14 +136,14 @@ class Cluster:
 
 
 def rows(items: Iterable[msgspec.Struct]) -> list[Row]:
-    """Structs of an answer as dicts of plain values, one for each."""
+    """Structs of an answer as dicts of plain values."""
     return [msgspec.to_builtins(item) for item in items]
 
 
 def compare(recorded: Recorded, courses: Mapping[str, Otherwise]) -> list[Row]:
-    """What happened and each of these courses, a row of figures each, under the key `course`.
+    """Compare what happened with replays: a row of figures for each, by `course`.
 
-    Raises CourseFailed, WishInvalid."""
+    Raises CourseFailed or WishInvalid."""
     found = [_figures("happened", recorded.happened)]
     for name, otherwise in courses.items():
         found.append(_figures(name, replay(recorded, otherwise).replayed))
@@ -152,7 +151,7 @@ def compare(recorded: Recorded, courses: Mapping[str, Otherwise]) -> list[Row]:
 
 
 def compare_policies(recorded: Recorded, policies: Iterable[str]) -> list[Row]:
-    """The same for policies by their names. Raises CourseFailed, WishInvalid."""
+    """Compare policies, given by name. Raises CourseFailed or WishInvalid."""
     return compare(recorded, {name: Otherwise(changes=Changes(policy=name)) for name in policies})
 
 

@@ -1,9 +1,8 @@
-"""A course of events that only we see: a copy of a state, and the engine itself over it.
+"""A course: the fold and the engine over a copy of a state, to try changes.
 
-Whatever is to be tried happens here as it would in a cluster: facts go through the fold, the engine
-decides, what it decides is folded, and whoever is evicted leaves. Invariants: nothing is appended
-anywhere; the state that the copy was made of stays as it was; the same facts give the same course.
-"""
+Facts go through the fold, the engine decides, its decisions are folded, and evicted pods end, as in
+a cluster. Invariants: nothing is appended to a ledger; the copied state does not change; the same
+facts give the same course."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -19,37 +18,35 @@ from apportion.core.placement.engine import DecisionEvent, Engine
 from apportion_schemas import Event, PlacementVoided, PodEvicted, PodGone, PodPlaced, PodResized
 from apportion_schemas.quantities import Payload
 
-TIME: Final = "2000-01-01T00:00:00.000000Z"
-"""Of events where nobody says when they happen, and nothing has happened yet."""
+TIME: Final = "2000-01-01T00:00:00.000000Z"  # of events without a given time, in an empty state
+# The limit is DECISIONS_PER_POD for each pod, counting DECISIONS_MIN pods more.
 DECISIONS_PER_POD: Final = 4
 DECISIONS_MIN: Final = 1_000
-"""More decisions than so many for each pod, and so many besides, have no end."""
 EVICTED: Final = "evicted for a pod of higher priority"
 
 _CHAINED = (PodPlaced, PlacementVoided, PodEvicted, PodResized)
 
 
 class CourseFailed(Exception):
-    """The fold refuses what was to happen, or the engine never falls silent."""
+    """The fold refuses an event of the course, or the engine never finishes."""
 
 
 def copied(state: State) -> State:
-    """A state of its own that says the same."""
+    """Return an independent copy of the state."""
     return restore(take(state))
 
 
 def newest(state: State) -> str:
-    """The latest time of its pods: who comes in a course has not started before them, and goes
-    before them where somebody must go."""
+    """The latest time in the state's pods, so that a new pod counts as the youngest."""
     times = (max(pod.submitted_time, pod.placed_time) for pod in state.pods.values())
     return max(times, default=TIME)
 
 
 class Course:
-    """One course over `state`, which it changes: hand it a copy.
+    """One course over `state`, which it changes: pass it a copy.
 
-    `time` is that of whatever happens, as in events; else the `newest` of the state. `evicted` are
-    the evictions so far, in order."""
+    `time` is the time of its events, by default the `newest` of the state. `evicted` are the
+    evictions so far, in order."""
 
     def __init__(self, state: State, *, time: str = "") -> None:
         self.state = state
@@ -59,11 +56,11 @@ class Course:
         self._watching: list[Callable[[Change], None]] = []
 
     def watch(self, observe: Callable[[Change], None]) -> None:
-        """Let `observe` see every change from now on."""
+        """Call `observe` with every change from now on."""
         self._watching.append(observe)
 
     def apply(self, data: Payload) -> Change:
-        """Let it happen. Raises CourseFailed where it contradicts what is so."""
+        """Apply an event. Raises CourseFailed if it contradicts the state."""
         if isinstance(data, _CHAINED):
             node = self.state.nodes.get(data.node)
             data = structs.replace(data, previous=node.chain if node is not None else "")
@@ -77,9 +74,9 @@ class Course:
         return change
 
     def settle(self) -> Iterator[int]:
-        """Decide until nothing is left to say; yields how many events each decision had.
+        """Decide until nothing is left; yield the number of events of each decision.
 
-        Raises CourseFailed: it never ends."""
+        Raises CourseFailed if it does not end."""
         decisions = 0
         while events := self.decide():
             for data in events:
@@ -93,14 +90,14 @@ class Course:
             yield len(events)
 
     def decide(self) -> list[DecisionEvent]:
-        """The next decision that says something, before it is applied; empty for the last word."""
+        """The next decision with events, not applied yet; empty when nothing is left."""
         while True:
             decision = self.engine.decide()
             if decision.events or not decision.more:
                 return decision.events
 
     def decided(self, data: Payload) -> Change:
-        """What the engine decided, as the scheduler writes it."""
+        """Apply a decision of the engine, completed as the scheduler would write it."""
         if isinstance(data, PodPlaced):
             devices = (held.device for held in self.state.nodes[data.node].devices)
             data = handed(data, self.state.pods[data.pod].submitted, devices)

@@ -1,8 +1,8 @@
-"""Whether a pod could ever have a place: on the same nodes, if nothing ran there.
+"""Find out if a pod could ever be placed: on the same nodes, without other pods.
 
-The fleet is thought empty, every node ready, every agent heard, every device healthy, and no cordon
-left. What keeps a pod out even so is what the fleet is, or a limit that somebody set. Invariant:
-"never" is said only of what no end of any pod and no recovery of any device could change."""
+The empty fleet has only ready nodes, healthy devices and no silent agents or cordons. What still
+refuses the pod is the fleet itself, or a limit. Invariant: "never" is reported only if no end of a
+pod and no recovery could change it."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -25,6 +25,7 @@ from apportion_schemas import (
     RefusalCode,
 )
 
+# Refusals that may end without more room: a claim is bound, a queue opened, a gang completed.
 PASSES: Final = frozenset(
     (
         RefusalCode.VOLUME_CLAIM_NOT_READY,
@@ -33,11 +34,10 @@ PASSES: Final = frozenset(
         RefusalCode.GANG_INCOMPLETE,
     )
 )
-"""Causes that other things than room may end: a claim is bound, a queue opened, a pod comes."""
 
 
 class EmptyFleet:
-    """The fleet of a state with nothing on it, and what it cannot take. `state` stays as it is."""
+    """The fleet of `state` without pods, to find what can never fit."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -46,9 +46,9 @@ class EmptyFleet:
         self._gangs: dict[str, PodRefused | None] = {}
 
     def lasting(self, pod: PodState) -> PodRefused | None:
-        """What keeps a pod that waits in this state out for ever; None where it may have a place.
+        """Return why a pending pod can never be placed, or None if it may be.
 
-        Pods that must be placed together are asked for together, else the pod alone."""
+        A gang that is placed all or none is tried as a whole, other pods alone."""
         if pod.refusal is None and not pod.submitted.gates:
             return None
         name = pod.submitted.group
@@ -72,7 +72,7 @@ class EmptyFleet:
             course.apply(group)
         asked = []
         for number, pod in enumerate(pods):
-            shape = structs.replace(pod.shape, pods=PodConstraints())  # beside no other
+            shape = structs.replace(pod.shape, pods=PodConstraints())  # no other pods are there
             asked.append(
                 structs.replace(pod, shape=shape, chooser="", gates=(), uid=f"ask-{number}")
             )

@@ -1,7 +1,7 @@
-"""Recordings of real ledgers: over NATS, or out of archive files.
+"""Record real ledgers, over NATS or from archive files.
 
-Invariant: what is recorded begins with the state that the ledger itself says, folded from a
-snapshot or from its first event, and never from a guess."""
+Invariant: a recording begins with the ledger's own state, folded from a snapshot or from its first
+event."""
 
 import asyncio
 import contextlib
@@ -40,22 +40,22 @@ _decode_time = from_outside(msgspec.json.Decoder(_Timed).decode)
 
 
 class SpanInvalid(ValueError):
-    """A span that cannot be recorded: the message names the end, its value and the fix."""
+    """A span that cannot be recorded: the message has the end, its value and the fix."""
 
 
 class _Enough(Exception):
-    """The last record of the span has come."""
+    """The last record of the span was taken."""
 
 
 class Wanted(NamedTuple):
-    """A span as people write it, each end a moment or empty; `now` is what time it is."""
+    """A span as given by the user; an empty end is open. `now` is the current time."""
 
     begin: str
     end: str
     now: datetime
 
     def moments(self) -> tuple[Moment | None, Moment | None]:
-        """The moments of both ends, None for one that was left out. Raises SpanInvalid."""
+        """Parse both ends, None if open. Raises SpanInvalid."""
         return self._moment("--from", self.begin), self._moment("--to", self.end)
 
     def _moment(self, name: str, text: str) -> Moment | None:
@@ -67,26 +67,22 @@ class Wanted(NamedTuple):
             raise SpanInvalid(f"{name}: {error}; {error.fix}") from None
 
 
-def _nothing(_done: int, _of: int) -> None:
-    """Say nothing."""
-
-
 async def read_ledger(
     ledger: JetStreamLedger,
     wanted: Wanted,
     sink: Callable[[State, Limits], S],
     *,
-    tell: Tell = _nothing,
+    tell: Tell = lambda _, __: None,
     endless: bool = False,
 ) -> S:
-    """What `sink` makes of the state at the beginning of the span, given all events behind it.
+    """Fold to the span's beginning, give its events to a new `sink` and return that.
 
-    `tell` hears how many events of how many were read. `endless`: go on with what comes, until
-    cancelled. Raises SpanInvalid, LedgerError, UnknownEvent, RecordingFailed."""
+    `tell` is called with the number of events read, and of all. `endless`: continue with new events
+    until cancelled. Raises SpanInvalid, LedgerError, UnknownEvent or RecordingFailed."""
     begin, end = wanted.moments()
     state = (await stream.read_info(ledger.wire)).state
     limits = await _limits(ledger, begin, end, (state.first_seq, state.last_seq), wanted.now)
-    # Behind the state the ledger holds everything.
+    # The ledger must have all events after the restored state.
     first, after = state.first_seq, limits.after
     restored = await Snapshots(ledger.wire).restore(at_most=after)
     if restored.revision + 1 < first:
@@ -114,16 +110,14 @@ async def _limits(
     ledger: JetStreamLedger, begin: Moment | None, end: Moment | None, span: tuple[int, int],
     now: datetime,
 ) -> Limits:  # fmt: skip
-    """The span by revisions and seconds. Raises SpanInvalid."""
+    """Resolve the span to revisions and seconds. Raises SpanInvalid."""
     first, last = span
     after, begin_s = first - 1, 0.0
     if begin is not None and begin.revision is not None:
         after = _within("--from", begin.revision, span) - 1
     elif begin is not None and begin.time is not None:
-        after, begin_s = (
-            await stream.newest_stored_by(ledger.wire, begin.time),
-            begin.time.timestamp(),
-        )
+        after = await stream.newest_stored_by(ledger.wire, begin.time)
+        begin_s = begin.time.timestamp()
     upto, end_s = last, now.timestamp()
     if end is not None and end.revision is not None:
         upto = _within("--to", end.revision, span)
@@ -164,11 +158,11 @@ def read_archives(
     wanted: Wanted,
     sink: Callable[[State, Limits], S],
     *,
-    tell: Tell = _nothing,
+    tell: Tell = lambda _, __: None,
 ) -> S:
-    """As `read_ledger`, of archives, which begin with the first event and follow one another.
+    """Like `read_ledger`, for consecutive archives that start with the first event.
 
-    Raises SpanInvalid, ArchiveError, OSError, UnknownEvent, RecordingFailed."""
+    Raises SpanInvalid, ArchiveError, OSError, UnknownEvent or RecordingFailed."""
     limits = _archived_limits(paths, *wanted.moments())
     made = sink(State(rules=rules_of(read_said(paths))), limits)
     for record in _archived(paths):
@@ -194,10 +188,10 @@ def _archived(paths: Sequence[Path]) -> Iterator[Record]:
 
 
 def _archived_limits(paths: Sequence[Path], begin: Moment | None, end: Moment | None) -> Limits:
-    """The span, by a first look at the times of all records."""
+    """Resolve the span in a first pass over the times of all records."""
     after, upto, begin_s, end_s, last_s = 0, 0, 0.0, 0.0, 0.0
     for record in _archived(paths):
-        with contextlib.suppress(ValueError):  # a record without a time has that of the one before
+        with contextlib.suppress(ValueError):  # no valid time: use the previous record's
             last_s = max(seconds_of(_decode_time(record.payload).time), last_s)
         if begin is not None and not _is_in(begin, record.revision, last_s, open_end=True):
             after = record.revision
@@ -213,38 +207,37 @@ def _archived_limits(paths: Sequence[Path], begin: Moment | None, end: Moment | 
 
 
 def _is_in(moment: Moment, revision: int, at_s: float, *, open_end: bool) -> bool:
-    """Whether a record is at or behind the moment (`open_end`), or at or before it."""
+    """True if a record is at or after the moment (`open_end`), else at or before it."""
     if moment.revision is not None:
         return revision >= moment.revision if open_end else revision <= moment.revision
-    assert moment.time is not None  # noqa: S101 - one of the two is there
+    assert moment.time is not None  # noqa: S101 - a moment has one or the other
     its = moment.time.timestamp()
     return at_s > its if open_end else at_s <= its
 
 
 def record(source: str | Path | Sequence[Path], begin: str = "", end: str = "") -> Recorded:
-    """A span of a ledger: of a NATS URL, or of archive files from its beginning on.
+    """Record a span of a ledger: a NATS URL, or archive files from its beginning.
 
-    `begin` and `end` are moments as for `apportion replay`; left out, all of it. It may be called
-    where an event loop runs already, as in a notebook.
-
-    Raises SpanInvalid, LedgerError, ArchiveError, OSError, UnknownEvent, RecordingFailed."""
+    `begin` and `end` are as for `apportion replay`, by default the whole ledger. It also works
+    where an event loop is running, as in a notebook. Raises SpanInvalid, LedgerError, ArchiveError,
+    OSError, UnknownEvent or RecordingFailed."""
     wanted = Wanted(begin, end, now())
-    if isinstance(source, str) and "://" in source:
-        with ThreadPoolExecutor(1) as beside:
-            return beside.submit(lambda: asyncio.run(_record_url(source, wanted))).result()
-    paths = [Path(source)] if isinstance(source, str | Path) else list(source)
-    return read_archives(paths, wanted, Recording).finish()
+    if not isinstance(source, str) or "://" not in source:
+        paths = [Path(source)] if isinstance(source, str | Path) else list(source)
+        return read_archives(paths, wanted, Recording).finish()
 
+    async def record_url() -> Recorded:
+        ledger = await jetstream.connect(source, name="apportion lab")
+        try:
+            await jetstream.check_stream(ledger)
+            return (await read_ledger(ledger, wanted, Recording)).finish()
+        finally:
+            await ledger.close()
 
-async def _record_url(url: str, wanted: Wanted) -> Recorded:
-    ledger = await jetstream.connect(url, name="apportion lab")
-    try:
-        await jetstream.check_stream(ledger)
-        return (await read_ledger(ledger, wanted, Recording)).finish()
-    finally:
-        await ledger.close()
+    with ThreadPoolExecutor(1) as beside:
+        return beside.submit(lambda: asyncio.run(record_url())).result()
 
 
 def now() -> datetime:
-    """What time it is, for whoever has no clock of its own."""
+    """The current time in UTC."""
     return datetime.now(UTC)

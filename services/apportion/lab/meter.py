@@ -1,7 +1,7 @@
-"""How a course went, in figures: what was held and what was waited for, added up over time.
+"""Measure a course: allocated devices and pending pods, integrated over time.
 
-Invariant: a figure is the integral over the events that were observed, each node and pod looked at
-again only when an event is about it; so two courses that are alike have the same figures."""
+Invariant: the figures depend only on the observed events, so equal courses have equal figures. A
+node or pod is looked at only when an event concerns it."""
 
 from array import array
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ HOUR_S: Final = 3600.0
 
 
 class _Held(Struct):
-    """What a node adds to the sums: devices, those held at all, parts held, and parts left over."""
+    """A node's contribution: devices, devices in use, and their used and unused parts."""
 
     devices: int = 0
     touched: int = 0
@@ -32,14 +32,14 @@ class _Held(Struct):
 
 
 class Meter:
-    """Measures one course over `state` from `begin_s` to `end_s`; observe every change of it.
+    """Measures a course over `state` between two times; it must observe every change.
 
-    `waits` begin where the pod is submitted, or at `begin_s`."""
+    A pod's wait begins at its submission, or at `begin_s` if it is pending then."""
 
     def __init__(self, state: State, begin_s: float, end_s: float) -> None:
         self._state = state
         self._begin_s = begin_s
-        self._elapsed_s = 0.0  # small numbers: seconds since 1970 leave no room for parts
+        self._elapsed_s = 0.0  # from begin_s, because seconds since 1970 are too coarse as floats
         self._end_s = max(end_s, begin_s)
         self._nodes: dict[str, _Held] = {}
         self._sum = _Held()
@@ -58,20 +58,20 @@ class Meter:
             self._note(pod)
 
     def advance(self, now_s: float) -> None:
-        """Time goes on; what is added up counts up to here."""
+        """Integrate the figures up to `now_s`, in seconds since 1970."""
         target = min(now_s, self._end_s) - self._begin_s
         width, last = (self._end_s - self._begin_s) / SLICES, SLICES - 1
         amounts = np.array((self._sum.used, self._wanted, self._sum.devices, self._sum.left))
         while (elapsed := self._elapsed_s) < target:
             at = min(int(elapsed / width), last)
-            if (at + 1) * width <= elapsed:  # the edge itself, as far as numbers can tell
+            if (at + 1) * width <= elapsed:  # on the edge, within rounding
                 at = min(at + 1, last)
             until = target if at == last else min(target, (at + 1) * width)
             self._totals[at] += amounts * (until - elapsed)
             self._elapsed_s = until
 
     def observe(self, change: Change) -> None:
-        """Take note of what the fold changed at this moment."""
+        """Update the figures after a change of the fold."""
         if change.node is not None:
             self._look(change.node)
             self.peak = max(self.peak, self._sum.touched)
@@ -80,7 +80,7 @@ class Meter:
         self.evicted += isinstance(change.data, PodEvicted)
 
     def measured(self) -> Measured:
-        """The figures up to the end."""
+        """Return the figures up to the end."""
         self.advance(self._end_s)
         unplaced = [self._elapsed_s - since for since, _ in self._waiting.values()]
         waits = np.array([*self._waits, *unplaced])
@@ -142,7 +142,7 @@ class Meter:
             self._waits.append(self._elapsed_s - entry[0])
 
     def _gpus(self, key: bytes, shape: Shape) -> float:
-        """How many devices it asks for, each part by the kind of device of which it is least."""
+        """The devices that a pod requests, as the smallest part over all device types."""
         if self._kinds is None:
             found: dict[tuple[object, ...], Device] = {}
             for node in self._state.nodes.values():

@@ -1,12 +1,12 @@
-"""How much of a fleet a policy gets allocated before nothing more fits: the packing study.
+"""The packing study: how much of a fleet a policy allocates before nothing fits.
 
-The protocol is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): the pods of a
-trace in an order drawn from the seed, then more drawn from it until `OVERLOAD` times the devices
-are asked for. They arrive one by one; each is placed at once or fails for good, and none departs.
-Invariant: the same nodes, pods, policy and seed give the same decisions on every machine."""
+The protocol is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): a trace's pods in
+a seeded random order, then more drawn at random until they request `OVERLOAD` times the devices.
+They arrive one by one; each is placed at once or fails for good, and none ends. Invariant: equal
+nodes, pods, policy and seed give equal decisions on every machine."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
 
@@ -30,23 +30,22 @@ from apportion_schemas import (
     PricesLearnt,
     Shape,
 )
-from apportion_schemas.quantities import WHOLE, Payload
+from apportion_schemas.quantities import WHOLE
 
 OVERLOAD: Final = 1.3
-SHUFFLE_NODES: Final = 1
-"""The seed of the one order of nodes for all runs: ties go to the first of them."""
+SHUFFLE_NODES: Final = 1  # seed of the node order in all runs; ties go to the first node
 WHO: Final = "lab"
 
 
 class Point(Struct, frozen=True):
-    """A pod came: what all that came ask for, and what is allocated, in percent of all devices."""
+    """Requested and allocated so far, in percent of all devices, after one arrival."""
 
     asked_percent: float
     allocated_percent: float
 
 
 class Packed(Struct, frozen=True):
-    """One run. `decisions` is a SHA-256 over the bytes of all that was decided."""
+    """One run; `decisions` is a SHA-256 over the bytes of all decisions."""
 
     allocated_percent: float
     pods: int
@@ -56,27 +55,24 @@ class Packed(Struct, frozen=True):
 
 
 class _Counting:
-    """A course and the histogram of what comes to it."""
-
     def __init__(self) -> None:
         self.course = Course(State())
         self.histogram = ShapeHistogram(self.course.state)
         self.course.watch(self.histogram.observe)
 
     def submit(self, number: int, shape: Shape) -> str:
-        """A pod wants a place; returns its name."""
         name = f"pod-{number}"
         pod = PodSubmitted(uid=name, namespace="b", name=name, shape=shape, dialect="hami")
         self.course.apply(pod)
         return name
 
     def prices(self, state: State) -> PricesLearnt:
-        """What the pods so far are worth on the nodes of a state. Raises NoPrices."""
+        """The prices of the pods so far on the nodes of a state. Raises NoPrices."""
         return learn(self.histogram.shapes(), node_types(state), pods=self.histogram.pods)
 
 
 def shuffled(nodes: Sequence[SimulatedNode]) -> list[NodeReported]:
-    """The nodes in the order of the study, named by their rank in it."""
+    """The nodes in the order of the study, named by their rank."""
     order = list(nodes)
     random.Random(SHUFFLE_NODES).shuffle(order)  # noqa: S311 - repeatable on purpose
     reports = []
@@ -91,12 +87,12 @@ def shuffled(nodes: Sequence[SimulatedNode]) -> list[NodeReported]:
 
 
 def taken_percent(shape: Shape) -> int:
-    """What a pod of a trace takes, in percent of one device."""
+    """The request of a trace's pod, in percent of one device."""
     return sum(ask.count * ask.cores for ask in shape.asks)
 
 
 def arrivals(shapes: Sequence[Shape], devices: int, seed: int) -> list[Shape]:
-    """The pods in the order in which they come; `shapes` are the trace's, sorted by pod name."""
+    """The shapes in order of arrival; `shapes` are the trace's, sorted by pod name."""
     drawn = random.Random(seed)  # noqa: S311 - repeatable on purpose
     pods = list(shapes)
     drawn.shuffle(pods)
@@ -113,9 +109,9 @@ def pack(
     nodes: Sequence[NodeReported], shapes: Sequence[Shape], policy: str, *, seed: int = 42,
     online: bool = False,
 ) -> Packed:  # fmt: skip
-    """One run; policies that weigh shapes know them beforehand, or learn them as they come.
+    """One run; policies with prices know the shapes, or with `online` learn them.
 
-    Raises WishInvalid: the policy is not known. NoPrices: the solver gave up."""
+    Raises WishInvalid if the policy is unknown, and NoPrices if the solver gave up."""
     run = _Counting()
     named = known_policy(policy)
     run.course.apply(PolicyChanged(by=WHO, node_policy=named, device_policy=named))
@@ -129,34 +125,26 @@ def pack(
     devices = sum(len(report.devices) for report in nodes)
     decisions, points, failed = sha256(), list[Point](), 0
     asked = allocated = 0
-    for shape, event in _decided(run, arrivals(shapes, devices, seed), learns=online):
+    for number, shape in enumerate(arrivals(shapes, devices, seed)):
+        name = run.submit(number, shape)
+        (event,) = run.course.decide()
         decisions.update(msgspec.json.encode(event))
         asked += taken_percent(shape)
         if isinstance(event, PodPlaced):
             allocated += taken_percent(shape)
+            run.course.apply(event)
         else:
             failed += 1
+            run.course.apply(PodGone(uid=name))
         points.append(Point(asked / devices, allocated / devices))
+        if online and policy in WEIGH_SHAPES and run.histogram.due:
+            run.course.apply(run.prices(run.course.state))
     return Packed(allocated_percent(run.course.state), len(points), failed, decisions.digest(),
                   tuple(points))  # fmt: skip
 
 
-def _decided(
-    run: _Counting, pods: Sequence[Shape], *, learns: bool
-) -> Iterator[tuple[Shape, Payload]]:
-    """Each pod with what was decided for it; one that fails is gone."""
-    for number, shape in enumerate(pods):
-        name = run.submit(number, shape)
-        (event,) = run.course.decide()
-        yield shape, event
-        run.course.apply(event if isinstance(event, PodPlaced) else PodGone(uid=name))
-        weighs = run.course.state.policy.node_policy in WEIGH_SHAPES
-        if learns and weighs and run.histogram.due:
-            run.course.apply(run.prices(run.course.state))
-
-
 def allocated_percent(state: State) -> float:
-    """The part of all cores of all devices that pods hold, in percent."""
+    """The allocated part of the cores of all devices, in percent."""
     each = [held for node in state.nodes.values() for held in node.devices]
     cores = sum(held.device.cores for held in each)
     return WHOLE * sum(held.device.cores - held.cores_free for held in each) / cores

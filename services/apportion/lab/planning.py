@@ -1,16 +1,14 @@
-"""What would happen: manifests, lost nodes, more nodes or another policy, tried on a copy.
+"""Plan: try manifests, lost or drained nodes, new nodes or a policy on a copy.
 
-    state ──► copy ──► changes ──► what waits already ──► the pods of the plan ──► what came of each
-
-The same is done without the changes where there are any, so that an answer says what they make.
-A pod of the plan that waits already is decided anew, or the plan's in its place if that asks for
-something else; one that has a place stays there, as submitting it would leave it.
-Invariants: the state stays as it was, and nothing is appended; pods are decided in the order of
-their turns, as if the plan were submitted now."""
+With changes, the same runs without them as well, to show their effect. A pod of the plan that is
+already pending is decided again, or replaced if the plan's pod differs; one that is placed stays,
+as `submit` would leave it. Invariants: the state does not change and nothing is appended; pods are
+decided in queue order, as if the plan were submitted now."""
 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
@@ -69,7 +67,6 @@ from apportion_schemas import (
     PodEvicted,
     PodGone,
     PodGroupObserved,
-    PodRefused,
     PodSubmitted,
     RefusalCode,
 )
@@ -77,10 +74,10 @@ from apportion_schemas import (
 PODS_MAX: Final = 5_000
 WAITING_NAMED: Final = 50
 BESIDE_NAMED: Final = 20
+# For pods that exceed their queue or quota even without other pods.
 WITHIN_NONE: Final = "can never fit within the limits"
-"""Of pods that no end of others lets into their queue or quota, whatever the fleet has."""
+# Singular forms of texts about several pods.
 ONE: Final = {"fit": "fits", "have their place already": "has its place already"}
-"""The words for several pods as those for one."""
 REPLACED: Final = "the manifest takes its place"
 UNTIL_WHEN: Final = (
     "when is not known: the ledger does not say how long the pods run that are in the way"
@@ -91,7 +88,7 @@ Tell = Callable[[PlanProgress], None]
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What is to be tried: pods and gangs that would be submitted, and what would be otherwise."""
+    """What to try: pods and gangs to submit, and changes."""
 
     pods: tuple[PodDraft, ...] = ()
     groups: tuple[PodGroupObserved, ...] = ()
@@ -102,9 +99,9 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def plan_of(request: PlanRequest, state: State) -> Plan:
-    """The plan of a request, read as the cluster of this state reads manifests.
+    """Read the plan of a request with the cluster's configuration.
 
-    Raises WishInvalid: it has too many pods."""
+    Raises WishInvalid if it has too many pods."""
     texts = {**({"manifest": request.manifest} if request.manifest else {}), **request.files}
     found = chain.from_iterable(read_manifest_text(text, name) for name, text in texts.items())
     try:
@@ -128,30 +125,28 @@ def plan_of(request: PlanRequest, state: State) -> Plan:
 
 
 class Played(NamedTuple):
-    """One course to its end: the pods that were submitted in it by their full names, and those that
-    were moved."""
+    """A finished course: pods submitted in it by full name, and displaced pods.
+
+    `after` are evicted pods that were submitted again, by their old uid."""
 
     course: Course
     planned: dict[str, PodSubmitted]
     moved: list[Displaced]
     after: dict[str, PodSubmitted]
-    """Evicted pods that came again, by the uid that they had."""
 
     def end(self, uid: str) -> PodState | None:
-        """What became of a pod, as which it came again however often; None where it is no more."""
+        """The final state of a pod after all evictions, or None if it is gone."""
         while uid in self.after:
             uid = self.after[uid].uid
         return self.course.state.pods.get(uid)
 
 
 def plan(state: State, wish: Plan, *, time: str = "", tell: Tell = lambda _: None) -> PlanAnswer:
-    """What would come of the plan, as of the state's revision; the state stays as it is.
+    """The outcome of the plan at the state's revision; the state is not changed.
 
-    `time` is that of whatever would happen, as in events, else the newest of the state; `tell`
-    hears how far it is.
-
-    Raises WishInvalid: the plan asks for what there is not, or for nothing. Raises CourseFailed:
-    what would happen contradicts itself."""
+    `time` is the time of the course's events, by default the state's newest; `tell` is called with
+    the progress. Raises WishInvalid if the plan is empty or names something unknown, and
+    CourseFailed if its events contradict the state."""
     if len(wish.pods) > PODS_MAX:
         raise WishInvalid(
             "manifest", f"{len(wish.pods)} pods are more than {PODS_MAX}", "plan for fewer at once"
@@ -159,8 +154,7 @@ def plan(state: State, wish: Plan, *, time: str = "", tell: Tell = lambda _: Non
     if not (wish.pods or wish.groups or wish.changes or wish.problems):
         raise WishInvalid("manifest", "the plan is empty", "give a manifest, lose, add or policy")
     live = {pod.full_name: pod for pod in state.pods.values()}
-    # Submitted in the course is what has a name of its own, or that of a pod that waits and asks
-    # for something else.
+    # Submit pods with a new name, and those that differ from the pending pod of their name.
     new = [
         pod
         for pod in wish.pods
@@ -168,25 +162,19 @@ def plan(state: State, wish: Plan, *, time: str = "", tell: Tell = lambda _: Non
         or (there.placement is None and _differs(pod, there))
     ]
     today = without = None
+    play = partial(_play, state, time=time, tell=tell)
     if wish.changes:
-        today = _play(state, Changes(), (), (), time=time, tell=_step(tell, "what waits already"))
-        without = today
+        today = without = play(Changes(), (), (), step="what waits already")
     if wish.changes and new:
-        without = _play(state, Changes(), new, wish.groups, time=time, tell=_step(tell, "without"))
-    with_it = _play(
-        state, wish.changes, new, wish.groups, time=time, tell=_step(tell, "with the plan")
-    )
+        without = play(Changes(), new, wish.groups, step="without")
+    with_it = play(wish.changes, new, wish.groups, step="with the plan")
     return _Answering(state, with_it, without, today, wish.changes.drain).answer(wish)
 
 
 def _differs(draft: PodDraft, there: PodState) -> bool:
-    """Whether the draft asks for something else than its live pod, as `submit` compares them."""
+    """True if the draft differs from its live pod, compared as `submit` does."""
     wanted = spec_digest(shape_key(draft.shape), submitted(draft, ""))
     return wanted != spec_digest(there.shape_key, there.submitted)
-
-
-def _step(tell: Tell, step: str) -> Callable[[int, int], None]:
-    return lambda done, of: tell(PlanProgress(step=step, done=done, of=of))
 
 
 def _play(
@@ -196,11 +184,12 @@ def _play(
     groups: Iterable[PodGroupObserved],
     *,
     time: str,
-    tell: Callable[[int, int], None],
+    tell: Tell,
+    step: str,
 ) -> Played:
-    """One course over a copy, until the engine has nothing left to say."""
+    """Run one course over a copy until the engine has nothing left to decide."""
     course = Course(copied(state), time=time)
-    for uid in list(course.state.evictions):  # they have been told to go
+    for uid in list(course.state.evictions):  # these pods will end
         course.apply(PodGone(uid=uid))
     comers = _Comers(course)
     moved = lab_changes.apply(course, wanted)
@@ -218,15 +207,15 @@ def _play(
     for pod in planned.values():
         course.apply(pod)
     waiting, done = course.engine.pending, 0
-    tell(0, waiting)
+    tell(PlanProgress(step=step, done=0, of=waiting))
     for events in comers.settle():
         done += events
-        tell(min(done, waiting), waiting)
+        tell(PlanProgress(step=step, done=min(done, waiting), of=waiting))
     return Played(course, planned, moved, comers.again)
 
 
 class _Comers:
-    """Whoever is evicted in a course and is made anew comes `again`, by the uid that it had."""
+    """Submits evicted pods again if they have a controller: `again`, by old uid."""
 
     def __init__(self, course: Course) -> None:
         self._course = course
@@ -241,7 +230,7 @@ class _Comers:
             self._specs[change.data.uid] = change.data
 
     def settle(self) -> Iterator[int]:
-        """Decide until nothing is left to say; yields how many events each decision had."""
+        """Decide until nothing is left; yield the number of events of each decision."""
         for events in self._course.settle():
             for evicted in self._course.evicted[self._seen :]:
                 spec = self._specs[evicted.pod]
@@ -249,7 +238,7 @@ class _Comers:
                     anew = submitted_again(spec, f"evicted-{len(self.again)}")
                     self.again[evicted.pod] = anew
                     gang = self._gangs.get(anew.group)
-                    # A gang goes with the last of its pods.
+                    # A gang's declaration is dropped with its last pod.
                     if gang is not None and self._course.state.groups.get(gang.group) is None:
                         self._course.apply(gang)
                     self._course.apply(anew)
@@ -258,14 +247,14 @@ class _Comers:
 
 
 def comes_again(state: State, pod: PodSubmitted) -> bool:
-    """Whether the pod is made anew once it is evicted: in Kubernetes by its controller, else by the
-    watcher, unless it stands for a command."""
+    """True if the pod is submitted again after an eviction.
+
+    In Kubernetes its controller does that, else the watcher, except for a command."""
     return bool(pod.owner) if state.of_kubernetes else not is_command(pod.owner)
 
 
 def _totals(state: State) -> Totals:
-    """The cluster in numbers; what is broken is counted as the console's fleet shows it: a device
-    that failed, and all of a node that is not ready."""
+    """The cluster in numbers; devices of a node that is not ready count as broken."""
     there = [node for node in state.nodes.values() if node.present]
     devices = [device for node in there for device in node.devices if device.present]
     placed = sum(pod.placement is not None for pod in state.pods.values())
@@ -286,7 +275,7 @@ def _totals(state: State) -> Totals:
 
 
 class _Answering:
-    """Puts two courses into one answer."""
+    """Makes the answer from two or three courses."""
 
     def __init__(
         self,
@@ -304,7 +293,7 @@ class _Answering:
         self._drained = frozenset(drained)
         self._live = {pod.full_name: pod for pod in state.pods.values()}
         self._displaced = {each.before.uid: each for each in played.moved}
-        # Others come and go in a course unseen: they wait before it and wait after it.
+        # Other evicted pods were pending before the course and are pending after it.
         running = {uid for uid, pod in state.pods.items() if pod.placement is not None}
         self._leavers = [gone for gone in played.course.evicted if gone.pod in running]
         self._explainer = Explainer(self._state)
@@ -318,7 +307,7 @@ class _Answering:
         self._least = min((pod.submitted.priority for pod in placed), default=0)
 
     def answer(self, wish: Plan) -> PlanAnswer:
-        """All of it."""
+        """Return the whole answer."""
         pods = tuple(self._planned(draft) for draft in wish.pods)
         moved = tuple(self._moved(each) for each in self._played.moved)
         outcomes = {pod.outcome for pod in (*pods, *moved)}
@@ -381,7 +370,7 @@ class _Answering:
         if self._without is None:
             return answer
         other = self._without.planned[name].uid if new is not None else about.uid
-        # With what would become of the pod without the changes.
+        # Add the pod's outcome without the changes.
         pod = self._without.end(other)
         if pod is not None and pod.placement is not None:
             return structs.replace(answer, without="fits", node_without=pod.placement.node)
@@ -390,7 +379,7 @@ class _Answering:
         return structs.replace(answer, without="never" if never else "not-now")
 
     def _kept(self, draft: PodDraft, pod: PodState, node: str) -> PlannedPod:
-        """A pod that has a place: submitting it would change nothing, but the plan may."""
+        """A pod that is already placed: it stays, unless the plan moves or evicts it."""
         if pod.uid in self._displaced:
             return self._moved(self._displaced[pod.uid])
         if pod.uid not in self._state.pods:
@@ -426,9 +415,9 @@ class _Answering:
         self, pod: PodState | None, about: PodSubmitted, *, was: str = "",
         waits: PodState | None = None,
     ) -> PlannedPod:  # fmt: skip
-        """What became of one pod; None where it was evicted for another and does not come again.
+        """The outcome of one pod; `pod` is None if it was evicted and does not return.
 
-        `waits` is the live one that it is, or whose place the manifest took."""
+        `waits` is the live pending pod that it is, or that it replaces."""
         made = PlannedPod(
             namespace=about.namespace, name=about.name, outcome="not-now", was=was,
             priority=about.priority, group=about.group,
@@ -443,7 +432,7 @@ class _Answering:
         placement = pod.placement
         assert placement is not None  # noqa: S101 - told to mypy
         group = self._state.groups.get(pod.submitted.group)
-        # A gang has its places once all have left that go for any of it.
+        # A gang fits only after all pods evicted for any of its members have left.
         together = group.pods if group is not None and group.together else {pod.uid}
         evicts = tuple(
             f"{each.namespace}/{each.name}" for each in self._leavers
@@ -460,7 +449,7 @@ class _Answering:
         lasting = self._empty.lasting(pod)
         if lasting is None:
             refused = self._refused(pod)
-            # What is drained, where only that could hold the pod.
+            # Name the drained nodes or devices if only they could take the pod.
             near = {
                 miss.device if miss.code is RefusalCode.DEVICE_CORDONED else miss.node
                 for miss in (refused.nearest if refused is not None else ())
@@ -471,44 +460,35 @@ class _Answering:
                 awaits=self._awaits(pod) if refused is None else "",
                 line=self._line(self._waits_for(pod), refused),
             )  # fmt: skip
-        never = self._never(pod, lasting)
+        # The pod fits not even the empty fleet because of its queue, its quota or the fleet.
+        shape = self._explainer.wishes(pod)
+        never = Explained(lasting, never=True, shape=shape)
+        if lasting.queue is not None or lasting.quota is not None:
+            limit = never_within(self._explainer.room, self._state, pod, lasting) or lasting
+            never = Explained(lasting, never=False, limit=limit, shape=shape)
+        elif pod.refusal is not None:
+            whole = self._explainer.explained(pod, pod.refusal)
+            never = whole if whole.never else never
         refused = refused_answer(self._state, pod, never, self._explainer.room)
         line = self._line(waits_for(never), refused)
         return structs.replace(made, outcome="never", refused=refused, ahead=ahead, line=line)
 
     def _refused(self, pod: PodState) -> WhyRefused | None:
-        """Why it waits, as `why` has it; None where nobody has decided."""
+        """Why the pod is pending, as in `why`; None if no scheduler has decided."""
         if pod.refusal is None:
             return None
         explained = self._explainer.explained(pod, pod.refusal)
         unbelieved = self._explainer.unbelieved(pod, pod.refusal)
         answer = refused_answer(self._state, pod, explained, self._explainer.room, unbelieved)
         if pod.submitted.priority <= self._least:
-            return answer  # nobody is of lower priority
+            return answer  # no pod has a lower priority
         return structs.replace(answer, spared=spared_words(self._state, pod, self._explainer.room))
-
-    def _never(self, pod: PodState, lasting: PodRefused) -> Explained:
-        """What keeps the pod out of the empty fleet: a limit that somebody set, or the fleet."""
-        shape = self._explainer.wishes(pod)
-        if lasting.queue is not None or lasting.quota is not None:
-            limit = never_within(self._explainer.room, self._state, pod, lasting) or lasting
-            return Explained(lasting, never=False, limit=limit, shape=shape)
-        if pod.refusal is not None:
-            whole = self._explainer.explained(pod, pod.refusal)
-            if whole.never:
-                return whole
-        return Explained(lasting, never=True, shape=shape)
-
-    def _causes(self, pod: PodState) -> Causes:
-        if pod.refusal is not None:
-            return refusal_causes(self._explainer.explained(pod, pod.refusal), short=True)
-        return Causes("", (self._awaits(pod),))
 
     def _awaits(self, pod: PodState) -> str:
         return unlooked(self._state, pod) or "no scheduler has decided yet"
 
     def _waits_for(self, pod: PodState) -> Hashable:
-        """What tells apart for what pods wait."""
+        """The key by which pods that wait for the same thing are grouped."""
         if pod.refusal is not None:
             return waits_for(self._explainer.explained(pod, pod.refusal))
         about = pod.submitted
@@ -516,7 +496,7 @@ class _Answering:
         return known if unlooked(self._state, pod) else ()
 
     def _line(self, what_for: Hashable, refused: WhyRefused | None) -> int:
-        """The number of those that wait for the same, where the same is nearest."""
+        """The number of the group of pods with the same causes and nearest node."""
         if refused is not None:
             causes = tuple((each.code, each.nodes) for each in refused.causes)
             near = tuple((each.node, each.device, each.needed) for each in refused.nearest[:1])
@@ -546,28 +526,30 @@ class _Answering:
         )  # fmt: skip
 
     def _ahead(self, pods: Sequence[PodState]) -> tuple[Ahead, ...]:
-        """The first of these that wait; how many wait for the same is counted of all of them."""
+        """The first of these pending pods; `alike` counts all pods of the same group."""
         keys = [(pod.submitted.priority, self._waits_for(pod)) for pod in pods]
         alike = Counter(keys)
         lines = {key: number for number, key in enumerate(alike, 1)}
-        named = islice(zip(pods, keys, strict=True), WAITING_NAMED)
-        return tuple(
-            Ahead(
+        found = []
+        for pod, key in islice(zip(pods, keys, strict=True), WAITING_NAMED):
+            cause = Causes("", (self._awaits(pod),))
+            if pod.refusal is not None:
+                explained = self._explainer.explained(pod, pod.refusal)
+                cause = refusal_causes(explained, short=True)
+            found.append(Ahead(
                 namespace=pod.submitted.namespace, pod=pod.submitted.name,
                 priority=pod.submitted.priority, submitted_revision=pod.submitted_revision,
                 cause=cause.sentence, line=lines[key], alike=alike[key],
                 lead=cause.lead, clauses=cause.clauses,
-            )
-            for pod, key in named
-            for cause in (self._causes(pod),)
-        )  # fmt: skip
+            ))  # fmt: skip
+        return tuple(found)
 
 
 def _sentence(
     wish: Plan, pods: Sequence[PlannedPod], moved: Sequence[PlannedPod],
     leavers: Sequence[PodEvicted],
 ) -> str:  # fmt: skip
-    """All of it in one sentence; of the `leavers` those count that are not among the `pods`."""
+    """The answer in one sentence; counts only `leavers` that are not among `pods`."""
     parts, named = [], {(pod.namespace, pod.name) for pod in pods}
     evicted = sum((gone.namespace, gone.name) not in named for gone in leavers)
     if pods:
@@ -585,7 +567,7 @@ def _sentence(
 
 def _counted(pods: Sequence[PlannedPod], what: str) -> str:
     fits = "fit" if what == "planned" else "would move"
-    # What is at fault where pods can never fit: the fleet, limits, or both.
+    # Pods can never fit because of the fleet, of limits, or of both.
     refused = [pod.refused for pod in pods if pod.outcome == "never" and pod.refused is not None]
     limited = sum(not each.never for each in refused)
     never = "can never fit" if limited else "can never fit on this fleet"
@@ -609,11 +591,9 @@ def _counted(pods: Sequence[PlannedPod], what: str) -> str:
     )
 
 
-# What `apportion drain` would do without Kubernetes, on a copy: cordon, and move pod by pod.
-#
-# Each pod, or gang that holds its places together, ends and comes again, and has its place before
-# the next one goes: the verb submits them in this order, and so they are decided. Invariant: the
-# order is that of turns, by priority and then by revision; the verb keeps it too.
+# What `apportion drain` does without Kubernetes, on a copy: cordon, and move pod by pod. Each pod,
+# or gang placed all or none, ends and is placed again before the next one ends. Invariant: the
+# order is queue order, by priority and then by revision, as in `apportion drain`.
 
 REASON = "drain"
 
@@ -621,9 +601,9 @@ REASON = "drain"
 def drain(
     course: Course, names: Iterable[str], settle: Callable[[], Iterator[int]]
 ) -> list[Displaced]:
-    """Take these nodes and devices off offer, and move what runs there; `settle` decides.
+    """Cordon these nodes and devices and move their pods; `settle` decides.
 
-    Raises WishInvalid: there is no such node or device, or too much runs there."""
+    Raises WishInvalid if a node or device is unknown, or if too many pods run there."""
     there: dict[str, PodState] = {}
     for target in targets(course.state, names):
         node = target.node.name
@@ -638,7 +618,7 @@ def drain(
         live = [(pod, pod.placement.node) for pod in unit
                 if pod.uid in course.state.pods and pod.placement is not None]  # fmt: skip
         if any(is_command(pod.submitted.owner) for pod, _ in live):
-            continue  # it ends where it is
+            continue  # a command is not moved
         for pod, node in live:
             again = submitted_again(pod.submitted, f"drained-{len(displaced)}")
             displaced.append(Displaced(pod, node, again))
@@ -651,7 +631,7 @@ def drain(
 
 
 def _units(state: State, pods: Iterable[PodState]) -> list[list[PodState]]:
-    """What is moved in one piece, in the order of their turns."""
+    """The groups of pods that are moved at once, in queue order."""
     units: dict[str, list[PodState]] = {}
     for pod in sorted(pods, key=turn_of):
         group = state.groups.get(pod.submitted.group) if pod.submitted.group else None

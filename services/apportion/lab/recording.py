@@ -1,8 +1,8 @@
-"""What came from outside in a span of the ledger: arrivals, ends, nodes, limits; and how it went.
+"""Record a span of the ledger: arrivals, ends, nodes and limits, and the outcome.
 
-A recording holds the state at the beginning, the facts that no scheduler decided, in a file of its
-own, and of each pod how long it ran. Invariant: memory holds one state and a few words for each pod
-of the span, however many events there are."""
+A recording has the state at its beginning, a file of the facts that no scheduler decided, and how
+long each pod ran. Invariant: memory use is one state and a few words for each pod, however many
+events there are."""
 
 from __future__ import annotations
 
@@ -46,32 +46,30 @@ from apportion_schemas import (
 from apportion_schemas.quantities import Payload
 
 PODS_MAX: Final = 1_000_000
-HELD_BYTES: Final = 32 << 20
-"""What of the facts is held in memory before they go to a file."""
+HELD_BYTES: Final = 32 << 20  # of facts in memory before they go to a file
+# Events that a replay makes itself, and those about how the ledger is read.
 DECIDED: Final[tuple[type[Payload], ...]] = tuple(
     row.payload
     for row in CATALOGUE
     if row.channel in {"placement", "pending", "binding", "allocation", "usage", "intake"}
     or row.payload in {PodRejected, DifferenceFound, LedgerRebuilt, FormatEnabled, RevisionSetAside}
 )
-"""Events that a scheduler decided, or that follow from that: a replay makes its own. And those that
-say how the ledger itself is read."""
 _HEAD: Final = struct.Struct(">dHI")
 
 
 class RecordingFailed(Exception):
-    """There is too much to record; the message says what to do."""
+    """The span is too large to record; the message says what to do."""
 
 
 class Fact(NamedTuple):
-    """Something that came from outside, and when, in seconds since 1970."""
+    """An event from outside, and its time in seconds since 1970."""
 
     at_s: float
     data: Payload
 
 
 class Limits(Struct, frozen=True):
-    """The span to record: the events behind `after` up to `upto`, and its ends in seconds."""
+    """The span to record: events after `after` up to `upto`, and its times in seconds."""
 
     after: int
     upto: int
@@ -80,12 +78,14 @@ class Limits(Struct, frozen=True):
 
 
 class Recorded(NamedTuple):
-    """A span of a ledger. `ran_s` is how long each pod ran that ended in it, by uid; `ends` are the
-    times of the ends of those that ran at the beginning. `cut` are those that were evicted in the
-    span, and `after` those of them that came again under their name, with their new uids: such a
-    pod ran as long as it and its successors in all. Of the others that were cut nobody knows how
-    long they would have run. Nor does who made way for a newer pod of his name stand there, as one
-    that is drained: he goes when that comes."""
+    """A recorded span of a ledger.
+
+    `ran_s` is how long each pod ran that ended in the span, by uid; `ends` are the end times of
+    those that already ran at its beginning. `cut` are the pods evicted in the span, and `after` has
+    the new uid of those that were submitted again under the same name; such a pod's `ran_s`
+    includes that of its successors. For the other evicted pods it is unknown. Pods replaced by a
+    newer one of the same name, as in a drain, have no entry either: they end when the newer pod is
+    submitted."""
 
     span: Span
     begin_s: float
@@ -99,12 +99,12 @@ class Recorded(NamedTuple):
     facts: Tape
 
     def beginning(self) -> State:
-        """The state before the first event of the span, as a copy of one's own."""
+        """A new copy of the state before the first event of the span."""
         return restore(self.state)
 
 
 class Tape:
-    """Facts in a file that is gone when nobody has it any more."""
+    """Facts in a temporary file, which is deleted with this object."""
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=HELD_BYTES)  # noqa: SIM115 - kept open
@@ -112,7 +112,7 @@ class Tape:
         self.count = 0
 
     def write(self, fact: Fact) -> None:
-        """One more at the end. Raises OSError."""
+        """Append a fact. Raises OSError."""
         subject = subject_of(fact.data).encode()
         event = encode(Event(id="lab", source="lab", time=TIME, data=fact.data))
         self._file.write(_HEAD.pack(fact.at_s, len(subject), len(event)) + subject + event)
@@ -127,7 +127,7 @@ class Tape:
 
 
 class Recording:
-    """A recording in the making: give it every record behind `state`, in order."""
+    """A recording in progress: give it every record after `state`, in order."""
 
     def __init__(self, state: State, limits: Limits) -> None:
         self._fold = StateFold(state, quiet=True)
@@ -148,13 +148,14 @@ class Recording:
 
     @property
     def revision(self) -> int:
-        """The newest revision that was taken."""
+        """The newest revision that was taken so far."""
         return self._fold.state.revision
 
     def take(self, record: Record) -> bool:
-        """The next record; False where it is the last of the span, or behind it.
+        """Take the next record; return False if it ends the span or is after it.
 
-        Raises UnknownEvent: a newer build wrote it. RecordingFailed: too many pods."""
+        Raises UnknownEvent if a newer build wrote it, and RecordingFailed if there are too many
+        pods."""
         try:
             event = self._fold.rules.read(record.revision, record.subject, record.payload)
         except (UnreadableEvent, InvalidEvent) as error:
@@ -174,12 +175,12 @@ class Recording:
         return record.revision < self._limits.upto
 
     def finish(self) -> Recorded:
-        """The recording, once no more is wanted."""
+        """Return the recording of the records taken so far."""
         if self._meter is None:
             self._begin()
         assert self._meter is not None  # noqa: S101 - just begun
         limits = self._limits
-        # How long each pod that came again ran in all, from the last of its successors on.
+        # Add up the times of resubmitted pods, starting with the last successor.
         for before, again in reversed(self._after.items()):
             if again in self._ran_s:
                 ran_s = self._ran_until_cut_s[before] + self._ran_s[again]
@@ -218,7 +219,7 @@ class Recording:
             self._running.pop(data.pod, None)
             self._old.discard(data.pod)
         elif isinstance(data, PodEvicted):
-            # The pod has run so far, and the next of its name is itself where it is made again.
+            # It has run until now; if it is resubmitted, the next pod of its name continues it.
             self._cut.add(data.pod)
             self._ran_until_cut_s[data.pod] = at_s - self._running.pop(data.pod, at_s)
             if change.pod is not None and comes_again(self._fold.state, change.pod.submitted):
@@ -234,7 +235,7 @@ class Recording:
             was = change.pod.submitted
             newest = self._newest.get((was.namespace, was.name), was.uid)
             if newest in self._fold.state.pods:
-                # It makes way for a newer pod of its name, which has come in its place.
+                # A newer pod of the same name has replaced it.
                 since = None
                 self._old.discard(data.uid)
         if since is not None:
@@ -246,10 +247,10 @@ class Recording:
 
 
 def seconds_of(time: str) -> float:
-    """A time of an event in seconds since 1970."""
+    """An event's time in seconds since 1970."""
     return datetime.fromisoformat(time).timestamp()
 
 
 def time_of(at_s: float) -> str:
-    """Seconds since 1970 as the time of an event."""
+    """Seconds since 1970 as an event's time."""
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="microseconds")[:-6] + "Z"

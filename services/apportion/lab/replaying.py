@@ -1,12 +1,9 @@
-"""A span of the ledger decided anew, in virtual time: other policy, other fleet, the same arrivals.
+"""Replay a span of the ledger in virtual time with another policy or fleet.
 
-    recording ──► its beginning, changed ──► facts in order of time, and ends of pods ──► figures
-
-A pod runs as long as it ran, from whenever it has a place. What came from outside comes at its
-time; whatever a scheduler decided then is decided here. Whoever is evicted here comes again at once
-where somebody makes it anew, for as long as it had left. Invariants: nothing is
-appended; without changes the other course is that which happened, as far as decisions follow at
-once."""
+Facts from outside come at their recorded time; decisions are made here. A pod runs as long as in
+the recording, from when it is placed. A pod that is evicted here is submitted again at once if it
+has a controller, for the time it had left. Invariants: nothing is appended; a replay without
+changes gives what was recorded, except for the time that decisions took."""
 
 import heapq
 from collections import Counter
@@ -57,30 +54,28 @@ from apportion_schemas import (
 )
 from apportion_schemas.quantities import Payload
 
-TOGETHER_S: Final = 0.01
-"""Facts that come so close after each other are decided together, as a scheduler does."""
+TOGETHER_S: Final = 0.01  # facts within this time are decided together, as a scheduler does
 TELL_EVERY: Final = 1_000
+# Facts of nodes, which do not apply to another fleet or to lost nodes.
 OF_NODES: Final = (
     NodeReported, NodeObserved, NodeGone, NodeCordoned, NodeUncordoned, NodeCordonLifted,
     NodeSilent, NodeHeard, DeviceHealthChanged, DeviceCordoned, DeviceUncordoned,
     DeviceCordonLifted,
 )  # fmt: skip
-"""Facts of nodes, which do not hold on another fleet, nor of what is lost."""
-
 LOST_REASON: Final = "lost"
 
 Tell = Callable[[int, int], None]
 
 
 class Otherwise(Struct, frozen=True, kw_only=True):
-    """What a replay changes: `fleet` in place of all nodes, and then `changes` as in a plan."""
+    """What a replay changes: all nodes, if there is a `fleet`, and then `changes`."""
 
     changes: Changes = Changes()
     fleet: tuple[SimulatedNode, ...] = ()
 
 
 class Placed(Struct, frozen=True):
-    """A place that a replay gave: when, in seconds since 1970, and where."""
+    """A placement in a replay; `at_s` is in seconds since 1970."""
 
     pod: str
     namespace: str
@@ -91,13 +86,13 @@ class Placed(Struct, frozen=True):
 
 
 class Lost(NamedTuple):
-    """Nodes by name, and devices by id, that a replay does without; they may come in its time."""
+    """Nodes and devices that a replay loses, by name and id; some may appear later."""
 
     nodes: frozenset[str] = frozenset()
     devices: frozenset[str] = frozenset()
 
     def there(self, state: State) -> tuple[str, ...]:
-        """Those of them that are there now, in order."""
+        """Those that are present now, in order."""
         nodes = (name for name in self.nodes if (n := state.nodes.get(name)) and n.present)
         devices = (
             device
@@ -109,15 +104,11 @@ class Lost(NamedTuple):
         return (*sorted(nodes), *sorted(devices))
 
     def holds(self, data: PodAdopted) -> bool:
-        """Whether the pod would run on what is lost."""
+        """True if the adopted pod is on a lost node or device."""
         return data.node in self.nodes or any(s.device in self.devices for s in data.shares)
 
-    def tells(self, data: Payload) -> bool:
-        """Whether it says how a device is that is lost, whatever it says."""
-        return isinstance(data, DeviceHealthChanged) and data.device in self.devices
-
     def without(self, data: Payload) -> Payload:
-        """The fact as it would be: a node tells of its lost devices that they have failed."""
+        """The fact with lost devices in a node's report marked as failed."""
         if not isinstance(data, NodeReported) or self.devices.isdisjoint(
             device.id for device in data.devices
         ):
@@ -132,11 +123,10 @@ class Lost(NamedTuple):
 
 
 def lost(names: Iterable[str], state: State, facts: Iterable[Fact]) -> Lost:
-    """What these names mean: nodes and devices of the state, or of what the facts report.
+    """Find these names among the nodes and devices of the state and of the facts.
 
-    It is known before the replay begins, so that one that makes no sense costs no time.
-
-    Raises WishInvalid: there is nothing of that name in this time, or several devices."""
+    It is called before the replay, so that an error is reported at once. Raises WishInvalid if a
+    name is unknown in this span or ambiguous."""
     wanted = tuple(dict.fromkeys(names))
     if not wanted:
         return Lost()
@@ -154,30 +144,8 @@ def lost(names: Iterable[str], state: State, facts: Iterable[Fact]) -> Lost:
     return Lost(frozenset(nodes.intersection(wanted)), frozenset(ids))
 
 
-class _Gangs:
-    """What was declared of gangs. It goes with the last pod of one, and here that may end before
-    the gang comes anew where it ended behind that: as it does where a gang is drained whole."""
-
-    def __init__(self, course: Course) -> None:
-        self._course = course
-        self._declared = {name: group.observed for name, group in course.state.groups.items()}
-
-    def observe(self, data: Payload) -> None:
-        """What was declared last holds."""
-        if isinstance(data, PodGroupObserved):
-            self._declared[data.group] = data
-        elif isinstance(data, PodGroupGone):
-            self._declared.pop(data.group, None)
-
-    def declare(self, name: str) -> None:
-        """Say it again, where it is not known any more."""
-        declared, group = self._declared.get(name), self._course.state.groups.get(name)
-        if declared is not None and (group is None or group.observed is None):
-            self._course.apply(declared)
-
-
 class Replay:
-    """One replay of a recording. `placed` are its places in order, if they are to be `kept`."""
+    """One replay of a recording; `placed` are its placements in order, if `kept`."""
 
     def __init__(self, recorded: Recorded, otherwise: Otherwise, *, kept: bool = False) -> None:
         self._recorded = recorded
@@ -194,7 +162,7 @@ class Replay:
         self._evicted: list[PodSubmitted] = []
         self._lost = Lost()
         self._histogram: ShapeHistogram | None = None
-        self._gangs = _Gangs(self._course)
+        self._gangs = {name: each.observed for name, each in self._course.state.groups.items()}
         self._passed_over = Counter[str]()
         self.placed: list[Placed] = []
         for uid, at_s in recorded.ends.items():
@@ -204,9 +172,9 @@ class Replay:
         self._course.watch(self._observe)
 
     def run(self, tell: Tell = lambda _, __: None) -> ReplayAnswer:
-        """All of it; `tell` hears how many facts of how many have come.
+        """Run the replay; `tell` is called with the number of facts so far, and of all.
 
-        Raises CourseFailed, WishInvalid, OSError."""
+        Raises CourseFailed, WishInvalid or OSError."""
         recorded = self._recorded
         self._settle()
         since_s = recorded.begin_s
@@ -236,7 +204,7 @@ class Replay:
     # -------------------------------------------------------------- time
 
     def _until(self, at_s: float) -> None:
-        """Let pods end whose time is over before this moment, and decide after each."""
+        """End the pods that end before this time, and decide after each."""
         while self._ends and self._ends[0][0] <= at_s:
             ended_s, uid = heapq.heappop(self._ends)
             self._pass(ended_s)
@@ -255,8 +223,8 @@ class Replay:
         for _ in self._course.settle():
             evicted, self._evicted = self._evicted, []
             for pod in evicted:
-                # It is submitted again for what it had left, as it was where it was evicted then as
-                # well; else where a controller makes it again.
+                # Resubmit it for the time it had left: with its later uid if it was evicted in the
+                # recording too, or else if it has a controller.
                 recorded, uid = self._recorded, pod.uid
                 name = recorded.after.get(uid, "")
                 if not name and (uid in recorded.cut or not comes_again(self._course.state, pod)):
@@ -266,18 +234,18 @@ class Replay:
                 self._first[again.uid], self._again[first] = first, again.uid
                 if uid in self._end_s:
                     self._left_s[again.uid] = max(self._end_s[uid] - self._now_s, 0.0)
-                self._gangs.declare(again.group)
+                self._declare(again.group)
                 self._course.apply(again)
                 self._learn()
 
     def _first_of(self, uid: str) -> str:
-        """The pod as it came first, before it was evicted however often, here or then."""
+        """The pod's first uid, before all evictions here and in the recording."""
         while uid in self._first:
             uid = self._first[uid]
         return uid
 
     def _now_as(self, uid: str) -> str:
-        """The uid that the pod has in this course now."""
+        """The pod's current uid in this course."""
         first = self._first_of(uid)
         return self._again.get(first, first)
 
@@ -305,7 +273,7 @@ class Replay:
     # -------------------------------------------------------------- facts
 
     def _take(self, fact: Fact) -> None:
-        """A fact comes, unless it is another one in this course, or none."""
+        """Apply a fact, adapted to this course, unless it does not apply."""
         data = fact.data
         if self._is_other(data):
             return
@@ -317,44 +285,54 @@ class Replay:
             if isinstance(data, PodAdopted) and (self._otherwise.fleet or self._lost.holds(data)):
                 self._course.apply(structs.replace(data.submitted, chooser=""))
             elif isinstance(data, PodSubmitted):
-                self._gangs.declare(data.group)
+                self._declare(data.group)
                 self._course.apply(structs.replace(data, chooser=""))
             else:
                 uid = data.pod if isinstance(data, ResizeAsked) else ""
                 pod = self._course.state.pods.get(uid)
                 if pod is not None and pod.phase is PLACED and pod.placement is not None:
-                    # Only a pod that runs is resized, and a replay has no binder.
+                    # Only a bound pod can be resized, and a replay has no binder.
                     at = pod.placement
                     self._course.apply(PodBound(pod=pod.uid, node=at.node, attempt=at.attempt))
                 self._course.apply(self._lost.without(data))
         except CourseFailed:
             self._passed_over[type(data).__name__] += 1
             return
-        self._gangs.observe(data)
+        if isinstance(data, PodGroupObserved):
+            self._gangs[data.group] = data
+        elif isinstance(data, PodGroupGone):
+            self._gangs.pop(data.group, None)
         if isinstance(data, ConfigurationChanged) and self._otherwise.changes.policy:
             lab_changes.apply(self._course, Changes(policy=self._otherwise.changes.policy))
         if isinstance(data, PodSubmitted):
             self._learn()
 
+    def _declare(self, name: str) -> None:
+        """Declare a gang again: its last pod may end here before the next is submitted."""
+        declared, group = self._gangs.get(name), self._course.state.groups.get(name)
+        if declared is not None and (group is None or group.observed is None):
+            self._course.apply(declared)
+
     def _is_other(self, data: Payload) -> bool:
-        """Whether the fact does not hold in this course, or comes at another time."""
+        """True if the fact does not apply in this course, or comes at another time."""
         if isinstance(data, PodGone):
             if data.uid in self._recorded.ran_s or data.uid in self._recorded.cut:
-                return True  # it ends when it has run as long, or is evicted here as well
+                return True  # it ends after the same running time, or when evicted here
             return self._now_as(data.uid) not in self._course.state.pods
         if isinstance(data, PodSubmitted):
-            return data.uid in self._came_again  # it does here when it is evicted here
+            return data.uid in self._came_again  # resubmitted here only if evicted here
         if isinstance(data, PolicyChanged):
             return bool(self._otherwise.changes.policy)
         if isinstance(data, PricesLearnt):
             return self._histogram is not None
         if isinstance(data, OF_NODES):
-            of_lost = getattr(data, "node", "") in self._lost.nodes or self._lost.tells(data)
-            return bool(self._otherwise.fleet) or of_lost
+            if self._otherwise.fleet or getattr(data, "node", "") in self._lost.nodes:
+                return True
+            return isinstance(data, DeviceHealthChanged) and data.device in self._lost.devices
         return False
 
     def _learn(self) -> None:
-        """Learn prices as a scheduler does, where those of the ledger are of another course."""
+        """Learn prices like a scheduler, if the ledger's prices do not apply."""
         histogram = self._histogram
         if histogram is None or not histogram.due:
             return
@@ -368,7 +346,7 @@ class Replay:
     # -------------------------------------------------------------- changes
 
     def _change(self) -> None:
-        """Make the beginning otherwise, before anything is measured."""
+        """Change the state at the beginning, before the measurement."""
         course, otherwise = self._course, self._otherwise
         if otherwise.fleet:
             self._replace_fleet(otherwise.fleet)
@@ -376,8 +354,8 @@ class Replay:
         self._lost = lost(otherwise.changes.lose, course.state, facts)
         there = self._lost.there(course.state)
         for each in lab_changes.apply(course, structs.replace(otherwise.changes, lose=there)):
-            # A pod that began before the span runs as long as it had left, wherever it goes; where
-            # it made way for another, that is its end here as well.
+            # A pod that began before the span runs for the time it had left. If another pod
+            # replaced it in the recording, it ends at that time here as well.
             before, again = each.before.uid, each.again.uid
             first = self._first_of(before)
             self._first[again], self._again[first] = first, again
@@ -388,7 +366,7 @@ class Replay:
             self._histogram = ShapeHistogram(course.state)
 
     def _replace_fleet(self, fleet: Sequence[SimulatedNode]) -> None:
-        """These nodes are all that there are; who had a place waits for one on them."""
+        """Replace all nodes by these; all pods become pending."""
         course, state = self._course, self._course.state
         self._ends.clear()
         pods = sorted(state.pods.values(), key=lambda pod: pod.submitted_revision)
@@ -414,12 +392,12 @@ class Replay:
 def replay(
     recorded: Recorded, otherwise: Otherwise, *, tell: Tell = lambda _, __: None
 ) -> ReplayAnswer:
-    """What would have happened in the span of the recording. Raises CourseFailed, WishInvalid."""
+    """What would have happened in the recording. Raises CourseFailed or WishInvalid."""
     return Replay(recorded, otherwise).run(tell)
 
 
 def words(otherwise: Otherwise, state: State) -> tuple[str, ...]:
-    """What is otherwise, as in `by the policy spread`, one text for each change."""
+    """The changes as texts, such as `by the policy spread`."""
     fleet = otherwise.fleet
     devices = sum(len(node.devices) for node in fleet)
     said = (f"on a fleet of {len(fleet):,} nodes with {devices:,} devices",) if fleet else ()

@@ -1,10 +1,8 @@
-"""Deciding beside another scheduler: each pod that it placed is decided anew at that very moment.
+"""Shadow another scheduler: decide each pod that it placed, at the same revision.
 
-    events ──► state ──► a pod is adopted ──► decide, as if it waited ──► compare ──► adopt it
-
-The state stays that of the cluster: what we would have done is compared and forgotten, so each
-answer is about one decision, with all that the other had placed before. Invariant: what is decided
-for comparison is never applied, and nothing is appended anywhere."""
+The state remains the cluster's: our decision is compared and dropped, so each answer is about one
+decision after everything the other scheduler placed before. Invariant: no compared decision is
+applied, and nothing is appended."""
 
 import sys
 from collections import Counter
@@ -34,24 +32,23 @@ from apportion_schemas import (
 )
 
 UID: Final = "shadow-of-"
+# Evidence of our own placements, which are not another scheduler's decisions.
 OURS: Final = "apportion.dev/shares"
-"""Evidence by which we know a placement of ours, which is not another's decision."""
 DECISIONS_MAX: Final = 10_000
-PODS_MAX: Final = 200_000
-"""So many comparisons are kept."""
+PODS_MAX: Final = 200_000  # comparisons that are kept
 Seen = Callable[[ShadowPod], None]
 
 
 def _as_ours(node: NodeObserved) -> NodeObserved:
-    """The node as if our agent handed out its devices: a shadow judges what would be then."""
+    """Drop the label of another device plugin: a shadow assumes that our agent runs."""
     labels = {name: value for name, value in node.labels.items() if name != DEVICE_PLUGIN}
     return node if labels == node.labels else structs.replace(node, labels=labels)
 
 
 class Shadowing:
-    """Follows the ledger from `state`, which it changes; compares behind the revision `after`.
+    """Fold the ledger into `state`, and compare decisions after the revision `after`.
 
-    `follow` takes the pods as they come; else they are kept for the answer."""
+    `follow` is called with each compared pod; without it they are kept for the answer."""
 
     def __init__(
         self, state: State, *, after: int, upto: int = sys.maxsize, follow: Seen | None = None
@@ -68,9 +65,10 @@ class Shadowing:
         self.pods: list[ShadowPod] = []
 
     def take(self, record: Record) -> bool:
-        """The next record; False where it is the last of the span, or behind it.
+        """Take the next record; return False if it ends the span or is after it.
 
-        Raises UnknownEvent: a newer build wrote it. RecordingFailed: too many pods."""
+        Raises UnknownEvent if a newer build wrote it, and RecordingFailed if there are too many
+        pods."""
         if record.revision > self._upto:
             return False
         self._revision = record.revision
@@ -80,28 +78,24 @@ class Shadowing:
             self._passed_over += 1
             return record.revision < self._upto
         self._course.time = event.time
-        data = event.data
-        # These are about the ledger's own revisions, which are not those of the course.
-        rules = self._course.state.rules
+        data, rules = event.data, self._course.state.rules
+        # The first two name revisions of the ledger, and the course has its own.
         if isinstance(data, FormatEnabled):
             rules.enable(record.revision, data)
-            return record.revision < self._upto
-        if isinstance(data, RevisionSetAside):
+        elif isinstance(data, RevisionSetAside):
             rules.heed(record.revision, data)
-            return record.revision < self._upto
-        theirs = isinstance(data, PodAdopted) and data.evidence not in ("", OURS)
-        if theirs and record.revision > self._after:
-            self._compare(record.revision, event.time, data)
-        if isinstance(data, NodeObserved):
-            data = _as_ours(data)
-        try:
-            self._course.apply(data)
-        except CourseFailed:
-            self._passed_over += 1
+        else:
+            theirs = isinstance(data, PodAdopted) and data.evidence not in ("", OURS)
+            if theirs and record.revision > self._after:
+                self._compare(record.revision, event.time, data)
+            try:
+                self._course.apply(_as_ours(data) if isinstance(data, NodeObserved) else data)
+            except CourseFailed:
+                self._passed_over += 1
         return record.revision < self._upto
 
     def finish(self) -> ShadowAnswer:
-        """All pods compared so far, and the sums over them."""
+        """All pods compared so far, with totals."""
         counts = Counter(pod.verdict for pod in self.pods)
         both = [(pod.theirs, pod.ours) for pod in self.pods if pod.theirs.devices]
         return ShadowAnswer(
@@ -120,7 +114,7 @@ class Shadowing:
     def _compare(self, revision: int, time: str, data: PodAdopted) -> None:
         about = data.submitted
         uid = f"{UID}{revision}"
-        # By itself, as it was bound: its gang has its own reasons, and a chooser chose already.
+        # Decide about the pod alone: it is bound already, without its gang or a kube-scheduler.
         wish = structs.replace(about, uid=uid, group="", task="", chooser="", gates=())
         try:
             self._course.apply(wish)
@@ -151,22 +145,17 @@ class Shadowing:
             raise RecordingFailed(f"more than {PODS_MAX:,} pods; compare a shorter span")
 
     def _decide(self, uid: str) -> DecisionEvent | None:
-        """What the engine says of the pod in its turn; None where that is nothing new."""
+        """The engine's decision about the pod, or None if there is none."""
         for _ in range(DECISIONS_MAX):
             decision = self._course.engine.decide(
                 events_max=len(self._course.state.pods) + 1, looks_max=sys.maxsize
             )
-            found = next(
-                (
-                    event
-                    for event in decision.events
-                    if isinstance(event, PodPlaced | PodRefused) and event.pod == uid
-                ),
-                None,
-            )
             self._course.engine.retry(decision)
-            if found is not None or not decision.more:
-                return found
+            for event in decision.events:
+                if isinstance(event, PodPlaced | PodRefused) and event.pod == uid:
+                    return event
+            if not decision.more:
+                return None
         return None
 
     def _spot(self, node: str, shares: Iterable[Share]) -> Spot:

@@ -1,13 +1,11 @@
-"""Production traces: the pods and the nodes of the `openb` family, as CSV files.
+"""Read production traces: pods and nodes of the `openb` family, as CSV files.
 
-Invariant: a file is read whole or not at all, and what is wrong is named by file, line and column.
-"""
+Invariant: a file is read as a whole or not at all; errors name file, line and column."""
 
 from __future__ import annotations
 
 import csv
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -22,15 +20,13 @@ from apportion_schemas import Device, Host
 from apportion_schemas.quantities import COUNT_MAX, CpuMilli, HostMemoryMib, Name
 
 BYTES_MAX: Final = 256 << 20
-MEMORY_MIB: Final = 100_000
-"""Of a device: the pods of a trace want parts of it, and the traces do not tell its memory."""
+MEMORY_MIB: Final = 100_000  # of a device: traces have only fractions of it
 SLOTS: Final = 100
-PODS: Final = 250
-"""That a node takes."""
+PODS: Final = 250  # per node
 
 
 class TraceInvalid(ValueError):
-    """The trace cannot be read; the message names file, line, column, value and fix."""
+    """The trace is invalid; the message has the file, line, column, value and fix."""
 
 
 class _Node(Struct, frozen=True):
@@ -53,42 +49,40 @@ def read_trace(path: str | Path) -> list[PodDraft]:
 
 
 def read_trace_nodes(path: str | Path) -> list[SimulatedNode]:
-    """The nodes of a trace, in its order: columns sn, cpu_milli, memory_mib, gpu, model.
+    """The nodes of a trace, in its order. Raises TraceInvalid.
 
-    Raises TraceInvalid."""
+    Columns: sn, cpu_milli, memory_mib, gpu, model."""
     path = Path(path)
     _check_size(path)
+    found: list[SimulatedNode] = []
     try:
         with path.open(encoding="utf-8", newline="") as lines:
-            found = list(itertools.islice(_nodes(path, csv.DictReader(lines)), NODES_MAX + 1))
+            reader = csv.DictReader(lines)
+            for row in itertools.islice(reader, NODES_MAX + 1):
+                filled = {key: value for key, value in row.items() if key and value}
+                try:
+                    node = msgspec.convert(filled, _Node, strict=False)
+                except msgspec.ValidationError as error:
+                    raise TraceInvalid(f"{path}: line {reader.line_num}: {error}") from None
+                devices = tuple(
+                    Device(
+                        id=f"{node.sn}-{index}",
+                        index=index,
+                        family="nvidia",
+                        model=node.model,
+                        memory_mib=MEMORY_MIB,
+                        physical_memory_mib=MEMORY_MIB,
+                        slots=SLOTS,
+                    )
+                    for index in range(node.gpu)
+                )
+                host = Host(cpu_milli=node.cpu_milli, memory_mib=node.memory_mib, pods=PODS)
+                found.append(SimulatedNode(node.sn, devices, host))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise TraceInvalid(f"{path}: {error}") from None
     if len(found) > NODES_MAX:
         raise TraceInvalid(f"{path}: more than {NODES_MAX} nodes; take fewer")
     return found
-
-
-def _nodes(path: Path, reader: csv.DictReader[str]) -> Iterator[SimulatedNode]:
-    for row in reader:
-        filled = {key: value for key, value in row.items() if key and value}
-        try:
-            found = msgspec.convert(filled, _Node, strict=False)
-        except msgspec.ValidationError as error:
-            raise TraceInvalid(f"{path}: line {reader.line_num}: {error}") from None
-        devices = tuple(
-            Device(
-                id=f"{found.sn}-{index}",
-                index=index,
-                family="nvidia",
-                model=found.model,
-                memory_mib=MEMORY_MIB,
-                physical_memory_mib=MEMORY_MIB,
-                slots=SLOTS,
-            )
-            for index in range(found.gpu)
-        )
-        host = Host(cpu_milli=found.cpu_milli, memory_mib=found.memory_mib, pods=PODS)
-        yield SimulatedNode(found.sn, devices, host)
 
 
 def _check_size(path: Path) -> None:

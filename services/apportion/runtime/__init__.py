@@ -1,5 +1,5 @@
-"""The outside world, behind small interfaces: ledger, clock, settings, logs, metrics, lifecycle.
+"""Everything that talks to the outside world, behind small interfaces.
 
-Services talk to the world only through this layer. It moves bytes; at its edge `reader` and
-`publisher` turn them into events and back. Invariant: nothing in here decides anything about
-devices, pods or placements."""
+Services reach the outside world only through this package. It moves bytes; its `reader` and
+`publisher` convert them from and to events.
+Invariant: nothing here decides about devices, pods or placements."""

@@ -1,7 +1,7 @@
-"""The HiGHS solver, for the linear program behind the prices.
+"""The HiGHS solver for the linear program behind the prices.
 
-It runs outside Python's lock, so that decisions go on meanwhile; one thread and the simplex method
-give the same prices for the same program."""
+It runs without Python's global lock, so decisions continue in the meantime. One thread and the
+simplex method make it deterministic."""
 
 from typing import Final
 
@@ -16,15 +16,13 @@ TIME_LIMIT_S: Final = 60.0
 
 
 class NoPrices(Exception):
-    """The program has no solution that can be used; the message says why."""
+    """The program has no usable solution; the message says why."""
 
 
 def solve(program: Program) -> Solution:
-    """The best plan, and the shadow prices of its limits.
-
-    Raises NoPrices: the solver gave up."""
+    """Return the best plan and its shadow prices. Raises NoPrices without an optimum."""
     rows, columns = len(program.limits), len(program.cost)
-    if not columns:  # no pod fits anywhere: there is no plan, and nothing is scarce
+    if not columns:  # no pod fits anywhere, so there is no plan and nothing is scarce
         return Solution(np.zeros(rows), np.zeros(rows))
     model = highspy.HighsLp()
     model.num_row_, model.num_col_ = rows, columns
@@ -39,11 +37,8 @@ def solve(program: Program) -> Solution:
     matrix.index_, matrix.value_ = program.row, program.value
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     for option, value in (
-        ("output_flag", False),
-        ("threads", 1),
-        ("solver", "simplex"),
-        ("time_limit", TIME_LIMIT_S),
-    ):
+        ("output_flag", False), ("threads", 1), ("solver", "simplex"), ("time_limit", TIME_LIMIT_S),
+    ):  # fmt: skip
         solver.setOptionValue(option, value)
     solver.passModel(model)
     solver.run()
@@ -55,8 +50,6 @@ def solve(program: Program) -> Solution:
 
 
 def learn(shapes: list[SeenShape], types: list[NodeType], *, pods: int) -> PricesLearnt:
-    """What pods of these shapes are worth on these nodes; `pods` is how many have been seen.
-
-    Raises NoPrices: the solver gave up."""
+    """Compute prices from shapes seen on `pods` pods and node types. Raises NoPrices."""
     program = build(shapes, types)
     return appraise(shapes, types, program, solve(program), pods=pods)

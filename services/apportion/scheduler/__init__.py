@@ -1,8 +1,7 @@
-"""The scheduler: folds the ledger, decides where pods go, and appends what it decided.
+"""The scheduler: folds the ledger, decides where pods go, and appends decisions.
 
-`cycle` is the loop and puts decisions into fenced, chained drafts; the decision itself is core's
-engine. It talks to the ledger and to nothing else. When it dies, another replica or its own restart
-folds the ledger and goes on; whatever it had appended stands, whatever it had not is decided again.
+`cycle` is the loop that makes fenced, chained drafts of the decisions of core's engine. The
+scheduler connects to nothing but the ledger. If it dies, its restart or another replica folds the
+ledger and continues; decisions that were not appended are made again.
 
-Invariant: it decides only on a state that holds its own last decision, so within one scheduler no
-placement is ever weighed against a stale node."""
+Invariant: it decides only on a state that includes its own last decision."""

@@ -3,15 +3,15 @@
     wake ──► decide ──► fence ──► append ──┬─ taken ──────────► fold up to it ──► decide …
                                           └─ refused, unknown ► fold up to now ─► retry …
 
-Of several schedulers each decides for its shard of the pods. Invariants: one decision is under
-way at a time; after an append, whatever became of it, nothing is decided before the fold has passed
-everything that the ledger held when its outcome was known; a decision that a fence refused is made
-again for half as many pods, and after `REFUSALS_MAX` in a row what is derived is begun anew.
+Each of several schedulers decides for its shard of the pods. Each placement names the SHA-256 of
+the previous message on its node, and the first of a batch on a node expects that message's revision
+(`Nats-Expected-Last-Subject-Sequence`), so the server takes a batch only if no placement came in
+between.
 
-Each placement names the SHA-256 of the message before it on its node, and the first of a batch on a
-node expects that message's revision to be the newest there (`Nats-Expected-Last-Subject-Sequence`).
-So a batch is taken by the server only if no placement came between what it was decided on and it.
-What is decided together is told with one time."""
+Invariants: only one decision is in progress; after an append, taken or not, nothing is decided
+until the fold has reached the revision at which its outcome was known. A decision that a fence
+refused is retried with half as many pods; after `REFUSALS_MAX` in a row the derived data is
+rebuilt."""
 
 import asyncio
 import contextlib
@@ -65,23 +65,21 @@ from apportion_schemas import (
 from apportion_schemas.decoding import from_outside
 
 BACK_OFF = BackOff(0.02, 5.0)
-REFUSALS_MAX = 10
-"""In a row: by then a decision was for a single pod, and several seconds have passed."""
+REFUSALS_MAX = 10  # in a row: the last was about a single pod, after several seconds
 TAKEN, REFUSED, UNKNOWN = "taken", "refused", "unknown"
+# Events after which there may be something to decide: a pending pod may fit now, a pod is new, or
+# a failed placement must be voided.
 _STIRS = frozenset((*BY_EVENT, PodSubmitted, BindFailed, AllocationFailed, ResizeAsked))
-"""Events after which there may be something to decide: who waits is helped, or has come, or what
-failed is to be voided.
-"""
 
 _log = logging.getLogger(__name__)
 
 
 class DecisionsRefused(Exception):
-    """The fences refused decision after decision, although the fold was up to date each time."""
+    """Fences refused too many decisions in a row, although the fold was up to date."""
 
 
 class DecisionMetrics:
-    """What the scheduler tells about its decisions."""
+    """Prometheus metrics of one scheduler's decisions and their outcomes."""
 
     def __init__(self, metrics: Metrics, engine: Engine) -> None:
         metrics.gauge("apportion_pending_pods", "Pods that wait for a place.").set_function(
@@ -107,15 +105,15 @@ class DecisionMetrics:
         )
 
     def lost(self, outcome: str, *, placed: int, again: int) -> None:
-        """Count what was not taken whole: `refused` by a fence, or `unknown`.
+        """Count a decision that was not taken whole: `refused` by a fence, or `unknown`.
 
-        `placed` pods have a place all the same, `again` wait for another decision."""
+        `placed` pods are placed nevertheless, `again` pods need another decision."""
         self._decisions.labels(outcome).inc()
         self.placements.inc(placed)
         self._again.inc(again)
 
     def note(self, decision: Decision, seconds: float) -> None:
-        """Count what the ledger has taken."""
+        """Count a decision that the ledger has taken."""
         self._decisions.labels("taken").inc()
         self.decision_seconds.observe(seconds)
         self.placements.inc(len(decision.placed))
@@ -127,36 +125,33 @@ class DecisionMetrics:
                     self.refusals.labels(code.value).inc()
 
 
-# When to keep apart from other schedulers: only while they place as well.
+# Schedulers that all choose the best node refuse each other's decisions; one that keeps to its own
+# nodes packs a little worse. So a scheduler tries its own nodes first only while pods are pending
+# for others too, or a fence has refused it, and for CALM_DECISIONS decisions after that.
 #
-# Schedulers that all put pods on the node that packs best are refused all the time; one that
-# keeps to nodes of its own packs a little worse. So a member tries its own nodes first only while
-# pods wait for others too, or a fence has refused it, and for a few decisions more.
-#
-# Invariant: it follows from what has been folded and from what became of one's own decisions,
-# without a clock; alone, a scheduler is never apart.
+# Invariant: this follows from the folded state and the outcome of its own decisions, without a
+# clock; a single scheduler is never apart.
 
 CALM_DECISIONS: Final = 8
-"""So many decisions in a row while nobody else had work, and it packs as if it were alone."""
 
 
 class Contention:
-    """One scheduler's view of whether others are at work."""
+    """One scheduler's estimate of whether others place pods at the same time."""
 
     def __init__(self) -> None:
         self._calm = CALM_DECISIONS
 
     @property
     def apart(self) -> bool:
-        """Whether to try our own nodes first."""
+        """True if the scheduler should try its own nodes first."""
         return self._calm < CALM_DECISIONS
 
     def look(self, *, others_wait: bool) -> None:
-        """Before a decision: whether pods wait for other members."""
+        """Update before a decision; `others_wait`: pods are pending for other members."""
         self._calm = 0 if others_wait else self._calm + 1
 
     def refused(self) -> None:
-        """A fence refused a decision."""
+        """Note that a fence refused a decision."""
         self._calm = 0
 
 
@@ -186,12 +181,12 @@ class Cycle:
         self._chosen = ExternalChoices(state, self.engine.columns)
 
     def share(self, member: str, members: Sequence[str]) -> None:
-        """Decide for what is `member`'s among `members`; what became ours is looked at now."""
+        """Decide for `member`'s part of the pods among `members`, starting now."""
         self.engine.own(shard(member, members))
         self._stirred.set()
 
     def observe(self, change: Change) -> None:
-        """Take note of what the fold changed; give this to the reader."""
+        """Update after a change of the fold; register this with the reader."""
         self.engine.observe(change)
         self._chosen.observe(change)
         if change.refused or type(change.data) in _STIRS:
@@ -203,9 +198,10 @@ class Cycle:
         metrics: DecisionMetrics,
         joined: Callable[[], Awaitable[None]],
     ) -> None:
-        """Decide whenever there is something to decide, until cancelled; `joined` says from when.
+        """Decide whenever there is something to decide, until cancelled.
 
-        Raises DecisionsRefused: what is derived here can hardly be what the ledger says."""
+        `joined` is awaited before the first decision. Raises DecisionsRefused: the derived data
+        must be wrong."""
         await _serve_choices(self._ledger, self._chosen, self._stirred.set)
         await joined()
         await reader.caught_up()
@@ -216,7 +212,7 @@ class Cycle:
             decision = self._decide(max(EVENTS_MAX >> self._refusals, 1))
             if not decision.events:
                 if decision.more:
-                    await asyncio.sleep(0)  # others of this process go on: the reader, for one
+                    await asyncio.sleep(0)  # let other tasks run, such as the reader
                 else:
                     await self._wait()
                 continue
@@ -229,7 +225,7 @@ class Cycle:
                 metrics.lost(outcome, placed=len(decision.placed) - again, again=again)
 
     async def _wait(self) -> None:
-        """Wait until there may be something to decide: an event, or the end of a pod's pause."""
+        """Wait for an event that needs a decision, or for the end of a pod's backoff."""
         due = self.engine.held_until
         if not due:
             await self._stirred.wait()
@@ -240,7 +236,7 @@ class Cycle:
                 await self._stirred.wait()
 
     def _decide(self, events_max: int) -> Decision:
-        """What is to be appended next: where others have chosen, before where we may choose."""
+        """The next decision: first pods whose node kube-scheduler has chosen, then others."""
         if self.engine.held_until:
             self.engine.tell_time(_micros(self._clock))
         if not self._chosen.prepare():
@@ -256,10 +252,10 @@ class Cycle:
         return self.engine.decide(events_max=events_max)
 
     async def _append(self, decision: Decision, reader: Reader[Change]) -> str:
-        """Append and fold up to the outcome, which is returned."""
+        """Append the decision, fold up to its outcome and return that."""
         drafts = fence(decision.events, self._state, self._publisher, self._fences)
         outcome = UNKNOWN
-        # Pods of a gang that are placed, or pods that are evicted: all or none is stored.
+        # Placements of a gang, and evictions, are stored all or none.
         together = (
             any(pod.submitted.group for pod in decision.placed)
             if decision.placed
@@ -270,7 +266,12 @@ class Cycle:
         except (FenceRefused, DuplicateRefused) as refusal:
             _log.info("decision refused, deciding again: %s", refusal)
             outcome = REFUSED
-            await self._count_refusal(refusal)
+            if isinstance(refusal, FenceRefused):
+                await self._fences.refused(refusal, self._ledger)
+            self._contention.refused()
+            self._refusals += 1
+            if self._refusals > REFUSALS_MAX:
+                raise DecisionsRefused(f"{self._refusals} times in a row: {refusal}") from refusal
         except (OutcomeUnknown, LedgerUnavailable, LedgerFull) as trouble:
             _log.warning("decision of unknown outcome, reading on: %s", trouble)
             await self._pause()
@@ -285,17 +286,8 @@ class Cycle:
         self._failures += 1
         return outcome
 
-    async def _count_refusal(self, refusal: FenceRefused | DuplicateRefused) -> None:
-        """One more in a row. Raises DecisionsRefused if that is too many."""
-        if isinstance(refusal, FenceRefused):
-            await self._fences.refused(refusal, self._ledger)
-        self._contention.refused()
-        self._refusals += 1
-        if self._refusals > REFUSALS_MAX:
-            raise DecisionsRefused(f"{self._refusals} times in a row: {refusal}") from refusal
-
     async def _newest(self) -> int:
-        """The ledger's newest revision; waits for a ledger that is away."""
+        """The ledger's newest revision; retries while the ledger is unavailable."""
         while True:
             try:
                 return await self._ledger.last_revision()
@@ -303,7 +295,7 @@ class Cycle:
                 await self._pause()
 
     async def _pause(self) -> None:
-        """Wait, longer each time that an append failed in a row; the first retry is at once."""
+        # The first retry of an append is made without a pause.
         await self._clock.pause(BACK_OFF.after(1 + self._failures))
 
 
@@ -312,19 +304,17 @@ def _micros(clock: Clock) -> int:
     return math.ceil(clock.now().timestamp() * 1_000_000)
 
 
-# Decisions into the ledger: as one atomic batch, or one by one where few need not be together.
-#
-# A batch is files of its own to the server (see `runtime.ledger.batching`), so a decision for a
-# few pods is there sooner in single appends. Invariants: a gang, and whatever is not few, is
-# stored whole or not at all; of the others a beginning may be stored, which is a decision upon
-# the same state too; each append on a node expects the one before it, so nobody comes between
-# unseen.
+# A batch costs the server files of its own (see `runtime.ledger.batching`), so few drafts are
+# appended one by one, which is faster. If that fails halfway, the stored drafts are a valid
+# decision on the same state. Invariant: each append on a node expects the previous one there, so no
+# other placement can come in between.
 
 
 async def commit(ledger: Ledger, drafts: Sequence[Draft], *, together: bool) -> int:
-    """Append the drafts of one decision, in order, and return the revision of the last.
+    """Append the drafts of one decision in order; return the last one's revision.
 
-    Raises what `Ledger.append` raises; unless `together`, the first of few may be stored then."""
+    Raises what `Ledger.append` raises. Unless `together`, some of a few drafts may be stored even
+    then."""
     if together or len(drafts) > FEW_DRAFTS:
         return (await ledger.append(drafts))[-1]
     newest: dict[str, int] = {}
@@ -337,18 +327,16 @@ async def commit(ledger: Ledger, drafts: Sequence[Draft], *, together: bool) -> 
     return revision
 
 
-# Choices over the bus: the extender says where kube-scheduler wants a pod, and that it was heard.
-#
-# What comes of a choice is not in the answer but in the ledger, as PodPlaced or PodRefused, which
-# only a scheduler writes. Every scheduler hears every choice; that of the pod's shard decides.
-# Invariant: a choice that cannot be read changes nothing and is answered with what is wrong.
+# The extender sends kube-scheduler's choices of nodes to all schedulers; the one with the pod's
+# shard decides. The answer only confirms receipt: the outcome is in the ledger, as PodPlaced or
+# PodRefused. Invariant: an unreadable choice changes nothing and is answered with an error.
 
 _read_choice = from_outside(msgspec.json.Decoder(Choice).decode)
 _write_heard = msgspec.json.Encoder().encode
 
 
 async def _serve_choices(ledger: Ledger, chosen: ExternalChoices, stir: Callable[[], None]) -> None:
-    """Take choices from now on, and `stir` whoever decides at each."""
+    """Receive choices from now on; each calls `stir`."""
 
     async def take(_subject: str, payload: bytes) -> bytes:
         try:
@@ -368,7 +356,7 @@ async def _serve_choices(ledger: Ledger, chosen: ExternalChoices, stir: Callable
 def fence(
     events: Iterable[DecisionEvent], state: State, publisher: Publisher, fences: Fences
 ) -> list[Draft]:
-    """The drafts of one decision, in order, for one atomic append."""
+    """The fenced and chained drafts of one decision, in order."""
     chains: dict[str, str] = {}
     drafts, time = [], publisher.time()
 
@@ -405,12 +393,11 @@ def fence(
 
 
 def _id(event: DecisionEvent, state: State) -> str:
-    """The pod fence: one placement, and one voiding of it, for each attempt of a pod.
+    """The message id, which fences the pod: one placement and one voiding per attempt.
 
-    A place that was adopted may have been voided before, or the pod evicted for the same one, in an
-    earlier life of the pod. An eviction for a pod that has gone since changes nothing, and is none
-    for the next that needs the room. A refusal is told once for each revision that it was worked
-    out on."""
+    An adopted pod may have been voided or evicted in an earlier life, so its ids also have the
+    revision of its submission. An eviction's id has its beneficiary, because an eviction for a pod
+    that is gone must not block one for the next. A refusal has the revision of the state."""
     pod = state.pods[event.pod]
     again = f"/{pod.submitted_revision}" if pod.adopted else ""
     match event:

@@ -1,10 +1,9 @@
-"""What is granted of every device and to every pod, for scrapes, under the names of our peers.
+"""Metrics of allocated devices, under our, HAMi's or Volcano's names.
 
-It is off unless asked for: a large fleet has hundreds of thousands of series, and a scrape of them
-keeps the scheduler from deciding meanwhile. Sources: Volcano's `vgpu/metrics.go`, which has memory
-in MiB and no namespace, so that pods of one name are one series; and the scheduler of HAMi
-(`cmd/scheduler/metrics.go`), whose ratios are of a hundred. Invariant: what is told is the state at
-one revision."""
+They are off by default: a large fleet has hundreds of thousands of series, and a scrape blocks the
+scheduler's decisions. Sources: Volcano's `vgpu/metrics.go`, with memory in MiB and no namespace, so
+that pods of one name share a series; HAMi's `cmd/scheduler/metrics.go`, with ratios of 100.
+Invariant: a scrape shows the state at one revision."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Literal
@@ -19,20 +18,19 @@ NAMES: Final = ("apportion", "hami", "volcano")
 Names = Literal["apportion", "hami", "volcano"]
 
 
-def _gauges(prefix: str, meaning: str, labels: tuple[str, ...], *names: str) -> tuple[Family, ...]:
+def _gauges(prefix: str, meaning: str, labels: str, names: str) -> tuple[Family, ...]:
+    """Gauges with these labels; labels and names are separated by spaces."""
     return tuple(
-        Family(f"{prefix}{name}", f"{meaning}: {name.replace('_', ' ')}.", labels) for name in names
+        Family(f"{prefix}{name}", f"{meaning}: {name.replace('_', ' ')}.", tuple(labels.split()))
+        for name in names.split()
     )
 
 
 _OURS = _gauges(
     "apportion_device_",
     "Of a device, as it is granted",
-    ("node", "device"),
-    "memory_bytes",
-    "memory_granted_bytes",
-    "cores_granted_ratio",
-    "shares",
+    "node device",
+    "memory_bytes memory_granted_bytes cores_granted_ratio shares",
 )
 
 
@@ -51,18 +49,14 @@ def _ours(state: State) -> Iterator[Sample]:
 _VOLCANO = _gauges(
     "volcano_vgpu_device_",
     "As Volcano's scheduler, in MiB and percent",
-    ("devID", "NodeName"),
-    "memory_limit",
-    "allocated_memory",
-    "allocated_cores",
-    "shared_number",
+    "devID NodeName",
+    "memory_limit allocated_memory allocated_cores shared_number",
 )
 _VOLCANO_PODS = _gauges(
     "volcano_vgpu_device_",
     "As Volcano's scheduler, in MiB and percent",
-    ("devID", "NodeName", "podName"),
-    "memory_allocation_for_a_certain_pod",
-    "core_allocation_for_a_certain_pod",
+    "devID NodeName podName",
+    "memory_allocation_for_a_certain_pod core_allocation_for_a_certain_pod",
 )
 
 
@@ -86,26 +80,22 @@ def _volcano(state: State) -> Iterator[Sample]:
             yield from _each(_VOLCANO_PODS, key, amounts)
 
 
-_HAMI_CARD = ("node", "device_uuid", "device_index", "device_type")
+_HAMI_CARD = "node device_uuid device_index device_type"
 _HAMI = _gauges(
     "hami_",
     "As HAMi's scheduler",
     _HAMI_CARD,
-    "gpu_memory_limit_bytes",
-    "gpu_core_limit_ratio",
-    "gpu_shared_count",
-    "gpu_core_allocated_ratio",
+    "gpu_memory_limit_bytes gpu_core_limit_ratio gpu_shared_count gpu_core_allocated_ratio "
     "node_gpu_memory_allocated_ratio",
 )
 _HAMI_ALLOCATED = _gauges(
-    "hami_gpu_", "As HAMi's scheduler", (*_HAMI_CARD, "device_cores"), "memory_allocated_bytes"
+    "hami_gpu_", "As HAMi's scheduler", f"{_HAMI_CARD} device_cores", "memory_allocated_bytes"
 )
 _HAMI_PODS = _gauges(
     "hami_vgpu_",
     "As HAMi's scheduler",
-    ("namespace", "node", "pod", "container_index", "device_uuid"),
-    "memory_allocated_bytes",
-    "core_allocated_ratio",
+    "namespace node pod container_index device_uuid",
+    "memory_allocated_bytes core_allocated_ratio",
 )
 
 
@@ -124,7 +114,7 @@ def _hami(state: State) -> Iterator[Sample]:
     for node in state.nodes.values():
         for pod, container, device_id, memory_mib, cores in _shares(node.pods.values()):
             named = pod.submitted.namespace, node.name, pod.submitted.name
-            # The container's place among those that ask for devices.
+            # The container's position among those that request devices.
             names = list(dict.fromkeys(ask.container for ask in pod.submitted.shape.asks))
             position = names.index(container) if container in names else 0
             where = (*named, str(position), device_id)
@@ -140,7 +130,7 @@ _TABLE: Final[dict[str, _Row]] = {
 
 
 def expose(metrics: Metrics, state: State, names: tuple[Names, ...]) -> None:
-    """Let whoever scrapes this process have what is granted, under these names."""
+    """Add the metrics of allocated devices under these names."""
 
     def found() -> Iterator[Sample]:
         for each in names:
@@ -157,11 +147,8 @@ def _devices(state: State) -> Iterator[tuple[NodeState, DeviceState]]:
                 yield node, device
 
 
-_Held = tuple[PodState, str, str, int, int]
-
-
-def _shares(pods: Iterable[PodState]) -> Iterator[_Held]:
-    """Pod, container, device, MiB and percent; of a MIG device one row for all its instances."""
+def _shares(pods: Iterable[PodState]) -> Iterator[tuple[PodState, str, str, int, int]]:
+    """Pod, container, device, MiB and percent; MIG instances of a device are added up."""
     for pod in pods:
         if pod.placement is None:
             continue

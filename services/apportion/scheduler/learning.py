@@ -1,9 +1,7 @@
-"""Learning prices: when enough pods have come, solve for what they are worth, and append that.
+"""Learn prices: after enough pods, solve for their worth and append the prices.
 
-    histogram due ──► types of nodes ──► solve (in a thread) ──► append, fenced ──► fold: all use it
-
-It runs beside the cycle and never holds it up. Invariant: of several schedulers that learn at once
-one is heard; prices count from the revision at which the ledger took them, for everyone."""
+The solver runs in a thread and never blocks the cycle. Invariant: if several schedulers learn at
+once, one append is taken; prices apply from the revision at which the ledger took them."""
 
 import asyncio
 import logging
@@ -12,7 +10,7 @@ from msgspec import structs
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
-from apportion.core.placement.pricing.program import NodeType, node_types
+from apportion.core.placement.pricing.program import node_types
 from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
 from apportion.runtime.ledger.fences import Fences
 from apportion.runtime.ledger.port import (
@@ -43,39 +41,38 @@ class Learning:
         self._due = asyncio.Event()
 
     def observe(self, change: Change) -> None:
-        """Count what the fold took in; give this to the reader."""
+        """Count the pods in a change of the fold; register this with the reader."""
         self._histogram.observe(change)
         if isinstance(change.data, PodSubmitted) and self._histogram.due:
             self._due.set()
 
     async def run(self, reader: Reader[Change]) -> None:
-        """Learn whenever enough pods have come, until cancelled."""
+        """Learn whenever enough pods were submitted, until cancelled.
+
+        After an error, the next submitted pod tries again."""
+        state, histogram = self._state, self._histogram
         await reader.caught_up()
         while True:
             await self._due.wait()
             self._due.clear()
-            types = node_types(self._state)
-            if self._histogram.due and any(each.devices for each in types):
-                await self._learn(types)
-
-    async def _learn(self, types: list[NodeType]) -> None:
-        """Solve and append; what goes wrong is tried again when the next pod comes."""
-        state, histogram = self._state, self._histogram
-        basis, fence = state.revision, state.prices_revision
-        try:
-            prices = await asyncio.to_thread(learn, histogram.shapes(), types, pods=histogram.pods)
-        except NoPrices as error:
-            _log.warning("no prices learnt from %d pods: %s", histogram.pods, error)
-            histogram.priced()
-            return
-        draft = self._publisher.draft(prices, event_id=f"prices/{fence}/{basis}", basis=basis)
-        try:
-            expect = self._fences.expected(fence, folded=basis)
-            await self._ledger.append([structs.replace(draft, expect=expect)])
-        except FenceRefused as refusal:
-            _log.info("another scheduler has learnt prices")
-            await self._fences.refused(refusal, self._ledger)
-        except DuplicateRefused:
-            _log.info("another scheduler has learnt prices")
-        except (OutcomeUnknown, LedgerUnavailable, LedgerFull) as trouble:
-            _log.warning("learnt prices may not be on the ledger: %s", trouble)
+            types = node_types(state)
+            if not (histogram.due and any(each.devices for each in types)):
+                continue
+            basis, fence, shapes = state.revision, state.prices_revision, histogram.shapes()
+            try:
+                prices = await asyncio.to_thread(learn, shapes, types, pods=histogram.pods)
+            except NoPrices as error:
+                _log.warning("no prices learnt from %d pods: %s", histogram.pods, error)
+                histogram.priced()
+                continue
+            draft = self._publisher.draft(prices, event_id=f"prices/{fence}/{basis}", basis=basis)
+            try:
+                expect = self._fences.expected(fence, folded=basis)
+                await self._ledger.append([structs.replace(draft, expect=expect)])
+            except FenceRefused as refusal:
+                _log.info("another scheduler has learnt prices")
+                await self._fences.refused(refusal, self._ledger)
+            except DuplicateRefused:
+                _log.info("another scheduler has learnt prices")
+            except (OutcomeUnknown, LedgerUnavailable, LedgerFull) as trouble:
+                _log.warning("learnt prices may not be on the ledger: %s", trouble)

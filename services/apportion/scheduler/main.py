@@ -80,10 +80,9 @@ def command(
 
 
 def leave_alone() -> None:
-    """Take all that is there now out of the sight of the garbage collector.
+    """Exclude all present objects from garbage collection.
 
-    What was folded lives for long and would be looked through again and again, a tenth of a second
-    each time, in which nothing is decided."""
+    The folded state lives long, and each scan of it would block decisions for 0.1 s."""
     gc.collect()
     gc.freeze()
 
@@ -98,10 +97,10 @@ async def body(
     device_metrics: tuple[Names, ...] = (),
     agent_grace_s: int = GRACE_S,
 ) -> None:
-    """One life of the scheduler, until cancelled.
+    """Run the scheduler until cancelled.
 
-    `life` tells apart the processes that have one name, such as that of their host. `on_joined` is
-    called before the first decision, when all that the ledger held is folded."""
+    `life` distinguishes processes of the same name, such as that of their host. `on_joined` is
+    called before the first decision, after the whole ledger is folded."""
     async with open_session(service) as session:
         cluster = StateFold(await session.restored())
         expose(service.metrics, cluster.state, device_metrics)
@@ -113,7 +112,15 @@ async def body(
             publisher=publisher,
             sound=service.soundness.sound,
         )
-        membership = _membership(service, session, cycle, f"{name}/{life}")
+        membership = Membership(
+            session.ledger,
+            "scheduler",
+            f"{name}/{life}",
+            clock=service.clock,
+            metrics=service.metrics,
+            on_change=lambda members: cycle.share(membership.member, members),
+            frozen=service.frozen,
+        )
         learning = Learning(cluster.state, session.ledger, publisher)
         snapshotting = _snapshotting(service, session, cluster.state, snapshot_every)
         observers = [cycle.observe, learning.observe]
@@ -136,7 +143,7 @@ async def body(
             clock=service.clock,
             publisher=publisher,
             metrics=service.metrics,
-            # The first of the members writes what all of them hear.
+            # All members hear the agents; only the first writes.
             leads=lambda: membership.members[:1] == (membership.member,),
         )
         if agent_grace_s:
@@ -146,23 +153,10 @@ async def body(
         await reader.run()
 
 
-def _membership(service: Service, session: Session, cycle: Cycle, member: str) -> Membership:
-    """Our list of the schedulers that are there; the cycle decides for its part by it."""
-    return Membership(
-        session.ledger,
-        "scheduler",
-        member,
-        clock=service.clock,
-        metrics=service.metrics,
-        on_change=lambda members: cycle.share(member, members),
-        frozen=service.frozen,
-    )
-
-
 def _snapshotting(
     service: Service, session: Session, state: State, every_events: int
 ) -> Snapshotting | None:
-    """None where the ledger has no object store beside it."""
+    """None if the ledger has no object store."""
     if session.snapshots is None:
         return None
     return Snapshotting(

@@ -1,13 +1,13 @@
-"""Agents that fall silent: who is not heard for a while is told of in the ledger, and heard again.
+"""Record in the ledger which agents fall silent, and which are heard again.
 
     beats ──► last heard, by node ──► silent for the grace ──► NodeSilent, fenced
                                  └──► a silent one is heard ──► NodeHeard, fenced
     an agent's last beat, before it stops ──────────────────────► NodeSilent, fenced, at once
 
-All schedulers listen and the first of them writes. Invariants: of several that write at once one is
-heard, as each expects what was told last of the node; time counts only while this process runs and
-the server answers it, so neither a process that was stopped nor a server that was away makes agents
-silent; and nothing is told of a node that no agent ever reported."""
+All schedulers listen and the first member writes. Invariants: of concurrent writes one is taken,
+because each expects the node's last event; time counts only while this process runs and the server
+answers, so a stopped process or an unavailable server makes no agent silent; nodes that no agent
+has reported have no such events."""
 
 import asyncio
 import logging
@@ -35,20 +35,17 @@ from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import NodeHeard, NodeSilent, subject_of
 
-GRACE_S = 40
-"""As long as Kubernetes waits for a kubelet (`node-monitor-grace-period` in most releases)."""
-LEAVES_S = 1
-"""The `grace_s` of an agent that says that it stops: nothing was waited for."""
+GRACE_S = 40  # as Kubernetes' `node-monitor-grace-period` in most releases
+LEAVES_S = 1  # the `grace_s` of an agent that announced its stop, for which nothing was waited
+# More than two beats: a beat counts from the start of its round, so two whole rounds may be counted
+# between beats that are in time.
 GRACE_MIN_S = 13
-"""More than two beats: one counts from the start of the round in which it came, and so between two
-that come in time two whole rounds may be counted.
-"""
 
 _log = logging.getLogger(__name__)
 
 
 class Presence:
-    """One scheduler's ear for agents; `leads` is whether it is the one that writes."""
+    """One scheduler's record of agents; `leads` is true if it is the one that writes."""
 
     def __init__(
         self,
@@ -78,9 +75,9 @@ class Presence:
         ).set_function(lambda: sum(bool(node.silent) for node in state.nodes.values()))
 
     async def run(self, reader: Reader[Change], *, grace_s: int = GRACE_S) -> None:
-        """Listen, and tell of whoever is not heard for so long, until cancelled.
+        """Record agents that fall silent for `grace_s`, or return, until cancelled.
 
-        A server whose set-up does not let us tell is left alone: agents are never silent then."""
+        If the server does not permit it, only a warning is logged: agents are then never silent."""
         self._grace_s = grace_s
         await reader.caught_up()
         try:
@@ -106,7 +103,7 @@ class Presence:
             self._some_changed.set()
 
     async def _count(self, reader: Reader[Change]) -> None:
-        """Rounds of our own: each counts for no more than a beat, however long it took."""
+        """Count time in rounds; one counts for at most a beat, however long it took."""
         before = self._clock.monotonic()
         while True:
             await self._clock.pause(AGENT_BEAT_S)
@@ -116,10 +113,10 @@ class Presence:
             try:
                 await reader.reached(await self._ledger.last_revision())
             except LedgerUnavailable:
-                self._since_s = self._counted_s  # beats did not reach us either
+                self._since_s = self._counted_s  # beats could not arrive either
                 continue
             if self._leads():
-                # Nodes that an agent reported and that no beat came from in the grace.
+                # Reported nodes without a beat in the grace period.
                 latest = self._counted_s - self._grace_s
                 silent = [
                     node
@@ -132,7 +129,7 @@ class Presence:
                 await self._tell(reader, silent, self._grace_s)
 
     async def _follow(self, reader: Reader[Change]) -> None:
-        """Write down which agents are about to stop, and which silent ones are heard again."""
+        """Record agents that are about to stop, and silent ones that are heard again."""
         while True:
             await self._some_changed.wait()
             self._some_changed.clear()
@@ -147,14 +144,25 @@ class Presence:
                 await self._tell(reader, list(nodes), LEAVES_S)
 
     async def _tell(self, reader: Reader[Change], nodes: Iterable[NodeState], grace_s: int) -> None:
-        """Write what became of each; what goes wrong is seen again in the next round."""
+        """Append an event for each node; after an error, the next round tries again."""
         found = [(node, bool(node.silent)) for node in nodes]
         async with self._telling:
             for node, was_silent in found:
                 if bool(node.silent) is not was_silent:
-                    continue  # it was told while this waited
+                    continue  # changed while waiting for the lock
+                name, basis = node.name, self._state.revision
+                data: NodeSilent | NodeHeard = NodeSilent(node=name, grace_s=grace_s)
+                word = "silent"
+                if was_silent:
+                    data, word = NodeHeard(node=name), "heard"
+                event_id = f"{name}/{word}/{node.presence}"
+                draft = self._publisher.draft(data, event_id=event_id, basis=basis)
+                subject = "" if node.presence else subject_of(data)
                 try:
-                    await reader.reached(await self._append(node, grace_s))
+                    expect = self._fences.expected(node.presence, folded=basis, subject=subject)
+                    (revision,) = await self._ledger.append([structs.replace(draft, expect=expect)])
+                    _log.info("the agent of node %s is %s", name, word)
+                    await reader.reached(revision)
                 except FenceRefused as refusal:
                     await self._fences.refused(refusal, self._ledger)
                 except DuplicateRefused:
@@ -162,18 +170,3 @@ class Presence:
                 except (OutcomeUnknown, LedgerUnavailable, LedgerFull) as trouble:
                     _log.warning("what is heard of agents may not be on the ledger: %s", trouble)
                     return
-
-    async def _append(self, node: NodeState, grace_s: int) -> int:
-        """The revision at which the node's change is on the ledger."""
-        name, basis = node.name, self._state.revision
-        data: NodeSilent | NodeHeard
-        if node.silent:
-            data, word = NodeHeard(node=name), "heard"
-        else:
-            data, word = NodeSilent(node=name, grace_s=grace_s), "silent"
-        draft = self._publisher.draft(data, event_id=f"{name}/{word}/{node.presence}", basis=basis)
-        subject = "" if node.presence else subject_of(data)
-        expect = self._fences.expected(node.presence, folded=basis, subject=subject)
-        (revision,) = await self._ledger.append([structs.replace(draft, expect=expect)])
-        _log.info("the agent of node %s is %s", name, word)
-        return revision

@@ -1,8 +1,7 @@
-"""Writes a snapshot now and then, beside the cycle and never in its way.
+"""Write snapshots from time to time, next to the cycle.
 
-Any scheduler may: whoever finds that the newest snapshot is old writes one, and two that do so at
-once do no harm. Invariant: between two slices the loop runs, so deciding waits for one slice at
-most; a snapshot that cannot be written costs nothing but the next restart's time."""
+Any scheduler does that if the newest snapshot is old; two at once do no harm. Invariant: a decision
+waits for at most one slice of a snapshot. A failed snapshot only costs the next restart time."""
 
 import asyncio
 from typing import Final
@@ -19,10 +18,10 @@ from apportion.runtime.process.metrics import Metrics
 
 EVERY_EVENTS: Final = 50_000
 EVERY_S: Final = 900.0
-FEW_EVENTS: Final = 1_000  # fewer are folded anew before a snapshot of them is fetched
+FEW_EVENTS: Final = 1_000  # fewer are folded faster than a snapshot is fetched
 LOOK_S: Final = 5.0
 SLICE_ITEMS: Final = 250
-ROUNDS_MAX: Final = 4  # as often everything is taken, at most, however fast it changes
+ROUNDS_MAX: Final = 4  # each item is taken about so often at most, however fast it changes
 
 _log = get_logger(__name__)
 
@@ -57,12 +56,12 @@ class Snapshotting:
         ).set_function(lambda: self._last)
 
     def observe(self, change: Change) -> None:
-        """Take note of what the fold changed; give this to the reader."""
+        """Pass on a change of the fold; register this with the reader."""
         if self._taking is not None:
             self._taking.observe(change)
 
     async def run(self, reader: Reader[Change]) -> None:
-        """Write whenever one is due, until cancelled."""
+        """Write a snapshot whenever one is due, until cancelled."""
         await reader.caught_up()
         while True:
             await self._clock.pause(LOOK_S)
@@ -80,12 +79,12 @@ class Snapshotting:
         return new >= self._every_events or (late and new >= min(FEW_EVENTS, self._every_events))
 
     async def write(self) -> None:
-        """Write one, unless another scheduler has just done so.
+        """Write a snapshot, unless another scheduler has just written one.
 
-        Raises LedgerFull, LedgerUnavailable, NotPermitted: it is not there."""
+        Raises LedgerFull, LedgerUnavailable or NotPermitted if it could not be stored."""
         stored = await self._snapshots.written()
         newest = stored[0].revision if stored else 0
-        if newest <= self._state.revision:  # one beyond it is of another ledger
+        if newest <= self._state.revision:  # a newer one is of another ledger
             self._last = max(self._last, newest)
         if self._due():
             taken = await self.take()
@@ -96,7 +95,7 @@ class Snapshotting:
         self._last_at = self._clock.monotonic()
 
     async def take(self) -> Taken:
-        """Take the state slice by slice; the loop runs in between."""
+        """Take a snapshot in slices; other tasks run in between."""
         taking = self._taking = Taking(self._state)
         try:
             slices = ROUNDS_MAX * (taking.due // SLICE_ITEMS + 1)

@@ -117,7 +117,7 @@ def command(*, folder: Path | None, by_hand: bool, config: ServiceConfig, **give
 
 
 class PodReading(NamedTuple):
-    """Whose pods are ours, whether they may have ResourceClaims, and whose annotations count."""
+    """Whose pods are ours, whose annotations count, and whether ResourceClaims are read."""
 
     schedulers: frozenset[str]
     writers: frozenset[str] = WRITERS
@@ -125,7 +125,7 @@ class PodReading(NamedTuple):
 
 
 async def body(service: Service, source: Source) -> None:
-    """One life of the watcher, until cancelled. The source remembers what was readable before."""
+    """Run the watcher of a folder, or of pods submitted by hand, until cancelled."""
     async with open_session(service) as session:
         cluster = StateFold(await session.restored())
         publisher = Publisher("watcher", service.clock, session.append)
@@ -142,7 +142,7 @@ async def body(service: Service, source: Source) -> None:
 async def kube_body(
     service: Service, kube: KubeChoice, reading: PodReading, compare_every_s: float
 ) -> None:
-    """One life of the watcher of a cluster, until cancelled."""
+    """Run the watcher of a cluster until cancelled."""
     from apportion.runtime.kube.examining import require_dra  # noqa: PLC0415 - see KubeChoice
     from apportion.watcher.kubernetes.watching import kubernetes_watching  # noqa: PLC0415
 

@@ -1,1 +1,1 @@
-"""One suite over the API server in memory and a real one."""
+"""One suite against the in-memory API server and a real one."""

@@ -1,4 +1,4 @@
-"""Every test of this folder runs twice: over memory and over a real kube-apiserver."""
+"""Every test of this folder runs twice: in memory and against a real kube-apiserver."""
 
 import os
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""A node with a kubelet, fake or real, as the contract of both needs it."""
+"""A node with a fake or real kubelet, behind one interface."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class KubeletNode(Protocol):
     async def run(
         self, name: str, containers: dict[str, int], *, init: str = "", annotations: Any = None
     ) -> str:
-        """Bind a pod here whose containers ask for so many GPUs; its uid."""
+        """Bind a pod here whose containers request these GPU counts. Returns its uid."""
 
     async def got(self, name: str, container: str) -> dict[str, str]:
-        """The environment with which the container starts, as soon as it may."""
+        """Return the environment with which the container starts, once it may start."""
 
     async def restart(self, name: str, container: str) -> dict[str, str]:
-        """Let the container die, and see what it starts with again."""
+        """Let the container crash, and return the environment of its restart."""
 
     async def restart_kubelet(self) -> None:
-        """Kill the kubelet and start it again; return once it knows the plugins."""
+        """Kill and restart the kubelet. Returns once it knows the plugins."""
 
     async def offered(self, count: int) -> None:
-        """Wait until the node has so many GPUs to ask for."""
+        """Wait until the node offers `count` GPUs."""
 
 
 @dataclass
 class FakeNode:
-    """Over the fake kubelet."""
+    """The fake kubelet."""
 
     kubelet: FakeKubelet
 
@@ -74,7 +74,7 @@ class FakeNode:
 
 @dataclass
 class RealNode:
-    """Over the real kubelet and the API server that it asks."""
+    """The real kubelet and its API server."""
 
     kubelet: RealKubelet
     plane: ControlPlane

@@ -1,4 +1,4 @@
-"""The two API servers that the suite runs over, behind one face."""
+"""The two API servers that the suite runs against, behind one interface."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tests.support.memory_kube_api import MemoryKubeApi
 
 PODS = "/api/v1/namespaces/default/pods"
 LINES_S = 30.0
-"""How much later than it should a watch may end: the machine may stand still for a while."""
+"""How late a watch may end: the machine may stall for a while."""
 
 
 class Place(Protocol):
-    """A cluster with nothing in it. `api` may do everything.
+    """An empty cluster; `api` has all rights.
 
-    `checks_uid`: a binding that names another uid than the pod's is refused. `keeps_lists`: the
-    rest of a list stays to be had when the past is forgotten."""
+    `checks_uid`: a binding with a wrong uid is refused. `keeps_lists`: the rest of a list stays
+    available after compaction."""
 
     api: KubeApi
     checks_uid: bool
     keeps_lists: bool
 
     async def forget(self) -> None:
-        """Forget the past, as every API server does in the end."""
+        """Forget the past, as every API server does at some point."""
 
 
 class MemoryPlace:
@@ -49,8 +49,10 @@ class MemoryPlace:
 
 
 class RealPlace:
-    """kube-apiserver over etcd. Before 1.21 it ignores the uid of a binding; since 1.34 it keeps
-    snapshots of lists in its own memory."""
+    """kube-apiserver with etcd.
+
+    Before 1.21 it ignores the uid of a binding; since 1.34 it keeps snapshots of lists in
+    memory."""
 
     def __init__(self, plane: ControlPlane, api: KubeApi) -> None:
         self._plane = plane
@@ -59,7 +61,7 @@ class RealPlace:
         self.keeps_lists = plane.version >= (1, 34)
 
     async def forget(self) -> None:
-        """See Place: compaction of etcd at what the server has reached."""
+        """See Place: compact etcd at the server's current revision."""
         listed = await get(self.api, PODS)
         revision = int(listed["metadata"]["resourceVersion"])
         request = urllib.request.Request(
@@ -75,7 +77,7 @@ def _post(request: urllib.request.Request) -> None:
 
 
 async def real_place(plane: ControlPlane) -> AsyncIterator[RealPlace]:
-    """A place for one test, which leaves nothing."""
+    """Yield a cluster for one test, and remove what it created."""
     async with open_kube(plane.kubeconfig, None) as api:
         yield RealPlace(plane, api)
     await plane.remove_everything()
@@ -85,18 +87,18 @@ async def real_place(plane: ControlPlane) -> AsyncIterator[RealPlace]:
 
 
 async def ask(api: KubeApi, method: str, path: str, body: Any = None, **more: Any) -> Answer:
-    """One request, its body as JSON."""
+    """Send a request with a JSON body."""
     encoded = None if body is None else msgspec.json.encode(body)
     return await api.request(method, path, body=encoded, **more)
 
 
 async def get(api: KubeApi, path: str, **query: str) -> Any:
-    """An object or a list, decoded."""
+    """Return an object or a list, decoded."""
     return msgspec.json.decode(await api.get(path, query))
 
 
 async def make(api: KubeApi, path: str, document: dict[str, Any]) -> Any:
-    """Create an object that is not there, and return it."""
+    """Create a new object and return it."""
     answer = await ask(api, "POST", path, document)
     assert answer.status == 201, answer.refusal()
     return msgspec.json.decode(answer.body)
@@ -117,7 +119,7 @@ async def bind(
 async def told(
     api: KubeApi, path: str, version: str, count: int, *, span_s: int = 30
 ) -> list[tuple[str, Any]]:
-    """The first lines of a watch as (type, object), or all until it ends."""
+    """Return the first lines of a watch as (type, object), or all until it ends."""
     query = {
         "watch": "1",
         "resourceVersion": version,
@@ -139,5 +141,5 @@ async def told(
 
 
 def status_of(answer: Answer) -> tuple[int, str]:
-    """Code and reason of an answer that refuses."""
+    """Return code and reason of a refusal."""
     return answer.status, answer.refusal().reason

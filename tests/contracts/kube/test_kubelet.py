@@ -1,4 +1,4 @@
-"""What a container gets on a node with a kubelet: a fake one for speed, the real one for truth."""
+"""What a container gets on a node: with a fake kubelet for speed, and the real one for proof."""
 
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -32,7 +32,7 @@ NODE = "n1"
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A short one: a socket's path has at most 107 bytes."""
+    """A folder with a short path: a socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="kubelet", ignore_cleanup_errors=True) as name:
         yield Path(name)
 
@@ -41,7 +41,7 @@ def folder() -> Iterator[Path]:
 async def node(
     request: pytest.FixtureRequest, folder: Path, control_plane: ControlPlane
 ) -> AsyncIterator[KubeletNode]:
-    """A node with a kubelet that no agent has spoken to yet."""
+    """A node with a kubelet, before any agent has registered."""
     async with AsyncExitStack() as stack:
         if request.param == "fake":
             yield FakeNode(await stack.enter_async_context(FakeKubelet(folder)))
@@ -57,7 +57,7 @@ async def node(
 
 @pytest.fixture
 async def agent(bus: Bus, node: FakeNode | RealNode, facts: Facts) -> AsyncIterator[ServiceProcess]:
-    """The node's agent with two cards, registered."""
+    """The node's registered agent, with two GPUs."""
     kubelet = node.kubelet
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder)]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
@@ -69,7 +69,7 @@ async def agent(bus: Bus, node: FakeNode | RealNode, facts: Facts) -> AsyncItera
 
 
 def cards(facts: Facts) -> tuple[Device, ...]:
-    """What the node has."""
+    """Return the node's GPUs."""
     report: NodeReported = facts.of(NodeReported)[0]
     return report.devices
 
@@ -77,7 +77,7 @@ def cards(facts: Facts) -> tuple[Device, ...]:
 async def place(
     facts: Facts, uid: str, name: str, *shares: Share, borrowed: tuple[Share, ...] = ()
 ) -> None:
-    """Submit a pod, place it, and bind it, as far as the ledger goes."""
+    """Submit, place and bind a pod, in the ledger only."""
     asks = tuple(Ask(container=each.container, family="nvidia") for each in shares)
     shape = Shape(asks=asks)
     await facts.write(
@@ -92,20 +92,20 @@ async def place(
 
 
 def share(device: Device, memory_mib: int, container: str = "main") -> Share:
-    """Some of a card."""
+    """Return a share of a GPU."""
     return Share(container=container, device=device.id, memory_mib=memory_mib, cores=30)
 
 
 def seen(env: dict[str, str]) -> tuple[str, str]:
-    """The card that a container sees, and how much of it."""
+    """Return the GPU that a container sees, and its memory limit."""
     return env["NVIDIA_VISIBLE_DEVICES"], env["CUDA_DEVICE_MEMORY_LIMIT_0"]
 
 
 @pytest.mark.parametrize("turned", [False, True], ids=["in order", "the other way round"])
-async def test_pods_that_look_alike_get_each_their_own(
+async def test_identical_pods_get_their_own_shares(
     agent: ServiceProcess, node: KubeletNode, facts: Facts, *, turned: bool
 ) -> None:
-    """The kubelet tells a plugin no pod; it is known by the time that a container starts."""
+    """Identical pods get their own shares: the kubelet names no pod, but it is known at start."""
     assert agent.running
     first, second = cards(facts)
     a = await node.run("a", {"main": 1})
@@ -122,7 +122,8 @@ async def test_pods_that_look_alike_get_each_their_own(
 async def test_init_containers_have_what_the_next_one_has(
     agent: ServiceProcess, node: KubeletNode, facts: Facts
 ) -> None:
-    """The kubelet hands its slot on, and does not say which of the two starts."""
+    """An init container gets its successor's share: the kubelet passes the slot on, without
+    naming either."""
     assert agent.running
     card = cards(facts)[1]
     uid = await node.run("a", {"fetch": 1, "main": 1}, init="fetch")
@@ -135,7 +136,7 @@ async def test_init_containers_have_what_the_next_one_has(
 async def test_containers_of_one_pod_have_each_their_own(
     agent: ServiceProcess, node: KubeletNode, facts: Facts
 ) -> None:
-    """Also one with two cards beside one with one."""
+    """Containers of one pod get their own shares, also with different numbers of GPUs."""
     assert agent.running
     first, second = cards(facts)
     uid = await node.run("a", {"one": 1, "two": 2})
@@ -147,10 +148,11 @@ async def test_containers_of_one_pod_have_each_their_own(
     assert two["CUDA_DEVICE_MEMORY_LIMIT_1"] == "901m"
 
 
-async def test_whatever_dies_a_container_gets_the_same_again(
+async def test_a_container_keeps_its_share_after_a_crash(
     agent: ServiceProcess, node: KubeletNode, facts: Facts
 ) -> None:
-    """The container, the agent, the kubelet; the ledger hears of it once."""
+    """A container gets the same share after its own, the agent's or the kubelet's crash, with
+    one event."""
     card = cards(facts)[1]
     uid = await node.run("a", {"main": 1})
     await place(facts, uid, "a", share(card, 700))
@@ -171,7 +173,7 @@ async def test_whatever_dies_a_container_gets_the_same_again(
 async def test_an_annotation_gets_a_pod_nothing(
     agent: ServiceProcess, node: KubeletNode, facts: Facts
 ) -> None:
-    """Only the ledger says what a container holds; what it says counts."""
+    """An annotation grants nothing: only the ledger decides what a container gets."""
     assert agent.running
     first, second = cards(facts)
     forged = {

@@ -1,4 +1,4 @@
-"""Lists in pages, watches in order, and what both say once the past is forgotten."""
+"""Paged lists, ordered watches, and their errors after compaction."""
 
 import time
 
@@ -14,15 +14,16 @@ from tests.support.kube_objects import kube_node, kube_pod
 ALL = "/api/v1/pods"
 
 
-async def test_the_server_says_its_version(place: Place) -> None:
-    """Whoever has credentials may ask, and so learn that it is in reach."""
+async def test_the_server_reports_its_version(place: Place) -> None:
+    """Every authenticated client can read the version, and so check that the server is
+    reachable."""
     about = await get(place.api, "/version")
     assert int(about["major"]) == 1
     assert int(about["minor"].rstrip("+")) >= 20
 
 
-async def test_the_server_says_which_kinds_it_has(place: Place) -> None:
-    """Those of custom resources too; a group version is told with its kinds."""
+async def test_discovery_lists_the_kinds(place: Place) -> None:
+    """Discovery lists the kinds of every group version, including custom resources."""
     discovery = Discovery(place.api, SystemClock(), (VOLCANO,))
     await discovery.look()
     assert discovery.versions(VOLCANO, "podgroups") == ("v1beta1",)
@@ -32,7 +33,7 @@ async def test_the_server_says_which_kinds_it_has(place: Place) -> None:
 
 
 async def test_a_list_in_pages_is_as_of_one_version(place: Place) -> None:
-    """What comes and goes between two pages is not in them; a new list has it."""
+    """All pages of a list are of one version; changes between pages show only in a new list."""
     for name in ("a", "b", "c", "d"):
         await make(place.api, PODS, kube_pod(name))
     first = await get(place.api, ALL, limit="2")
@@ -50,8 +51,8 @@ async def test_a_list_in_pages_is_as_of_one_version(place: Place) -> None:
     assert int(fresh["metadata"]["resourceVersion"]) > int(*versions)
 
 
-async def test_the_rest_of_a_list_is_forgotten(place: Place) -> None:
-    """410: begin anew; unless the server has it all the same, as it was."""
+async def test_the_rest_of_an_expired_list_is_gone(place: Place) -> None:
+    """The rest of an expired list is 410 Gone, unless the server still has it unchanged."""
     for name in ("a", "b", "c"):
         await make(place.api, PODS, kube_pod(name))
     first = await get(place.api, ALL, limit="1")
@@ -67,8 +68,8 @@ async def test_the_rest_of_a_list_is_forgotten(place: Place) -> None:
     assert (refused.value.status, refused.value.reason) == (410, "Expired")
 
 
-async def test_a_watch_tells_of_every_write_since_its_version(place: Place) -> None:
-    """In order, each with a version of its own; a deletion as the object was last."""
+async def test_a_watch_sends_every_write_since_its_version(place: Place) -> None:
+    """A watch sends every write since its version, in order; a deletion has the last object."""
     await make(place.api, PODS, kube_pod("before"))
     version = (await get(place.api, ALL))["metadata"]["resourceVersion"]
     made = await make(place.api, PODS, kube_pod("p"))
@@ -93,8 +94,8 @@ async def test_a_watch_tells_of_every_write_since_its_version(place: Place) -> N
     ]
 
 
-async def test_a_watch_of_a_forgotten_version_says_so(place: Place) -> None:
-    """410; of a kind that the real server keeps no past of beside etcd's."""
+async def test_a_watch_of_a_compacted_version_is_gone(place: Place) -> None:
+    """A watch from a compacted version is 410 Gone, for a kind without a watch cache."""
     events = "/api/v1/namespaces/default/events"
     version = (await get(place.api, events))["metadata"]["resourceVersion"]
     for name in ("p", "q"):
@@ -107,17 +108,17 @@ async def test_a_watch_of_a_forgotten_version_says_so(place: Place) -> None:
 
 
 async def test_a_watch_ends_after_its_time(place: Place) -> None:
-    """Whatever happens elsewhere."""
+    """A watch ends after its timeout, whatever happens elsewhere."""
     version = (await get(place.api, ALL))["metadata"]["resourceVersion"]
     await make(place.api, "/api/v1/nodes", kube_node("n1"))
     began = time.monotonic()
     lines = await told(place.api, ALL, version, 9, span_s=2)
     assert [what for what, _ in lines if what != "BOOKMARK"] == []
-    assert time.monotonic() - began > 1.5  # that it ends at all is for `told` to see
+    assert time.monotonic() - began > 1.5  # `told` fails if it never ends
 
 
-async def test_what_the_server_does_not_have_is_not_found(place: Place) -> None:
-    """A kind for lists and watches, an object for a GET; with a Status where Kubernetes has one."""
+async def test_unknown_kinds_and_objects_are_not_found(place: Place) -> None:
+    """An unknown kind or object is 404, with a Status where Kubernetes sends one."""
     for path in ("/apis/scheduling.volcano.sh/v1beta1/nonsense", "/apis/nobody.example/v1/things"):
         assert (await ask(place.api, "GET", path)).status == 404
         with pytest.raises(KubeRefused, match="404"):

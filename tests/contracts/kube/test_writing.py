@@ -1,4 +1,4 @@
-"""Bindings, deletions and patches: what is done, what is refused, and what that says."""
+"""Bindings, deletions and patches: their effects and their refusals."""
 
 from typing import Any
 
@@ -19,8 +19,9 @@ async def _pod(place: Place, name: str = "p") -> Any:
     return await get(place.api, f"{PODS}/{name}")
 
 
-async def test_a_pod_is_bound_once_and_its_annotations_come_with_that(place: Place) -> None:
-    """Its own annotations stay; a second binding is refused, even to the same node."""
+async def test_a_pod_is_bound_once_with_its_annotations(place: Place) -> None:
+    """A pod is bound once, with its annotations; a second binding is refused, even to the same
+    node."""
     made = await make(place.api, PODS, kube_pod("p", share(), annotations={"own": "x"}))
     meta = made["metadata"]
     assert (await bind(place.api, "p", "n1", meta["uid"], NOTES)).status == 201
@@ -37,15 +38,13 @@ async def test_a_pod_is_bound_once_and_its_annotations_come_with_that(place: Pla
     assert await _pod(place) == pod
 
 
-async def test_a_pod_that_is_gone_is_not_bound(place: Place) -> None:
-    """404."""
+async def test_a_deleted_pod_is_not_bound(place: Place) -> None:
+    """Binding a deleted pod is 404."""
     assert status_of(await bind(place.api, "p", "n1")) == (404, "NotFound")
 
 
-async def test_another_pod_of_the_same_name_is_not_bound_where_the_server_looks(
-    place: Place,
-) -> None:
-    """The uid is a precondition; servers before 1.21 do not know that it is one."""
+async def test_a_binding_with_another_uid_is_refused(place: Place) -> None:
+    """The uid is a precondition of a binding, except on servers before 1.21."""
     first = await make(place.api, PODS, kube_pod("p"))
     await ask(place.api, "DELETE", f"{PODS}/p")
     second = await make(place.api, PODS, kube_pod("p"))
@@ -58,8 +57,8 @@ async def test_another_pod_of_the_same_name_is_not_bound_where_the_server_looks(
         assert answer.status == 201
 
 
-async def test_a_pod_that_nobody_runs_is_deleted_at_once(place: Place) -> None:
-    """Not bound yet, or ended; a bound one stays until the kubelet is done."""
+async def test_a_pod_without_a_kubelet_is_deleted_at_once(place: Place) -> None:
+    """Unbound and ended pods are deleted at once; a bound one stays until its kubelet is done."""
     for name in ("pending", "ended", "bound"):
         await make(place.api, PODS, kube_pod(name))
     await bind(place.api, "ended", "n1")
@@ -84,8 +83,9 @@ async def test_a_pod_that_nobody_runs_is_deleted_at_once(place: Place) -> None:
     assert (await ask(place.api, "DELETE", f"{PODS}/bound")).status == 404
 
 
-async def test_a_finalizer_holds_a_pod_that_nobody_can_bind_any_more(place: Place) -> None:
-    """It is being deleted until the finalizer is taken away."""
+async def test_a_terminating_pod_with_a_finalizer_cannot_be_bound(place: Place) -> None:
+    """A pod with a finalizer stays terminating, and cannot be bound, until the finalizer is
+    removed."""
     pod = kube_pod("p")
     pod["metadata"]["finalizers"] = ["example.com/wait"]
     await make(place.api, PODS, pod)
@@ -101,8 +101,10 @@ async def test_a_finalizer_holds_a_pod_that_nobody_can_bind_any_more(place: Plac
     assert (await ask(place.api, "GET", f"{PODS}/p")).status == 404
 
 
-async def test_a_condition_is_patched_beside_the_others(place: Place) -> None:
-    """Strategically, by its type; of another pod's uid, not at all; nothing new, no new version."""
+async def test_a_patched_condition_keeps_the_others(place: Place) -> None:
+    """A strategic patch changes a condition by type.
+
+    A wrong uid changes nothing; a repeated patch creates no new version."""
     uid = (await make(place.api, PODS, kube_pod("p")))["metadata"]["uid"]
 
     async def say(uid: str, kind: str, message: str) -> Any:
@@ -123,8 +125,8 @@ async def test_a_condition_is_patched_beside_the_others(place: Place) -> None:
     assert await _pod(place) == pod
 
 
-async def test_the_status_is_changed_by_itself(place: Place) -> None:
-    """What a request to the status says of the rest is not heard, and the other way round."""
+async def test_status_and_spec_change_separately(place: Place) -> None:
+    """A request to the status changes only the status, and one to the object only the rest."""
     made = await make(place.api, PODS, kube_pod("p"))
     wanted = made | {"status": {"phase": "Running"}}
     wanted["metadata"] = made["metadata"] | {"annotations": {"a": "b"}}
@@ -137,8 +139,8 @@ async def test_the_status_is_changed_by_itself(place: Place) -> None:
     assert (await _pod(place))["status"]["phase"] == "Running"
 
 
-async def test_an_event_is_made_once_and_counted_up(place: Place) -> None:
-    """By name; an update upon an old version is refused."""
+async def test_an_event_is_created_once_and_then_updated(place: Place) -> None:
+    """An event is created once by name; an update with an old version is refused."""
     path = "/api/v1/namespaces/default/events"
     about = {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "p", "uid": "u"}
     event = {
@@ -164,8 +166,8 @@ async def test_an_event_is_made_once_and_counted_up(place: Place) -> None:
     assert (await ask(place.api, "DELETE", named)).status == 200
 
 
-async def test_a_group_is_let_in_by_its_status(place: Place) -> None:
-    """A merge patch of the phase; the rest of the object is as it was."""
+async def test_a_group_is_admitted_by_its_status(place: Place) -> None:
+    """A merge patch of a group's phase keeps the rest of the object."""
     group = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -186,8 +188,8 @@ async def test_a_group_is_let_in_by_its_status(place: Place) -> None:
 
 
 @pytest.mark.parametrize("name", ["p", "q"])
-async def test_a_name_is_taken_once(place: Place, name: str) -> None:
-    """And free again after its end, for another uid."""
+async def test_a_name_is_unique(place: Place, name: str) -> None:
+    """A name is unique, and free again after a deletion, with another uid."""
     first = await make(place.api, PODS, kube_pod(name))
     assert status_of(await ask(place.api, "POST", PODS, kube_pod(name))) == (409, "AlreadyExists")
     await ask(place.api, "DELETE", f"{PODS}/{name}")

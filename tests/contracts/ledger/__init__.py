@@ -1,1 +1,1 @@
-"""One suite over the ledger in memory and the one on nats-server."""
+"""One suite against the in-memory ledger and the one on nats-server."""

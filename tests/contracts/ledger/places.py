@@ -1,4 +1,4 @@
-"""The two ledgers that the suite runs over, behind one face."""
+"""The two ledgers that the suite runs against, behind one interface."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from tests.support.nats import Bus, PlainServer, Proxy
 T = TypeVar("T")
 ACK_TIMEOUT_S = 0.4
 WINDOW_S = 1.0
-"""The duplicate window of a place without rules."""
+"""The duplicate window of a ledger without permissions."""
 
 
 class Place(Protocol):
-    """A ledger, and what can be done to it."""
+    """A ledger, and the faults that a test can cause."""
 
     async def connect(self, role: str = "watcher", *, shaky: bool = False) -> Ledger:
-        """A connection; a shaky one can be silenced, and gives up soon."""
+        """Open a connection; a shaky one can be silenced, and has a short timeout."""
 
     def silence(self) -> None:
-        """What shaky connections ask for is done, and they are not told."""
+        """Carry out the requests of shaky connections, without answering."""
 
     async def heal(self) -> None:
-        """Shaky connections break and come back."""
+        """Break shaky connections and let them reconnect."""
 
     async def drop(self, last: int) -> None:
         """Drop the beginning up to this revision, as the bootstrap user may."""
 
     async def stop(self) -> None:
-        """End it."""
+        """Stop the ledger."""
 
 
 class NatsPlace:
-    """nats-server with our rules, and a proxy before it."""
+    """nats-server with our permissions, and a proxy in front of it."""
 
     def __init__(self, folder: Path) -> None:
         self.bus = Bus(folder / "data")
@@ -78,7 +78,7 @@ class NatsPlace:
 
 
 class ShakyLink(PerfectLink):
-    """A link whose answers can be kept back."""
+    """A link whose answers can be held back."""
 
     def __init__(self) -> None:
         self.silent = False
@@ -137,13 +137,13 @@ class LawlessPlace(Protocol):
     """A ledger without permissions, with a short duplicate window, that can lose a record."""
 
     async def connect(self) -> Ledger:
-        """A connection that may do everything."""
+        """Open a connection with all rights."""
 
     async def lose(self, revision: int) -> None:
-        """Delete one record, as our rules forbid."""
+        """Delete one record, which our permissions forbid."""
 
     async def stop(self) -> None:
-        """End it."""
+        """Stop the ledger."""
 
 
 class LawlessNats:
@@ -154,7 +154,7 @@ class LawlessNats:
         self._ledgers: list[Ledger] = []
 
     async def start(self) -> None:
-        """Start it and make the stream as ours, but for the two settings."""
+        """Start it and create the stream like ours, except for the two settings."""
         await self._server.start()
         boot = await connect(self._server.url, name="test")
         settings = {
@@ -185,7 +185,7 @@ class LawlessNats:
 
 
 class LawlessMemory:
-    """The ledger in memory."""
+    """The in-memory ledger."""
 
     def __init__(self) -> None:
         self._place = MemoryPlace(window_s=WINDOW_S)

@@ -1,4 +1,4 @@
-"""Appending: both fences, batches, limits, permissions, and answers that never come."""
+"""Appending: both fences, batches, limits, permissions, and lost answers."""
 
 import asyncio
 
@@ -20,8 +20,9 @@ from tests.support.nats import draft
 from tests.support.polling import until
 
 
-async def test_revisions_count_from_one_and_each_draft_learns_its_own(place: Place) -> None:
-    """One draft, none, a batch of a thousand, and where a subject stands."""
+async def test_revisions_count_from_one(place: Place) -> None:
+    """Revisions count from 1 for one draft, none, and a batch of a thousand; each append returns
+    its own."""
     ledger = await place.connect()
     assert await ledger.last_revision() == 0
     assert await ledger.append([draft()]) == [1]
@@ -37,8 +38,8 @@ async def test_revisions_count_from_one_and_each_draft_learns_its_own(place: Pla
     assert await ledger.record_at(1_002) is None
 
 
-async def test_a_stale_fence_is_refused_with_where_the_subject_stands(place: Place) -> None:
-    """Empty, at its revision, stale, and never written."""
+async def test_a_stale_fence_is_refused_with_the_current_revision(place: Place) -> None:
+    """A stale fence is refused with the subject's last revision; a current one is accepted."""
     ledger = await place.connect()
     assert await ledger.append([draft("workload.a", expect=0)]) == [1]
     assert await ledger.append([draft("workload.b")]) == [2]
@@ -60,7 +61,7 @@ async def test_a_stale_fence_is_refused_with_where_the_subject_stands(place: Pla
 
 
 async def test_one_stale_fence_refuses_the_whole_batch_and_is_named(place: Place) -> None:
-    """Nothing of a batch is stored in part."""
+    """One stale fence refuses the whole batch, and the error names it."""
     ledger = await place.connect()
     await ledger.append([draft("workload.b")])
     with pytest.raises(FenceRefused) as refused:
@@ -70,7 +71,7 @@ async def test_one_stale_fence_refuses_the_whole_batch_and_is_named(place: Place
 
 
 async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(place: Place) -> None:
-    """The fence is of the batch; one that its first draft lacks is refused unsent."""
+    """A batch has one fence per subject; a fence missing on its first draft is refused unsent."""
     ledger = await place.connect()
     batch = [draft("workload.a", expect=0), draft("workload.a", expect=0), draft("workload.a")]
     assert await ledger.append(batch) == [1, 2, 3]
@@ -78,8 +79,8 @@ async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(place: P
         await ledger.append([draft("workload.a"), draft("workload.a", expect=3)])
 
 
-async def test_of_two_writers_with_one_basis_one_wins(place: Place) -> None:
-    """At the same moment, on one subject."""
+async def test_one_of_two_writers_with_the_same_fence_wins(place: Place) -> None:
+    """Of two concurrent writers with the same fence on one subject, exactly one wins."""
     writers = [await place.connect("scheduler") for _ in range(2)]
     outcomes = await asyncio.gather(
         *(writer.append([draft("placement.n1", expect=0)]) for writer in writers),
@@ -88,8 +89,8 @@ async def test_of_two_writers_with_one_basis_one_wins(place: Place) -> None:
     assert [type(outcome) for outcome in outcomes if outcome != [1]] == [FenceRefused]
 
 
-async def test_an_id_is_taken_once(place: Place) -> None:
-    """Alone, on another subject, in a batch, and twice in one batch."""
+async def test_a_repeated_id_is_refused(place: Place) -> None:
+    """A repeated id is refused: alone, on another subject, in a batch, and within one batch."""
     ledger = await place.connect()
     await ledger.append([draft("workload.z")])
     await ledger.append([draft("workload.a", key="one")])
@@ -110,7 +111,7 @@ async def test_an_id_is_taken_once(place: Place) -> None:
 async def test_a_repeated_fenced_draft_is_a_duplicate_and_not_stale(
     place: Place, *, moved_on: bool
 ) -> None:
-    """The retry after a lost answer finds its own event behind its fence."""
+    """A retry after a lost answer is a duplicate, not a stale fence."""
     ledger = await place.connect()
     await ledger.append([draft("workload.a", key="one", expect=0)])
     if moved_on:
@@ -122,8 +123,8 @@ async def test_a_repeated_fenced_draft_is_a_duplicate_and_not_stale(
         await ledger.append([draft("workload.a", key="other", expect=0)])
 
 
-async def test_in_a_batch_the_id_is_looked_at_before_the_fence(place: Place) -> None:
-    """A repeated fenced batch is a duplicate, wherever its subjects stand now."""
+async def test_a_batch_checks_ids_before_fences(place: Place) -> None:
+    """A repeated fenced batch is a duplicate, whatever its subjects' current revisions."""
     ledger = await place.connect()
     batch = [draft("workload.a", key="one", expect=0), draft("workload.b", key="two", expect=0)]
     await ledger.append(batch)
@@ -132,7 +133,8 @@ async def test_in_a_batch_the_id_is_looked_at_before_the_fence(place: Place) -> 
 
 
 async def test_an_id_is_free_again_after_the_window(lawless: LawlessPlace) -> None:
-    """Which is why the fold refuses a doubled placement too."""
+    """An id can be used again after the duplicate window, so the fold must refuse duplicates
+    too."""
     ledger = await lawless.connect()
     await ledger.append([draft("workload.a", key="one")])
     with pytest.raises(DuplicateRefused):
@@ -147,8 +149,8 @@ async def test_an_id_is_free_again_after_the_window(lawless: LawlessPlace) -> No
     await until(free, f"the id to be free after {WINDOW_S} s", interval_s=0.2)
 
 
-async def test_limits_are_named_before_anything_is_sent(place: Place) -> None:
-    """Drafts in a batch, bytes of one, and what stands in its fields."""
+async def test_limits_are_checked_before_sending(place: Place) -> None:
+    """Too many drafts, too many bytes and invalid fields are refused before anything is sent."""
     ledger = await place.connect()
     assert await ledger.append([draft(payload=b"x" * MAX_PAYLOAD_BYTES)]) == [1]
     with pytest.raises(PayloadTooLarge, match="1044481 bytes"):
@@ -162,7 +164,7 @@ async def test_limits_are_named_before_anything_is_sent(place: Place) -> None:
 
 
 async def test_a_full_ledger_keeps_what_it_has(small_place: Place) -> None:
-    """A batch that does not fit leaves nothing, and what still fits is taken."""
+    """A full ledger refuses a batch whole, and accepts one that still fits."""
     ledger = await small_place.connect()
     big = [draft(f"workload.{n}", payload=b"x" * 100_000) for n in range(12)]
     with pytest.raises(LedgerFull, match="maximum bytes exceeded"):
@@ -188,7 +190,7 @@ async def test_a_full_ledger_keeps_what_it_has(small_place: Place) -> None:
 async def test_a_role_writes_what_it_owns(
     place: Place, role: str, mine: tuple[str, ...], foreign: tuple[str, ...]
 ) -> None:
-    """One event type has one writer, by the server's word; a batch with one foreign draft too."""
+    """Each event type has one writer by the server's permissions, also within a batch."""
     ledger = await place.connect(role)
     for subject in mine:
         await ledger.append([draft(subject)])
@@ -202,7 +204,7 @@ async def test_a_role_writes_what_it_owns(
 
 
 async def test_a_missing_answer_is_unknown_and_the_retry_finds_the_event(place: Place) -> None:
-    """Stored, and the writer was not told: never called a failure."""
+    """A missing answer is reported as unknown, and the retry finds the event stored."""
     ledger = await place.connect(shaky=True)
     place.silence()
     with pytest.raises(OutcomeUnknown) as unknown:
@@ -222,7 +224,7 @@ async def test_a_missing_answer_is_unknown_and_the_retry_finds_the_event(place: 
         except DuplicateRefused as refused:
             return refused
         except (OutcomeUnknown, LedgerUnavailable):
-            return None  # the client has not noticed yet that it is connected anew
+            return None  # the client has not noticed yet that it is connected again
         raise AssertionError("stored twice")
 
     refused = await until(again, "the retry to be answered")
@@ -230,8 +232,8 @@ async def test_a_missing_answer_is_unknown_and_the_retry_finds_the_event(place: 
     assert refused.revision == 1
 
 
-async def test_a_closed_connection_takes_nothing(place: Place) -> None:
-    """What comes after close is unavailable, and nothing is stored."""
+async def test_a_closed_connection_is_unavailable(place: Place) -> None:
+    """A closed connection is unavailable, and stores nothing."""
     ledger = await place.connect()
     await ledger.close()
     with pytest.raises(LedgerUnavailable, match="closed"):

@@ -1,4 +1,4 @@
-"""Following: every record of one's subjects once, in order, then live."""
+"""Following: every record of the chosen subjects once and in order, first old, then live."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ async def _at(following: Subscription, revision: int) -> None:
 
 
 async def test_history_first_then_live_with_the_bytes_that_were_appended(place: Place) -> None:
-    """`caught_up` in between, position and lag on the way."""
+    """History comes first, then live records with their exact bytes; `caught_up` is in between."""
     ledger = await place.connect()
     await ledger.append([draft(f"workload.{n}", payload=str(n).encode()) for n in range(300)])
     seen: list[Record] = []
@@ -34,7 +34,7 @@ async def test_history_first_then_live_with_the_bytes_that_were_appended(place: 
 
 
 async def test_an_empty_ledger_is_caught_up_at_once(place: Place) -> None:
-    """Nothing to read is not something to wait for."""
+    """A reader of an empty ledger is caught up at once."""
     following = await (await place.connect()).follow(ignore)
     async with asyncio.timeout(5):
         await following.caught_up()
@@ -42,7 +42,7 @@ async def test_an_empty_ledger_is_caught_up_at_once(place: Place) -> None:
 
 
 async def test_a_reader_starts_where_it_says(place: Place) -> None:
-    """Restart is snapshot and tail; before the first record the position is the one before."""
+    """A reader starts at the given revision, as after a snapshot."""
     ledger = await place.connect()
     await ledger.append([draft() for _ in range(10)])
     seen: list[int] = []
@@ -55,10 +55,10 @@ async def test_a_reader_starts_where_it_says(place: Place) -> None:
 
 
 @pytest.mark.parametrize("subjects", [(ALL_SUBJECTS,), ("apportion.v1.workload.>",)])
-async def test_a_reader_ahead_of_the_ledger_is_told_of_a_hole(
+async def test_a_reader_ahead_of_the_ledger_gets_a_hole(
     place: Place, subjects: Sequence[str]
 ) -> None:
-    """Its snapshot is of what this ledger has lost, and what comes there is not what it had."""
+    """A reader ahead of the ledger gets a hole, because the ledger lost what its snapshot has."""
     ledger = await place.connect()
     await ledger.append([draft() for _ in range(10)])
     with pytest.raises(LedgerHole, match="its end moved back"):
@@ -70,7 +70,7 @@ async def test_a_reader_ahead_of_the_ledger_is_told_of_a_hole(
     [("apportion.v1.cluster.>",), ("apportion.v1.cluster.node.*", "apportion.v1.cluster.queue.*")],
 )
 async def test_a_reader_of_some_subjects(place: Place, subjects: Sequence[str]) -> None:
-    """One filter or several: the others are neither delivered nor taken for holes."""
+    """A reader of some subjects gets only these, and no holes for the others."""
     ledger = await place.connect()
     for number in range(5):
         await ledger.append([draft(f"workload.{number}"), draft(f"cluster.node.n{number}")])
@@ -83,8 +83,8 @@ async def test_a_reader_of_some_subjects(place: Place, subjects: Sequence[str]) 
     assert seen == [2, 4, 6, 8, 10, 13]
 
 
-async def test_a_broken_connection_costs_no_record(place: Place) -> None:
-    """The reader resumes behind what it has, and nothing comes twice."""
+async def test_a_reader_resumes_after_a_broken_connection(place: Place) -> None:
+    """A reader resumes after a broken connection, without loss or repetition."""
     writer, reader = await place.connect(), await place.connect(shaky=True)
     seen: list[int] = []
     following = await reader.follow(lambda record: seen.append(record.revision))
@@ -96,7 +96,7 @@ async def test_a_broken_connection_costs_no_record(place: Place) -> None:
 
 
 async def test_an_error_of_the_reader_ends_its_following(place: Place) -> None:
-    """It is told to whoever joins, and nothing more is delivered."""
+    """An error in the reader's callback ends its following, and `join` raises it."""
     ledger = await place.connect()
     await ledger.append([draft() for _ in range(5)])
     seen: list[int] = []
@@ -115,7 +115,7 @@ async def test_an_error_of_the_reader_ends_its_following(place: Place) -> None:
 
 
 async def test_nothing_is_delivered_after_stop(place: Place) -> None:
-    """A reader that was dropped is not called again, and its join returns."""
+    """After `stop` nothing is delivered, and `join` returns."""
     ledger = await place.connect()
     seen: list[Record] = []
     following = await ledger.follow(seen.append)
@@ -127,7 +127,7 @@ async def test_nothing_is_delivered_after_stop(place: Place) -> None:
 
 
 async def test_a_missing_record_is_a_hole(lawless: LawlessPlace) -> None:
-    """A reader of the whole ledger stops there and says what is missing."""
+    """A reader of the whole ledger stops at a missing record, and names it."""
     ledger = await lawless.connect()
     await ledger.append([draft() for _ in range(5)])
     await lawless.lose(3)

@@ -1,4 +1,4 @@
-"""Plain messages: commands that are answered and beats that nobody stores."""
+"""Plain messages: commands with answers, and heartbeats that are not stored."""
 
 import asyncio
 
@@ -10,8 +10,8 @@ from tests.contracts.ledger.places import Place
 COMMAND = "apportion.command.agent.n1"
 
 
-async def test_a_request_reaches_whoever_serves_and_brings_the_reply(place: Place) -> None:
-    """Through a wildcard too."""
+async def test_a_request_reaches_its_handler_and_returns_the_reply(place: Place) -> None:
+    """A request reaches its handler, through a wildcard too, and returns the reply."""
     agent, operator = await place.connect("agent"), await place.connect("operator")
 
     async def answer(subject: str, payload: bytes) -> bytes:
@@ -21,8 +21,8 @@ async def test_a_request_reaches_whoever_serves_and_brings_the_reply(place: Plac
     assert await operator.request(COMMAND, b"now", 5) == COMMAND.encode() + b" now"
 
 
-async def test_a_request_that_nobody_takes_is_said_at_once(place: Place) -> None:
-    """Never served, or served by one who left."""
+async def test_a_request_without_a_handler_fails_at_once(place: Place) -> None:
+    """A request without a handler fails at once, even if a handler existed before."""
     agent, operator = await place.connect("agent"), await place.connect("operator")
 
     async def answer(_subject: str, _payload: bytes) -> bytes:
@@ -36,8 +36,8 @@ async def test_a_request_that_nobody_takes_is_said_at_once(place: Place) -> None
                 await operator.request(subject, b"", 60)
 
 
-async def test_a_failing_handler_costs_one_reply(place: Place) -> None:
-    """One bad command, then a good one."""
+async def test_a_failing_handler_loses_only_its_reply(place: Place) -> None:
+    """A failing handler loses only its own reply; the next command is answered."""
     agent, operator = await place.connect("agent"), await place.connect("operator")
 
     async def answer(_subject: str, payload: bytes) -> bytes:
@@ -51,14 +51,14 @@ async def test_a_failing_handler_costs_one_reply(place: Place) -> None:
     assert await operator.request(COMMAND, b"good", 5) == b"done"
 
 
-async def test_only_the_operator_commands(place: Place) -> None:
-    """By the server's word."""
+async def test_only_the_operator_may_send_commands(place: Place) -> None:
+    """Only the operator may send commands, by the server's permissions."""
     with pytest.raises(NotPermitted):
         await (await place.connect("watcher")).request(COMMAND, b"", 1)
 
 
-async def test_a_beat_leaves_no_trace(place: Place) -> None:
-    """Liveness is not a fact of the ledger."""
+async def test_a_heartbeat_is_not_stored(place: Place) -> None:
+    """A heartbeat is not stored."""
     agent = await place.connect("agent")
     await agent.publish("apportion.beat.agent.n1", b"alive")
     assert await agent.last_revision() == 0

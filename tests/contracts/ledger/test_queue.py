@@ -1,4 +1,4 @@
-"""The shared queue: a record goes to one worker, and comes back until somebody is done."""
+"""The shared queue: a record goes to one worker, and is redelivered until it is acknowledged."""
 
 import asyncio
 from collections.abc import Sequence
@@ -37,14 +37,14 @@ def _revisions(deliveries: Sequence[Delivery]) -> list[int]:
 
 
 async def test_two_workers_share_the_records(place: Place) -> None:
-    """Each record to exactly one of two connections, in order, as its first attempt."""
+    """Two workers get each record exactly once between them, in order, as its first attempt."""
     await _placements(place, 10)
     queues = [await _queue(await place.connect("binder")) for _ in range(2)]
     shares: list[list[Delivery]] = [[], []]
     async with asyncio.timeout(WAIT_S):
         while sum(map(len, shares)) < 10:
             for queue, share in zip(queues, shares, strict=True):
-                share.extend(await queue.fetch(6, 1))  # which may come in parts
+                share.extend(await queue.fetch(6, 1))  # a fetch may return a part
     first, second = map(_revisions, shares)
     assert sorted(first + second) == list(range(1, 11))
     assert (first, second) == (sorted(first), sorted(second))
@@ -55,7 +55,7 @@ async def test_two_workers_share_the_records(place: Place) -> None:
 
 
 async def test_an_acknowledged_record_never_comes_back(place: Place) -> None:
-    """`waiting` counts what is not acknowledged, handed out or not."""
+    """An acknowledged record never returns; `waiting` counts the others, delivered or not."""
     await _placements(place, 4)
     queue = await _queue(await place.connect("binder"), ack_wait_s=5)
     assert await queue.waiting() == 4
@@ -71,7 +71,8 @@ async def test_an_acknowledged_record_never_comes_back(place: Place) -> None:
 
 
 async def test_a_record_not_answered_in_time_goes_to_another_worker(place: Place) -> None:
-    """A worker that died keeps nothing; what it says late still counts."""
+    """A record not acknowledged in time goes to another worker; a late acknowledgement still
+    counts."""
     await _placements(place, 1)
     dead = await place.connect("binder")
     (first,) = await taken(await _queue(dead, ack_wait_s=3), 1)
@@ -82,8 +83,8 @@ async def test_a_record_not_answered_in_time_goes_to_another_worker(place: Place
     assert await alive.fetch(1, 1) == []
 
 
-async def test_who_leaves_keeps_nothing_back(place: Place) -> None:
-    """What was on its way to it goes to another at once, long before its time is up."""
+async def test_a_leaving_worker_releases_its_records(place: Place) -> None:
+    """Records in transit to a worker that leaves go to another at once, before their time is up."""
     queue = await _queue(await place.connect("binder"))
     fetching = asyncio.ensure_future(queue.fetch(1, 3))
     await asyncio.sleep(0)
@@ -102,9 +103,9 @@ async def test_who_leaves_keeps_nothing_back(place: Place) -> None:
 
 
 async def _keeps(delivery: Delivery, other: WorkQueue, held_s: float) -> bool:
-    """Whether progress keeps it from another worker, for longer than one may be silent.
+    """True if progress keeps a record from another worker for longer than the acknowledgement time.
 
-    False where this machine stood still for as long: who had it then, it does not say."""
+    False if this machine stalled that long: then another worker may have it."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + 1.2 * held_s
     before_s = loop.time()
@@ -119,7 +120,7 @@ async def _keeps(delivery: Delivery, other: WorkQueue, held_s: float) -> bool:
 
 
 async def test_progress_keeps_a_record_with_its_worker(place: Place) -> None:
-    """A slow but living worker is not robbed."""
+    """Progress keeps a record with a slow worker."""
     await _placements(place, 1)
     queue = await _queue(await place.connect("binder"), ack_wait_s=2)
     other = await _queue(await place.connect("binder"), ack_wait_s=2)
@@ -130,7 +131,7 @@ async def test_progress_keeps_a_record_with_its_worker(place: Place) -> None:
 
 
 async def test_retry_comes_back_after_its_delay_and_not_before(place: Place) -> None:
-    """What is put off does not hold up the others, and counts its attempts."""
+    """A retried record returns after its delay with a higher attempt, and does not block others."""
     await _placements(place, 2)
     queue, loop = await _queue(await place.connect("binder")), asyncio.get_running_loop()
     first, second = await taken(queue, 2)
@@ -143,7 +144,7 @@ async def test_retry_comes_back_after_its_delay_and_not_before(place: Place) -> 
 
 
 async def test_a_waiting_worker_is_woken_by_the_first_record(place: Place) -> None:
-    """Nobody waits for a full batch."""
+    """A waiting worker is woken by the first record, without a full batch."""
     queue = await _queue(await place.connect("binder"))
     fetching = asyncio.ensure_future(queue.fetch(50, 30))
     await asyncio.sleep(0)
@@ -152,8 +153,8 @@ async def test_a_waiting_worker_is_woken_by_the_first_record(place: Place) -> No
         assert _revisions(await fetching) == [1]
 
 
-async def test_no_more_is_in_flight_than_allowed(place: Place) -> None:
-    """Of all workers together."""
+async def test_the_limit_in_flight_holds_for_all_workers(place: Place) -> None:
+    """The limit of records in flight applies to all workers together."""
     await _placements(place, 5)
     queue = await _queue(await place.connect("binder"), max_in_flight=2)
     first, second = await taken(queue, 2)
@@ -165,7 +166,7 @@ async def test_no_more_is_in_flight_than_allowed(place: Place) -> None:
 
 
 async def test_several_subjects_make_one_queue(place: Place) -> None:
-    """And what is of no interest is passed over."""
+    """A queue of several subjects skips other records."""
     await _placements(place, 1)
     watcher = await place.connect("watcher")
     await watcher.append([draft("cluster.node.a"), draft("workload.a")])
@@ -175,8 +176,8 @@ async def test_several_subjects_make_one_queue(place: Place) -> None:
     assert _revisions(await taken(queue, 2)) == [1, 3]
 
 
-async def test_a_queue_set_up_differently_is_named(place: Place) -> None:
-    """It is left as it is."""
+async def test_a_queue_with_other_settings_is_reported(place: Place) -> None:
+    """A queue that exists with other settings is reported and left unchanged."""
     binder = await place.connect("binder")
     await _queue(binder, max_in_flight=10)
     with pytest.raises(LedgerDrifted, match="consumer binder max_ack_pending") as drifted:
@@ -185,15 +186,15 @@ async def test_a_queue_set_up_differently_is_named(place: Place) -> None:
     await _queue(binder, max_in_flight=10)
 
 
-async def test_only_binders_open_it(place: Place) -> None:
-    """By the server's word."""
+async def test_only_binders_may_open_the_queue(place: Place) -> None:
+    """Only binders may open the queue, by the server's permissions."""
     for role in ("scheduler", "watcher", "operator"):
         with pytest.raises(NotPermitted):
             await _queue(await place.connect(role))
 
 
-async def test_a_lost_acknowledgement_is_said(place: Place) -> None:
-    """The worker learns that the record may come again."""
+async def test_a_lost_acknowledgement_is_reported(place: Place) -> None:
+    """A lost acknowledgement is reported, because the record may come again."""
     await _placements(place, 1)
     ledger = await place.connect("binder", shaky=True)
     (delivery,) = await taken(await _queue(ledger), 1)

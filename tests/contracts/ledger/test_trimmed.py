@@ -1,4 +1,4 @@
-"""A ledger whose beginning was dropped: what its readers and its writers meet."""
+"""A ledger whose beginning was dropped, as readers and writers see it."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from tests.contracts.ledger.places import Place
 from tests.support.nats import draft, ignore
 
 
-async def test_readers_begin_where_it_begins(place: Place) -> None:
-    """Whoever would begin before that is told of a hole, also one who wants other subjects."""
+async def test_readers_must_start_at_the_beginning(place: Place) -> None:
+    """A reader of any subjects that starts before the beginning gets a hole."""
     ledger = await place.connect()
     assert await ledger.first_revision() == 1
     await ledger.append([draft(f"workload.{number}") for number in range(5)])
@@ -24,10 +24,9 @@ async def test_readers_begin_where_it_begins(place: Place) -> None:
             await (await ledger.follow(ignore, subjects=subjects)).join()
 
 
-async def test_a_fence_upon_what_was_dropped_is_refused_and_then_expects_nothing(
-    place: Place,
-) -> None:
-    """To the server the subject is empty; a writer that has folded what was there says so."""
+async def test_a_fence_on_a_dropped_record_is_refused(place: Place) -> None:
+    """A fence on a dropped record is refused; a writer that has folded it then expects an empty
+    subject."""
     ledger = await place.connect()
     (placed, *_) = await ledger.append([draft("workload.a"), draft("workload.b")])
     await place.drop(2)
@@ -48,8 +47,8 @@ async def test_a_fence_upon_what_was_dropped_is_refused_and_then_expects_nothing
         await ledger.append([draft("workload.a", expect=expect)])
 
 
-async def test_a_fence_upon_what_the_state_forgot_learns_it_from_the_server(place: Place) -> None:
-    """A writer that has folded the record expects it then; one that has not still waits for it."""
+async def test_a_writer_learns_a_forgotten_revision_from_the_server(place: Place) -> None:
+    """A writer learns a forgotten revision from the server, if it has folded that record."""
     ledger = await place.connect()
     (placed,) = await ledger.append([draft("workload.n1")])
     fences, subject = Fences(), "apportion.v1.workload.n1"

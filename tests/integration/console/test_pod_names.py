@@ -39,7 +39,7 @@ def told(cluster: Standalone, *words: str) -> set[str]:
     """The pods that `apportion why` offers instead of the one that it was asked for."""
     done = cluster.run("why", *words)
     assert done.returncode == 1, done.stdout
-    [_, meant] = re.split(r"did you mean|pods of this name:", done.stderr)
+    [_, meant] = re.split(r"did you mean|several pods have this name:", done.stderr)
     return set(FULL_NAME.findall(meant.partition("; write")[0]))
 
 

@@ -1,6 +1,6 @@
-"""What a page must keep for everybody: names, landmarks, one heading, nothing cut, text to read.
+"""Accessibility rules for a page: names, landmarks, one heading, nothing cut off, contrast.
 
-Small and ours: the rules that a program can judge without a library of a megabyte."""
+These are the rules that a small program can check without a large library."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ CONTRAST = """
   return [...found];
 }
 """
-"""Text against what its elements paint behind it (WCAG 2, AA); what is drawn beside is not seen."""
+"""Contrast of text against its elements' own backgrounds (WCAG 2, AA). Overlays are not seen."""
 
 
 def offences(page: Page) -> list[str]:
-    """What the page that is shown does not keep, in words."""
+    """Return the rules that the current page breaks."""
     found: list[Any] = [*page.evaluate(SCRIPT), *page.evaluate(CONTRAST)]
     return [str(each) for each in found]

@@ -1,8 +1,8 @@
-"""Chromium, driven by Playwright: the machine's own, none is downloaded. The one without a window
-is taken where it is there: the engine is the same, and it costs half of the time.
+"""The machine's own Chromium, driven by Playwright; nothing is downloaded.
 
-A page that says an error on its console, breaks the policy or throws has failed, whatever it looks
-like. Without a browser the tests are skipped with the reason, unless it is required."""
+The headless shell is preferred where installed: the same engine at half the cost. A page that logs
+an error, violates the content security policy or throws has failed, whatever it looks like. Without
+a browser the tests are skipped with the reason, unless it is required."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ SHOWN = """address => {
   return document.getElementById("main").ariaBusy === "false" && dataset.shown === address;
 }"""
 ANSWERS = ("status of 400", "status of 401", "status of 404", "status of 408")
-"""The API's own answers, which pages put into words and browsers call errors: a wrong
-moment, nobody who is known, no such thing, and nothing that happened while somebody waited."""
+"""Error statuses that pages handle but browsers log: a bad revision, no login, not found, and a
+wait in which nothing happened."""
 
 
 def executable() -> str:
-    """The browser of this machine; empty where it has none."""
+    """Return the path of the browser; empty if there is none."""
     return next((found for name in NAMES if (found := shutil.which(name))), "")
 
 
 def skip_unless_here() -> None:
-    """Skip the tests of a module where there is no browser; AssertionError if it must be there."""
+    """Skip the tests of a module if there is no browser. Raises AssertionError if it is
+    required."""
     if executable():
         return
     reason = f"no browser: {INSTALL}"
@@ -46,7 +47,7 @@ def skip_unless_here() -> None:
 
 @contextmanager
 def running_browser() -> Iterator[Browser]:
-    """A browser without a screen, and without the sandbox that root cannot have."""
+    """Yield a headless browser without the sandbox, which root cannot use."""
     expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu", "--font-render-hinting=none"]
@@ -69,9 +70,9 @@ def opened(
     zone: str = "UTC",
     answers: Collection[str] = ANSWERS,
 ) -> Iterator[Page]:
-    """A page of one gateway in a context of its own; what it complains about fails the test.
+    """Yield a page of one gateway in its own context; its console errors fail the test.
 
-    `answers` are parts of what the browser says of answers of the API that are no fault here."""
+    `answers` are parts of the browser's messages about API answers that are expected here."""
     context = browser.new_context(
         base_url=base,
         viewport={"width": size[0], "height": size[1]},
@@ -94,7 +95,7 @@ def opened(
         page.on("pageerror", lambda error: complaints.append(f"threw: {error}"))
         try:
             yield page
-        finally:  # what a test answers may be under way, and would fail whoever comes next
+        finally:  # open routes would otherwise fail the next test
             page.unroute_all(behavior="ignoreErrors")
         if complaints:
             raise AssertionError("\n".join(complaints))
@@ -103,13 +104,13 @@ def opened(
 
 
 def visit(page: Page, address: str) -> None:
-    """Go to a page of the console, and wait until it has answered."""
+    """Go to a page of the console, and wait until it has loaded its data."""
     page.goto(f"/{address}")
     shown(page, address)
 
 
 def follow(page: Page, link: Locator) -> None:
-    """Follow a link to a page of the console, and wait until that has answered."""
+    """Follow a link to a page of the console, and wait until it has loaded its data."""
     address = link.get_attribute("href")
     assert address, "the link goes nowhere"
     link.click()
@@ -117,5 +118,5 @@ def follow(page: Page, link: Locator) -> None:
 
 
 def shown(page: Page, address: str) -> None:
-    """Wait until the page of an address has answered."""
+    """Wait until the page of an address has loaded its data."""
     page.wait_for_function(SHOWN, arg=address)

@@ -1,4 +1,4 @@
-"""Requests of a page that wait for a test's word, which looks at what is shown meanwhile."""
+"""Hold back requests of a page, so that a test can check what is shown while they are pending."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.support.polling import wait_until
 
 
 class Held:
-    """Requests that have not reached the gateway yet: each goes on when it is told to.
+    """Requests that have not reached the gateway yet; the test releases each.
 
-    All of them, or the next `times`: those after them are not stopped here."""
+    Holds all of them, or only the next `times`."""
 
     def __init__(self, page: Page, pattern: re.Pattern[str], *, times: int | None = None) -> None:
         self._page = page
@@ -25,13 +25,13 @@ class Held:
         self._act(route)
 
     def end(self, act: Callable[[Route], None]) -> None:
-        """Do this with all that are held, and with those that come yet."""
+        """Apply `act` to all held requests and to those still to come."""
         self._act = act
         for route in self._routes:
             act(route)
 
     def come(self) -> Route:
-        """Wait for one, which is the test's then."""
+        """Wait for a request, and hand it to the test."""
         wait_until(self._any, "a question to the gateway")
         return self._routes.pop(0)
 
@@ -41,5 +41,5 @@ class Held:
 
 
 def listen(page: Page) -> None:
-    """What the browser tells is heard while it is asked."""
+    """Let Playwright process the browser's events."""
     page.evaluate("() => 0")

@@ -1,4 +1,4 @@
-"""The console's pages, as its own table names them."""
+"""The console's pages, read from its own table."""
 
 import re
 from pathlib import Path
@@ -10,5 +10,5 @@ _ROW = re.compile(r"{\s*path: \"(\w+)\",(?! under:)")
 
 
 def navigation(table: Path = TABLE) -> tuple[str, ...]:
-    """The paths of the pages that the navigation has, in their order."""
+    """Return the paths of the navigation's pages, in order."""
     return tuple(_ROW.findall(table.read_text()))

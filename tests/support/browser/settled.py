@@ -1,4 +1,4 @@
-"""After an answer that must change nothing: the page has had it, and shown what it would."""
+"""Wait until a page has processed an answer that must change nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FRAMES = 3
 
 
 def settled(page: Page, response: Response) -> None:
-    """The answer is whole, and frames have been drawn since."""
+    """Wait until the answer is complete and frames have been drawn after it."""
     response.finished()
     for _ in range(FRAMES):
         page.evaluate(DRAWN)

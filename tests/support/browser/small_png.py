@@ -1,6 +1,6 @@
-"""Screenshots made small: a PNG of a page in at most 256 colours, which its eye does not miss.
+"""Shrink screenshots: reduce a PNG to 256 colours without a visible difference.
 
-Invariant: the size of the picture stays; a colour that covers much of it stays exactly."""
+Invariant: the picture's size stays, and so do the colours that cover much of it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy as np
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 COLOURS_MAX = 256
 KEPT = 160
-"""Colours that cover most; the others go to the nearest of them or of a coarse net."""
+"""The most frequent colours are kept; others map to the nearest of them or of a coarse grid."""
 
 
 def small(png: bytes) -> bytes:
-    """The same picture with a palette."""
+    """Return the same picture with a palette."""
     pixels = _pixels(png)
     height, width, _ = pixels.shape
     packed = (pixels[..., 0].astype(np.uint32) << 16) | (
@@ -43,7 +43,7 @@ def small(png: bytes) -> bytes:
 
 
 def _palette(colours: Any, counts: Any) -> Any:
-    """The colours that cover most, and a net over all others."""
+    """The most frequent colours, and a coarse grid for all others."""
     order = np.argsort(counts)[::-1]
     if len(colours) <= COLOURS_MAX:
         return colours
@@ -59,7 +59,7 @@ def _palette(colours: Any, counts: Any) -> Any:
 
 
 def _nearest(colours: Any, chosen: Any) -> Any:
-    """For each colour the place of the chosen one that is nearest."""
+    """For each colour, the index of the nearest chosen one."""
 
     def parts(packed: Any) -> Any:
         return np.stack([packed >> 16 & 255, packed >> 8 & 255, packed & 255], axis=1).astype(int)
@@ -72,7 +72,7 @@ def _nearest(colours: Any, chosen: Any) -> Any:
 
 
 def _pixels(png: bytes) -> Any:
-    """Rows of RGB of a PNG with 8 bits a channel, as browsers write it."""
+    """Rows of RGB pixels of an 8-bit PNG, as browsers write it."""
     width = height = channels = 0
     data = b""
     for kind, body in _chunks(png):
@@ -91,7 +91,7 @@ def _pixels(png: bytes) -> Any:
 
 
 def _unfiltered(kind: int, line: Any, up: Any, channels: int) -> Any:
-    """One row as it was before PNG's filter of that kind."""
+    """Undo PNG's filter of that kind for one row."""
     if kind == 0:
         return line
     if kind == 2:

@@ -1,4 +1,4 @@
-"""The pages as a tenant has them: answers of a real gateway, redacted as for a tenant."""
+"""Show the pages as a tenant sees them: a real gateway's answers, redacted for a tenant."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ API = "/api/v1/"
 
 @contextmanager
 def seen_by_a_tenant(page: Page, *namespaces: str) -> Iterator[None]:
-    """Within it the page is answered as somebody is who sees these namespaces alone."""
+    """Within this context, the page gets answers redacted to these namespaces."""
 
     def answer(route: Route) -> None:
         headers = {**route.request.headers, "accept": "application/json"}
@@ -38,4 +38,4 @@ def seen_by_a_tenant(page: Page, *namespaces: str) -> Iterator[None]:
     try:
         yield
     finally:
-        page.unroute_all(behavior="ignoreErrors")  # some may be under way
+        page.unroute_all(behavior="ignoreErrors")  # some may still be open

@@ -1,1 +1,1 @@
-"""A container runtime for a real kubelet, without containers: commands run as processes here."""
+"""A container runtime for a real kubelet, without containers: commands run as local processes."""

@@ -1,7 +1,7 @@
-"""Containers of real images for the runtime of the tests: by podman, as the kubelet describes them.
+"""Run containers of real images with podman for the test runtime, as the kubelet specifies.
 
-Invariant: a container has the user, the capabilities, the mounts and the root file system that its
-pod was given, so that what it may not do fails here as on a node."""
+Invariant: a container has exactly its pod's user, capabilities, mounts and root file system, so
+that whatever is forbidden fails here as on a node."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any, Final
 from tests.support.containers import Podman
 
 NODE: Final = 2
-"""Of NamespaceMode of the CRI: the namespace of the node."""
+"""CRI's NamespaceMode for the node's own namespace."""
 
 
 def command_of(config: Any, env: Mapping[str, str], name: str) -> list[str]:
-    """The command that runs it in the foreground, with its output."""
+    """Return the command that runs the container in the foreground."""
     words = ["podman", "run", "--rm", f"--name={name}", "--network=host", "--pull=never"]
     words += _rights(config.linux.security)
     words += [f"--env={key}={value}" for key, value in env.items()]

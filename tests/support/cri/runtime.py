@@ -1,11 +1,12 @@
 """The runtime: `python -m tests.support.cri.runtime SOCKET FOLDER CDI`.
 
-It runs a container's command as a process of this machine, with exactly the environment that a
-container would have: its own, and over it the edits of its CDI devices, as containerd and CRI-O do
-it. A container of an image that podman has is one of podman's, on the network of this machine, with
-the mounts and the rights that the kubelet says. What mounts and device nodes a container would have
-is written to `FOLDER/created.jsonl`, a line for each that is made. Invariant: a container whose CDI
-device is in no file, or in two, is not made, as in a real runtime."""
+It runs a container's command as a local process with exactly the environment that a container would
+have: its own, overlaid with the edits of its CDI devices as containerd and CRI-O do it. Containers
+of images known to podman run under podman, on this machine's network, with the kubelet's mounts and
+rights. For each created container, a line in `FOLDER/created.jsonl` lists the mounts and device
+nodes it would have.
+Invariant: as in a real runtime, a container is not created unless each of its CDI devices is in
+exactly one file."""
 
 from __future__ import annotations
 
@@ -30,19 +31,19 @@ READY, STOPPED = 0, 1
 CREATED, RUNNING, EXITED = 0, 1, 2
 IMAGE: Final = "sha256:test"
 PLAIN: Final = "test:1"
-"""The image whose containers are processes of this machine."""
+"""The image whose containers run as local processes."""
 KILLED = 137
 PATH = "/usr/local/bin:/usr/bin:/bin"
 _numbers = itertools.count(1)
 
 
 class Refused(Exception):
-    """Why a container cannot be made."""
+    """The reason why a container cannot be created."""
 
 
 @dataclass
 class Kept:
-    """A container, or one that was."""
+    """A running or ended container."""
 
     sandbox: str
     config: Any
@@ -54,7 +55,7 @@ class Kept:
 
     @property
     def plain(self) -> bool:
-        """Whether it is a process of this machine, and none of podman's."""
+        """True if it is a local process rather than a podman container."""
         return bool(self.config.image.user_specified_image == PLAIN)
 
 
@@ -70,7 +71,7 @@ class Runtime:
     # -------------------------------------------------------------- sandboxes
 
     async def run_sandbox(self, request: Any, _: Any) -> Any:
-        """A pod's sandbox: nothing but its name here."""
+        """Create a pod's sandbox, which is only a name here."""
         config = request.config
         name = f"sandbox-{next(_numbers)}"
         self.sandboxes[name] = pb.SandboxState(
@@ -86,7 +87,7 @@ class Runtime:
         return pb.SandboxId(id=name)
 
     async def stop_sandbox(self, request: Any, _: Any) -> Any:
-        """And everything in it."""
+        """Stop the sandbox and its containers."""
         for name, kept in self.containers.items():
             if kept.sandbox == request.id:
                 await self._stop(name)
@@ -95,18 +96,18 @@ class Runtime:
         return pb.Empty()
 
     async def remove_sandbox(self, request: Any, _: Any) -> Any:
-        """Forget it."""
+        """Remove the sandbox."""
         self.sandboxes.pop(request.id, None)
         return pb.Empty()
 
     async def sandbox_status(self, request: Any, context: Any) -> Any:
-        """What became of it."""
+        """Return the status of a sandbox."""
         if request.id not in self.sandboxes:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no sandbox {request.id}")
         return pb.SandboxStatus(status=self.sandboxes[request.id])
 
     async def list_sandboxes(self, request: Any, _: Any) -> Any:
-        """Those that pass the filter."""
+        """List the sandboxes that pass the filter."""
         said = request.filter
         return pb.Sandboxes(
             items=[
@@ -122,7 +123,7 @@ class Runtime:
     # -------------------------------------------------------------- containers
 
     async def create(self, request: Any, context: Any) -> Any:
-        """Make a container: its CDI devices must be known."""
+        """Create a container, whose CDI devices must be known."""
         config, pod = request.config, request.sandbox_config.metadata
         name = f"container-{next(_numbers)}"
         edits: list[dict[str, Any]] = []
@@ -148,7 +149,7 @@ class Runtime:
         return pb.ContainerId(id=name)
 
     async def start(self, request: Any, _: Any) -> Any:
-        """Run its command."""
+        """Run the container's command."""
         kept = self.containers[request.id]
         env = {"PATH": PATH} | kept.env
         command = [*kept.config.command, *kept.config.args]
@@ -166,24 +167,24 @@ class Runtime:
         return pb.Empty()
 
     async def stop(self, request: Any, _: Any) -> Any:
-        """End it."""
+        """Stop the container."""
         await self._stop(request.id)
         return pb.Empty()
 
     async def remove(self, request: Any, _: Any) -> Any:
-        """End it and forget it."""
+        """Stop and remove the container."""
         await self._stop(request.id)
         self.containers.pop(request.id, None)
         return pb.Empty()
 
     async def status(self, request: Any, context: Any) -> Any:
-        """What became of it."""
+        """Return the status of a container."""
         if request.id not in self.containers:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no container {request.id}")
         return pb.ContainerStatus(status=self.containers[request.id].state)
 
     async def list_containers(self, request: Any, _: Any) -> Any:
-        """Those that pass the filter."""
+        """List the containers that pass the filter."""
         said = request.filter
         return pb.Containers(
             containers=[
@@ -215,7 +216,7 @@ class Runtime:
         await kept.waiting
 
     def _named(self, name: str) -> str:
-        """By podman, which serves other runtimes as well."""
+        """The container's name in podman, which other runtimes use too."""
         return f"{self.folder.parent.name}-{name}"
 
     @staticmethod
@@ -227,9 +228,7 @@ class Runtime:
         kept.state.state = EXITED
 
     def _edits(self, devices: list[str]) -> list[dict[str, Any]]:
-        """The edits of CDI devices, each of which stands in one file.
-
-        Raises Refused: one of them does not."""
+        """The edits of these CDI devices. Raises Refused unless each is in exactly one file."""
         found: dict[str, list[dict[str, Any]]] = {}
         for path in sorted(self.cdi.glob("*.json")):
             said = json.loads(path.read_bytes())
@@ -247,7 +246,7 @@ class Runtime:
 
 
 def _passes(state: Any, said: Any, name: str) -> bool:
-    """Whether a sandbox or container passes a filter; each part that is set counts."""
+    """True if a sandbox or container passes every part of a filter that is set."""
     labels = all(state.labels.get(key) == value for key, value in said.labels.items())
     stands = not said.HasField("state") or said.state.state == state.state
     return labels and stands and (not said.id or said.id == name)
@@ -294,7 +293,7 @@ async def _room(request: Any, context: Any) -> Any:
 
 
 def calls_of(runtime: Runtime) -> dict[Call, Any]:
-    """Every call of a kubelet that is answered here."""
+    """Return the handler of every kubelet call that this runtime supports."""
     container = "/runtime.v1.RuntimeService/"
     image = "/runtime.v1.ImageService/"
     rows = (

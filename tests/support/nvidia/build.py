@@ -1,7 +1,8 @@
-"""Compiles the fake driver, once for every state of its sources.
+"""Compile the fake driver, once for every state of its sources.
 
-Kept beside the other things that tests build, in ~/.cache/apportion. Invariant: a folder appears
-whole or not at all, and of builds that start at once one builds and the others wait for it."""
+The result is in ~/.cache/apportion, next to other test builds.
+Invariant: a folder appears whole or not at all. Of concurrent builds one compiles, and the others
+wait for it."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ NO_COMPILER = "no C compiler: the fake NVIDIA driver cannot be built"
 
 @cache
 def built() -> Path:
-    """The folder with the libraries, `probe` and `nvidia-cuda-mps-control`; skips without cc."""
+    """Return the folder with the libraries, `probe` and `nvidia-cuda-mps-control`.
+
+    Skips without cc."""
     if COMPILER is None:
         pytest.skip(NO_COMPILER)
     kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "apportion"
@@ -51,7 +54,7 @@ def built() -> Path:
 
 
 def _digest() -> str:
-    """Of all that the result depends on."""
+    """Hash of everything that the result depends on."""
     about = hashlib.sha256(" ".join([str(COMPILER), sys.executable, *FLAGS]).encode())
     for source in sorted(HERE.iterdir()):
         if source.suffix in {".c", ".h"} or source.name in {"mps_control.py", "build.py"}:
@@ -60,7 +63,7 @@ def _digest() -> str:
 
 
 def _compile(compiler: str, folder: Path) -> None:
-    """Everything into this folder; raises with what the compiler said."""
+    """Compile everything into this folder. Raises with the compiler's output."""
     for library, sources in LIBRARIES.items():
         named = f"-Wl,-soname,{library}"
         _run(compiler, *FLAGS, "-shared", named, *_paths(sources), "-o", str(folder / library))

@@ -3,11 +3,12 @@
     driver = FakeDriver(tmp_path, "2xA100-40GB:mig+1xT4")
     with driver.in_process():              # nvidia-ml-py in this process sees its cards
         driver.xid(0, 79)
-    subprocess.run([driver.probe, "alloc:600"], env=os.environ | driver.environment)
+    subprocess.run([driver.probe, "alloc:600"], env=os.environ
 
-Every process that has `environment` sees the same cards, and what happens to them. Invariants: a
-driver's state is one file in the folder given, so that any number of them stand side by side and
-nothing is left behind; cards are named by their index from 0."""
+driver.environment)
+Every process with `environment` sees the same GPUs and their faults.
+Invariants: a driver's state is one file in the given folder, so that several drivers can exist at
+once and nothing is left behind. GPUs are identified by their index from 0."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ DOUBLE_BIT_ECC = 2
 _LINKS, _PROFILES, _STARTS = 18, 8, 8
 _UNSUPPORTED, _SUPPORTED, _PREDATED = 0, 1, 2
 Kind = Literal["compute", "graphics", "mps"]
-"""How a process uses a card, by which the driver lists it."""
+"""How a process uses a GPU; the driver lists processes by it."""
 _KINDS: dict[Kind, int] = {"compute": 1, "graphics": 2, "mps": 4}
 _LINK_NONE, _LINK_DOWN, _LINK_CARD = 0, 1, 3
 
@@ -97,10 +98,11 @@ def _library() -> Any:
 
 
 class FakeDriver:
-    """One fake driver and its cards; see the module's docstring."""
+    """One fake driver and its GPUs; see the module's docstring."""
 
     def __init__(self, folder: Path, cards: str = "1xA100-40GB", *, host: str = "n1") -> None:
-        """Make the cards, as in `2xA100-40GB:mig+1xT4`; ids follow from host and index."""
+        """Create the GPUs, as in `2xA100-40GB:mig+1xT4`; their ids are derived from host and
+        index."""
         self._library = _library()
         self._path = folder / f"nvidia-{uuid.uuid4().hex}.state"
         self._state = self._library.fake_create(str(self._path).encode())
@@ -114,18 +116,18 @@ class FakeDriver:
             self._do("add_card", ctypes.byref(_spec(card, index, self.ids[-1])))
 
     def close(self) -> None:
-        """Let go of the state; processes that use it go on with what they have."""
+        """Release the state; processes that use it keep what they have."""
         self._library.fake_close(self._state)
         self._path.unlink()
 
     @property
     def path(self) -> Path:
-        """The file of its state, by which processes share it."""
+        """The state file, through which processes share the driver."""
         return self._path
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a child process needs, beside its own, to have this driver."""
+        """The additional variables with which a child process sees this driver."""
         return {
             STATE_VARIABLE: str(self._path),
             "LD_LIBRARY_PATH": str(built()),
@@ -133,17 +135,17 @@ class FakeDriver:
         }
 
     def in_process(self) -> AbstractContextManager[None]:
-        """Within this, nvidia-ml-py in this process has this driver."""
+        """Within this context, nvidia-ml-py in this process uses this driver."""
         return using(self._path)
 
     # -------------------------------------------------------------- faults
 
     def xid(self, card: int, number: int, *, instance: int = 0, compute: int = 0) -> None:
-        """The driver reports this XID of the card, or of the MIG instance of these ids."""
+        """Report this XID for the GPU, or for the MIG instance with these ids."""
         self._do("xid", card, number, instance, compute)
 
     def ecc(self, card: int, *, corrected: int = 0, uncorrected: int = 0) -> None:
-        """So many errors of memory were counted; each kind stands as given."""
+        """Set the counts of memory errors; each argument is the new total."""
         self._set(card, ecc_corrected=corrected, ecc_uncorrected=uncorrected)
         if uncorrected:
             self._do("event", card, DOUBLE_BIT_ECC, uncorrected, 0, 0)
@@ -152,7 +154,7 @@ class FakeDriver:
         self, card: int, *, corrected: int = 0, uncorrected: int = 0,
         pending: bool = False, failed: bool = False,
     ) -> None:  # fmt: skip
-        """Rows of memory were replaced, wait for a reset to be, or could not be."""
+        """Set the counts of remapped memory rows, and whether a remap is pending or has failed."""
         self._set(
             card,
             rows_corrected=corrected,
@@ -162,52 +164,52 @@ class FakeDriver:
         )
 
     def recovery_action(self, card: int, action: int) -> None:
-        """The driver asks for NVML_GPU_RECOVERY_ACTION_*; 0 is none."""
+        """Set NVML_GPU_RECOVERY_ACTION_*; 0 is none."""
         self._set(card, recovery_action=action)
 
     def fabric(self, card: int, state: int, status: int = 0) -> None:
-        """The card's registration with its fabric: NVML_GPU_FABRIC_STATE_*, and its error."""
+        """Set the GPU's fabric registration (NVML_GPU_FABRIC_STATE_*) and its error."""
         self._set(card, fabric_state=state, fabric_status=status)
 
     def fall_off(self, card: int) -> None:
-        """The card is gone from the bus: every call about it answers GPU_IS_LOST."""
+        """Take the GPU off the bus: every call about it returns GPU_IS_LOST."""
         self._do("fall_off", card)
 
     def hang(self, card: int) -> None:
-        """Calls about the card do not return, until `let_go`. A look by UUID asks it as well."""
+        """Block calls about the GPU, including lookups by UUID, until `let_go`."""
         self._set(card, hung=1)
 
     def let_go(self, card: int) -> None:
-        """Calls about the card return again, those under way too."""
+        """Unblock calls about the GPU, including pending ones."""
         self._set(card, hung=0)
 
     def come_back(self, card: int) -> None:
-        """The card is on the bus again, empty."""
+        """Put the GPU back on the bus, empty."""
         self._do("come_back", card)
 
     def stop(self) -> None:
-        """Unload the driver: every call answers DRIVER_NOT_LOADED; processes and instances end."""
+        """Unload the driver: calls return DRIVER_NOT_LOADED; processes and instances end."""
         self._library.fake_unload(self._state)
 
     def start(self) -> None:
-        """Load it again: calls answer UNINITIALIZED until NVML is initialised anew.
+        """Load it again: calls return UNINITIALIZED until NVML is initialised again.
 
-        Cards that are lost now are not listed any longer."""
+        GPUs that are lost at this time are no longer listed."""
         self._library.fake_load(self._state)
 
     def restart(self) -> None:
-        """Unload and load, faster than anybody looks."""
+        """Unload and load it, faster than any poll."""
         self.stop()
         self.start()
 
     # -------------------------------------------------------------- what the cards are
 
     def mig(self, card: int, *, on: bool, pending: bool | None = None) -> None:
-        """The card is in MIG mode, or not; `pending` is the mode after its next reset."""
+        """Set the GPU's MIG mode; `pending` is the mode after its next reset."""
         self._set(card, mig=int(on), mig_pending=int(on if pending is None else pending))
 
     def unprivileged(self, card: int) -> None:
-        """Clients have no CAP_SYS_ADMIN: of MIG they may know the profiles and nothing else."""
+        """Deny clients CAP_SYS_ADMIN: of MIG they may read only the profiles."""
         self._set(card, unprivileged=1)
 
     def lacks(
@@ -217,15 +219,15 @@ class FakeDriver:
         *,
         driver_too: bool = False,
     ) -> None:
-        """The card knows no such thing: NVML answers NOT_SUPPORTED.
+        """Make NVML return NOT_SUPPORTED for this feature of the GPU.
 
-        Where the driver is too old to know it, that is FUNCTION_NOT_FOUND."""
+        With `driver_too` the driver is too old to know the feature: FUNCTION_NOT_FOUND."""
         self._set(card, **{f"{what}_supported": _PREDATED if driver_too else _UNSUPPORTED})
 
     def link(self, card: int, *peers: int | None) -> None:
-        """The card's NVLinks from the first on: each leads to that card; None is one that is down.
+        """Connect the GPU's NVLinks, in order, to these GPUs; None is a link that is down.
 
-        It has no others, and none to a switch. Links are made from both ends: call it for both."""
+        It has no other links, and none to a switch. Call it for both ends of a link."""
         for number in range(_LINKS):
             leads_to = _LINK_NONE
             if number < len(peers):
@@ -234,22 +236,22 @@ class FakeDriver:
             self._do("link", card, number, leads_to)
 
     def compute_mode(self, card: int, mode: int) -> None:
-        """NVML_COMPUTEMODE_*: 0 shared, 2 prohibited, 3 for one process."""
+        """Set NVML_COMPUTEMODE_*: 0 shared, 2 prohibited, 3 exclusive process."""
         self._set(card, compute_mode=mode)
 
     def memory_limits(self, cgroups: Path) -> None:
-        """Cards have limits of memory by cgroup from now on, and cgroups are mounted there.
+        """Support memory limits by cgroup from now on, with cgroups mounted there.
 
-        Before, NVML answers NOT_SUPPORTED."""
+        Before, NVML returns NOT_SUPPORTED."""
         self._library.fake_limits_supported(self._state, _SUPPORTED, str(cgroups).encode())
 
     def no_memory_limits(self, *, driver_too: bool = False) -> None:
-        """They have none; `driver_too`: the driver is older, and answers FUNCTION_NOT_FOUND."""
+        """Support no memory limits; with `driver_too` the driver is older: FUNCTION_NOT_FOUND."""
         lacking = _PREDATED if driver_too else _UNSUPPORTED
         self._library.fake_limits_supported(self._state, lacking, b"")
 
     def costs(self, *, context_mib: int = 300, kernel_us: int = 100) -> None:
-        """What a context takes of a card's memory, and how long a kernel runs."""
+        """Set the GPU memory that a context takes, and the run time of a kernel."""
         self._library.fake_costs(self._state, context_mib * MIB, kernel_us)
 
     # -------------------------------------------------------------- who uses them
@@ -258,11 +260,10 @@ class FakeDriver:
         self, card: int, pid: int, mib: int, sm_percent: int = 0, *,
         kinds: Sequence[Kind] = ("compute",), instance: int = 0, compute: int = 0, cgroup: str = "",
     ) -> None:  # fmt: skip
-        """A process of this number uses the card, or the MIG instance of these ids.
+        """Add a process with this id to the GPU, or to the MIG instance with these ids.
 
-        It is in the driver's list of each of these `kinds`.
-
-        It lives until `end_process`, or until card or driver fail; no such process need exist."""
+        It is in the driver's list of each of these `kinds`. It stays until `end_process`, or until
+        GPU or driver fail; a real process is not needed."""
         self._do(
             "process",
             *(card, pid, instance, compute, mib * MIB, sm_percent),
@@ -270,18 +271,18 @@ class FakeDriver:
         )
 
     def end_process(self, pid: int) -> None:
-        """The process that `process` made is gone from all cards."""
+        """Remove the process that `process` added from all GPUs."""
         self._do("end_process", pid)
 
     def utilisation(self, card: int, sm_percent: int, memory_percent: int = 0) -> None:
-        """How busy the card is as a whole, whatever its processes say."""
+        """Set the utilisation of the whole GPU, independent of its processes."""
         self._set(card, sm_percent=sm_percent, memory_percent=memory_percent)
 
     # -------------------------------------------------------------- what clients hold
 
     @property
     def event_sets(self) -> int:
-        """Sets of events that were made since the driver started, and not freed."""
+        """Event sets that were created since the driver started, and not freed."""
         return int(self._library.fake_event_sets(self._state))
 
     @property
@@ -302,7 +303,7 @@ class FakeDriver:
 
 @contextmanager
 def fake_driver(folder: Path, cards: str = "1xA100-40GB") -> Iterator[FakeDriver]:
-    """A driver that nvidia-ml-py in this process has, and that is gone afterwards."""
+    """Yield a driver that nvidia-ml-py in this process uses, and close it afterwards."""
     driver = FakeDriver(folder, cards)
     try:
         with driver.in_process():
@@ -312,7 +313,7 @@ def fake_driver(folder: Path, cards: str = "1xA100-40GB") -> Iterator[FakeDriver
 
 
 def _spec(card: Card, index: int, name: str) -> _Spec:
-    """The C structure of a card; a quarter of the cards are on each NUMA node of four."""
+    """The C structure of a GPU; they are spread evenly over four NUMA nodes."""
     model = card.model
     if card.mig and not model.profiles:
         raise ValueError(f"{model.name} has no MIG")

@@ -1,10 +1,10 @@
-"""Which library stands behind nvidia-ml-py within this process: the real driver's, or a fake's.
+"""Select the library that nvidia-ml-py uses in this process: the real driver's or a fake's.
 
-The loader knows a library by its SONAME, and both have the same one; whichever was loaded first
-answers to it. So the real one, where there is one, is loaded before any fake, and pynvml is given
-the fake's by hand for as long as a test wants it. Invariant: outside of `using`, pynvml finds what
-it would find without fake drivers, or a fake without a state, which answers that no driver is
-loaded."""
+The loader identifies a library by its SONAME, which both share; the first one loaded wins. So the
+real one, if any, is loaded before any fake, and pynvml is given the fake's handle while a test
+needs it.
+Invariant: outside `using`, pynvml finds what it would find without fake drivers, or a fake without
+a state, which reports that no driver is loaded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAME = "libnvidia-ml.so.1"
 
 @contextmanager
 def using(state: Path) -> Iterator[None]:
-    """Within this, nvidia-ml-py in this process talks to the fake driver with that state."""
+    """Within this context, nvidia-ml-py in this process uses the fake driver with that state."""
     library = _library()
     before = pynvml.nvmlLib
     library.fake_use(str(state).encode())
@@ -43,7 +43,7 @@ def _give(library: Any) -> None:
 
 @cache
 def _library() -> Any:
-    """The fake's NVML; a real driver's comes first and so keeps the name."""
+    """The fake's NVML; a real driver's is loaded first, so that it keeps the name."""
     with suppress(OSError):
         ctypes.CDLL(NAME)
     library = ctypes.CDLL(str(built() / NAME))

@@ -1,7 +1,7 @@
-"""The cards that the fake driver can have: what NVIDIA's driver answers for each model.
+"""The GPU models of the fake driver: what NVIDIA's driver reports for each.
 
-The MIG profiles are written down from NVIDIA's MIG user guide, not from our own catalogue: so a
-test can hold one against the other."""
+The MIG profiles come from NVIDIA's MIG user guide, not from our catalogue, so that a test can
+compare the two."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIG_NONE = 2
 
 
 class Profile(NamedTuple):
-    """A size of GPU instance; `kind` is NVML_GPU_INSTANCE_PROFILE_*, `span` in memory slices."""
+    """A GPU instance size; `kind` is NVML_GPU_INSTANCE_PROFILE_*, `span` counts memory slices."""
 
     name: str
     kind: int
@@ -39,7 +39,7 @@ class Model(NamedTuple):
 
 
 class Card(NamedTuple):
-    """A card that is wanted: its model, and whether it is in MIG mode."""
+    """A requested GPU: its model and MIG mode."""
 
     model: Model
     mig: bool
@@ -114,7 +114,7 @@ _PART = re.compile(r"(?P<count>\d+)x(?P<model>[\w-]+)(?P<mig>:mig)?")
 
 
 def cards_of(text: str) -> list[Card]:
-    """The cards of `2xA100-40GB:mig+1xT4`, in this order."""
+    """Parse `2xA100-40GB:mig+1xT4` into a list of GPUs."""
     cards: list[Card] = []
     for part in text.split("+"):
         found = _PART.fullmatch(part)

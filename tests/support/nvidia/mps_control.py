@@ -1,9 +1,9 @@
-"""A double of `nvidia-cuda-mps-control`: a daemon per pipe directory, and commands on stdin.
+"""A fake `nvidia-cuda-mps-control`: a daemon per pipe directory, and commands on stdin.
 
-`-d` starts the daemon and returns once it takes commands, `-f` is the daemon itself, and without
-either the commands on stdin go to the daemon. What it keeps are files in the pipe directory; the
-fake libcuda reads `limit-<device>`. Invariant: a command has taken effect when the program ends,
-and it fails where no daemon lives."""
+`-d` starts the daemon and returns once it accepts commands; `-f` is the daemon itself. Without
+either, commands on stdin go to the daemon. Its state is in files in the pipe directory; the fake
+libcuda reads `limit-<device>`.
+Invariant: a command has taken effect when the program ends. It fails if no daemon runs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NO_LIMIT = "0"
 
 
 def say(line: object) -> None:
-    """One line of the answer."""
+    """Print one line of the answer."""
     sys.stdout.write(f"{line}\n")
 
 
 def lock() -> TextIO | None:
-    """The lock of this folder's daemon, or None where a daemon holds it."""
+    """Return the lock of this folder's daemon; None if a daemon holds it."""
     held = (FOLDER / "control_lock").open("a")
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -40,7 +40,7 @@ def lock() -> TextIO | None:
 
 
 def serve(ready: int | None) -> None:
-    """Be the daemon until somebody says quit; `ready` is closed once it takes commands."""
+    """Be the daemon until `quit`; `ready` is closed once it accepts commands."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     held = lock()
     if held is None:
@@ -51,14 +51,14 @@ def serve(ready: int | None) -> None:
     PID.write_text(str(os.getpid()))
     if ready is not None:
         os.close(ready)
-    while PIPE.read_text() != "quit":  # opens anew for every writer
+    while PIPE.read_text() != "quit":  # opens again for every writer
         pass
     for left in (PIPE, PID, THREADS, *FOLDER.glob("limit-*")):
         left.unlink(missing_ok=True)
 
 
 def start() -> None:
-    """Start the daemon beside this process."""
+    """Start the daemon as a separate process."""
     if lives():
         sys.exit("An instance of this daemon is already running")
     readable, ready = os.pipe()
@@ -71,13 +71,13 @@ def start() -> None:
         stderr=subprocess.DEVNULL,
     )
     os.close(ready)
-    os.read(readable, 1)  # ends when the daemon is ready, or dead
+    os.read(readable, 1)  # returns when the daemon is ready or dead
     if not PID.exists() or PID.read_text() != str(daemon.pid):
         sys.exit(daemon.wait() or 1)
 
 
 def lives() -> bool:
-    """Whether a daemon serves this folder."""
+    """Return True if a daemon serves this folder."""
     if not FOLDER.is_dir():
         return False
     held = lock()
@@ -88,7 +88,7 @@ def lives() -> bool:
 
 
 def obey(line: str) -> None:
-    """One command."""
+    """Run one command."""
     match line.split():
         case ["set_default_device_pinned_mem_limit", device, size] if SIZE.fullmatch(size):
             (FOLDER / f"limit-{int(device)}").write_text(size)
@@ -110,7 +110,7 @@ def obey(line: str) -> None:
 
 
 def lock_until_gone() -> None:
-    """Return once the daemon has ended: it lets go of the lock then."""
+    """Wait until the daemon has ended, when its lock is free."""
     with (FOLDER / "control_lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
 

@@ -1,6 +1,6 @@
-"""Programs that use a fake card, as processes of their own: what `probe.c` does, line by line.
+"""Programs that use a fake GPU, as separate processes: what `probe.c` does, line by line.
 
-Invariant: whatever a test does, no such program outlives it."""
+Invariant: no such program outlives its test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.nvidia.driver import FakeDriver
 
 
 def probe(driver: FakeDriver, *actions: str, **variables: str) -> list[str]:
-    """What the program says to these actions, a line each, the first about its context."""
+    """Run these actions and return one line for each, after one about the context."""
     done = subprocess.run(
         [driver.probe, *actions],
         env=_environment(driver, variables),
@@ -27,7 +27,7 @@ def probe(driver: FakeDriver, *actions: str, **variables: str) -> list[str]:
 
 @contextmanager
 def holding(driver: FakeDriver, *actions: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
-    """A program that has done these actions and keeps what it has until this is left."""
+    """Yield a program that has run these actions and keeps its resources until the block ends."""
     process = subprocess.Popen(
         [driver.probe, *actions, "hold"],
         env=_environment(driver, variables),

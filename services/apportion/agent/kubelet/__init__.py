@@ -1,9 +1,7 @@
-"""The kubelet's front door: a device plugin per count name, and who holds what it handed out.
+"""The kubelet's front door: a device plugin for each count name, and who uses its slots.
 
-The kubelet asks twice. `Allocate` names devices and no pod, before the pod exists: it is answered
-with a slot, which means nothing yet, at once and always. `PreStartContainer` comes before every
-start of a container, and may take its time: now the kubelet itself tells who holds the slot, the
-ledger what that pod has, and the slot gets its meaning. So there is no lock and no guess.
-
-The messages are in `kubelet.proto`; `make generate` makes `kubelet_pb2` of it. Invariant: what a
-slot means follows from the kubelet's own books and from the ledger, never from an annotation."""
+`Allocate` names devices and no pod; it is answered with a slot, which has no meaning yet. Before
+a container starts, `PreStartContainer` gives the slot its meaning: the kubelet's books say which
+pod has it, and the ledger what that pod has. `make generate` makes `kubelet_pb2` from
+`kubelet.proto`. Invariant: a slot's meaning follows from the kubelet's books and the ledger,
+never from annotations."""

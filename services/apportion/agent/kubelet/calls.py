@@ -1,8 +1,4 @@
-"""The methods of the kubelet's sockets by their names on the wire, with their messages.
-
-Stubs of gRPC are a line of names for each method; written once here they serve the plugin, the
-kubelet's client and the kubelets of the tests. Invariant: every call has a time limit of its
-caller's, and no answer is larger than `BYTES_MAX`."""
+"""The methods of the kubelet's sockets, with their names on the wire and their messages."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,11 +9,9 @@ import grpc
 from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.runtime.process.config import ConfigError
 
-_SOCKET_BYTES_MAX: Final = 107
-"""Of a path; see unix(7), `sun_path`."""
+_SOCKET_BYTES_MAX: Final = 107  # of a socket's path; see unix(7), `sun_path`
 VERSION: Final = "v1beta1"
-BYTES_MAX: Final = 16 << 20
-"""A kubelet's answer about a few hundred pods is a hundredth of it."""
+BYTES_MAX: Final = 16 << 20  # a hundred times a kubelet's answer about a few hundred pods
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", BYTES_MAX),
     ("grpc.max_send_message_length", BYTES_MAX),
@@ -25,7 +19,7 @@ OPTIONS: Final = (
 
 
 class Call(NamedTuple):
-    """One method: its path, what is asked and what is answered."""
+    """One method: its path, request and response."""
 
     path: str
     request: Any
@@ -33,7 +27,7 @@ class Call(NamedTuple):
     streams: bool = False
 
     def on(self, channel: grpc.aio.Channel) -> Callable[..., Any]:
-        """The method as a function that asks over this channel."""
+        """The method as a function that calls it over this channel."""
         kind = channel.unary_stream if self.streams else channel.unary_unary
         return kind(  # type: ignore[no-any-return]
             self.path,
@@ -42,7 +36,7 @@ class Call(NamedTuple):
         )
 
     def served(self, answer: Callable[..., Awaitable[Any] | Any]) -> grpc.RpcMethodHandler:
-        """The method as a server has it, answered by this function."""
+        """The method as a server's handler, answered by this function."""
         kind = (
             grpc.unary_stream_rpc_method_handler
             if self.streams
@@ -75,9 +69,7 @@ DRA_VERSIONS: Final = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 
 
 async def listening(answers: dict[Call, Callable[..., Any]], *sockets: Path) -> grpc.aio.Server:
-    """A server that answers these calls on the sockets, which are made in this order.
-
-    Raises ConfigError: the path of a socket is longer than the system lets one be."""
+    """Start a server for these calls on the sockets, in order. Raises ConfigError."""
     server = grpc.aio.server(options=OPTIONS)
     serve(server, answers)
     for path in sockets:
@@ -93,7 +85,7 @@ async def listening(answers: dict[Call, Callable[..., Any]], *sockets: Path) -> 
 
 
 def serve(server: grpc.aio.Server, answers: dict[Call, Callable[..., Any]]) -> None:
-    """Have the server answer these calls."""
+    """Add handlers for these calls to the server."""
     services: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
     for call, answer in answers.items():
         service, method = call.path[1:].split("/")

@@ -1,9 +1,8 @@
-"""What a slot means, as a CDI specification that container runtimes read when a container is made.
+"""The meaning of a slot, as a CDI specification that runtimes read when they create a container.
 
-One file per slot, because a device may be in one file only. What NVIDIA's own specification of the
-node has for a card (device nodes, the driver's libraries, hooks) is copied into ours, since a
-runtime that is given our device is not given NVIDIA's. Invariants: a file is there whole or not at
-all, and only while its slot is in use."""
+One file per slot. NVIDIA's edits for a device (nodes, driver libraries, hooks) are copied into
+it, because a runtime that is given our device is not given NVIDIA's. Invariant: a file is
+complete or absent, and exists only while its slot is in use."""
 
 import logging
 import re
@@ -19,8 +18,7 @@ from apportion.core.grants import Edits
 from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.files.safe_yaml import TEXT_BYTES_MAX, parse
 
-OLDEST: Final = (0, 5, 0)
-"""The version of CDI that our own edits need; NVIDIA's may need a newer one."""
+OLDEST: Final = (0, 5, 0)  # the CDI version that our own edits need; NVIDIA's may need a newer one
 KIND: Final = "apportion.dev/share"
 VENDORS: Final = "nvidia.com/gpu"
 _PARTS: Final = ("env", "deviceNodes", "mounts", "hooks", "additionalGids", "netDevices")
@@ -36,14 +34,12 @@ Json = dict[str, Any]
 
 
 def device_name(slot: str) -> str:
-    """The slot's name as runtimes are given it."""
+    """The fully qualified CDI name of a slot."""
     return f"{KIND}={slot}"
 
 
 class Specifications:
-    """The files of our slots in one folder, and NVIDIA's there or in `others`.
-
-    `proc` has the minor number of each card (`driver/nvidia/gpus/*/information`)."""
+    """The files of our slots in one folder, and NVIDIA's there or in `others`."""
 
     def __init__(
         self, folder: Path, others: Sequence[Path] = (), proc: Path = Path("/proc")
@@ -54,56 +50,46 @@ class Specifications:
         self._lock = threading.Lock()
 
     def write(self, slots: Sequence[str], edits: Edits) -> None:
-        """Give the slots of one container their meaning; the first has all of it.
-
-        Raises OSError: the disk is full, or the folder cannot be written."""
+        """Write the meaning of one container's slots; the first has all edits. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         version, foreign = self._foreign(edits.cards)
         whole = _merged([*foreign, _own(edits)])
         env = whole["env"]
         if len(foreign) > len(edits.cards) and f"{_VISIBLE}void" in env:
-            # NVIDIA's edits have every card: its runtime must not add them a second time.
+            # NVIDIA's edits have every device: its runtime must not add them a second time.
             env[:] = [line for line in env if not line.startswith(_VISIBLE)] + [f"{_VISIBLE}void"]
         visible = [line for line in env if line.startswith(_VISIBLE)]
         with self._lock:
             for slot in slots:
-                # Runtimes refuse a device without any edit, so the others say what is visible.
+                # Runtimes refuse a device without any edit, so the other slots set what is visible.
                 said = whole if slot == slots[0] else {"env": visible or [f"APPORTION_SLOT={slot}"]}
                 device = {"name": slot, "containerEdits": {k: v for k, v in said.items() if v}}
                 document = {"cdiVersion": version, "kind": KIND, "devices": [device]}
                 write_whole(self._path(slot), _encode(document))
 
     def remove(self, slot: str) -> None:
-        """Let a slot mean nothing any more. Raises OSError."""
+        """Remove the meaning of a slot. Raises OSError."""
         self._path(slot).unlink(missing_ok=True)
 
     def sweep(self, in_use: Callable[[], Collection[str]]) -> None:
-        """Remove the files of slots that `in_use` does not return.
-
-        A slot is in use before its file is written, and nothing is written during a sweep: so no
-        container loses its file between the two.
-
-        Raises OSError: a file cannot be removed."""
+        """Remove the files of slots that `in_use` does not return. Raises OSError."""
         with self._lock:
+            # A slot is in use before its file is written, and nothing is written during a sweep.
             kept = {self._path(slot) for slot in in_use()}
             for path in self._folder.glob(f"{_PREFIX}*.json"):
                 if path not in kept:
                     path.unlink(missing_ok=True)
 
-    def knows_cards(self) -> bool:
-        """Whether a specification of NVIDIA's cards is there."""
-        return self._vendors() is not None
-
     def _path(self, slot: str) -> Path:
         return self._folder / f"{_PREFIX}{slot}.json"
 
     def _foreign(self, cards: Sequence[str]) -> tuple[str, list[Json]]:
-        """The CDI version, and the edits for all cards and for each of these; see nvidia-ctk.
+        """The CDI version, and the edits for all devices and for each of these; see nvidia-ctk.
 
-        A card is in NVIDIA's specification by its UUID, or else by a name of another strategy
-        (`--device-name-strategy`), where its device node tells. A card in MIG mode is not there by
-        itself: it gets the edits for all."""
-        said = self._vendors() if cards else None
+        NVIDIA's specification has a device by its UUID, or by a name of another strategy
+        (`--device-name-strategy`) with its device node. A device in MIG mode only gets the edits
+        for all."""
+        said = self.vendors() if cards else None
         if said is None:
             return _text(OLDEST), []
         devices = [each for each in said.get("devices") or () if isinstance(each, dict)]
@@ -121,9 +107,13 @@ class Specifications:
                 _log.warning("the CDI specification of %s has no device %s", VENDORS, card)
             else:
                 found.append(one.get("containerEdits") or {})
-        return _text(max(OLDEST, _version(said))), found
+        version = str(said.get("cdiVersion", ""))
+        if _NUMBERS.fullmatch(version):
+            return _text(max(OLDEST, tuple(map(int, version.split("."))))), found
+        return _text(OLDEST), found
 
-    def _vendors(self) -> Json | None:
+    def vendors(self) -> Json | None:
+        """NVIDIA's specification, if there is one."""
         for path in (path for folder in self._others for path in sorted(folder.glob("*"))):
             if path.name.startswith(_PREFIX) or path.suffix not in {".json", ".yaml"}:
                 continue
@@ -134,16 +124,9 @@ class Specifications:
 
 
 def _nodes(device: Json) -> tuple[str, ...]:
-    """The device nodes of cards, as in `/dev/nvidia0`, that a device of a specification has."""
     nodes = (device.get("containerEdits") or {}).get("deviceNodes") or ()
     paths = (each.get("path") for each in nodes if isinstance(each, dict))
     return tuple(path for path in paths if isinstance(path, str) and _CARD.fullmatch(path))
-
-
-def _version(said: Json) -> tuple[int, ...]:
-    """The `cdiVersion` of a specification; one that cannot be read is the oldest."""
-    text = str(said.get("cdiVersion", ""))
-    return tuple(map(int, text.split("."))) if _NUMBERS.fullmatch(text) else OLDEST
 
 
 def _text(version: Iterable[int]) -> str:
@@ -151,7 +134,6 @@ def _text(version: Iterable[int]) -> str:
 
 
 def _read(path: Path) -> Json:
-    """A specification of somebody else; one that cannot be read is none."""
     try:
         with path.open("rb") as file:
             text = file.read(TEXT_BYTES_MAX).decode()
@@ -181,7 +163,7 @@ def _own(edits: Edits) -> Json:
 
 
 def _merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """One after the other; the last word on a variable is ours."""
+    # In order: our edits are last, so that our variables win.
     whole: dict[str, list[Any]] = {name: [] for name in _PARTS}
     for part in parts:
         for name in _PARTS:

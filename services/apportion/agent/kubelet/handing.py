@@ -1,20 +1,15 @@
-"""What a container gets at `Allocate`, on a node whose container runtime knows no CDI.
+"""Decide at `Allocate` what a container gets, if the container runtime does not support CDI.
 
-The kubelet names slots there and no pod, and what it is answered cannot be changed later. The
-ledger leaves one pod that it can be about (`core.ledger.turns`): the one that was bound last and
-has containers without slots in the kubelet's checkpoint. The answer says for whom it was meant, and
-the kubelet keeps it in its checkpoint, where it is read before the container starts; so nothing has
-to be noted here, and is known again whatever was killed meanwhile.
-
-Invariants: an answer never fails, and comes after `PATIENCE_S` at the latest; what cannot be told
-for certain gives nothing. Whether it was right is found out at `PreStartContainer`, where the
-kubelet names the pod."""
+The kubelet names no pod there, but the ledger leaves only one that it can be about
+(`core.ledger.turns`). The answer names the container it is meant for, which is checked at
+`PreStartContainer`. The kubelet's checkpoint keeps it, so nothing needs to be saved here.
+Invariant: `Allocate` never fails and takes at most `PATIENCE_S`; if in doubt, it gives nothing."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.agent.kubelet.holders import Holders
@@ -24,23 +19,14 @@ from apportion.core.grants import Edits, GrantRefused
 from apportion.core.workloads.dialects.dialect import SLOT
 from apportion_schemas import Device, Share
 
-PATIENCE_S: Final = 2.0
-"""The kubelet admits no other pod meanwhile."""
+PATIENCE_S: Final = 2.0  # the kubelet admits no other pod in the meantime
+# How long a binding may lag behind the kubelet while another pod is still to be bound. The known
+# claim may belong to a pod that is gone, which no event tells an agent.
 SETTLE_S: Final = 0.25
-"""How long a binding may be behind the kubelet, where another pod is still to be bound: the claim
-that is known may be of a pod that has gone, of which no agent is told."""
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
-NOTHING: Final = "void"
-"""As the value of `VISIBLE`: NVIDIA's runtime gives such a container nothing at all."""
+NOTHING: Final = "void"  # as the value of `VISIBLE`: NVIDIA's runtime gives the container nothing
 
 _log = logging.getLogger(__name__)
-
-
-class Meant(NamedTuple):
-    """Whose slots they seem to be."""
-
-    claim: Claim
-    container: str
 
 
 @dataclass(slots=True, eq=False)
@@ -49,15 +35,13 @@ class Handing:
 
     holders: Holders
     view: NodeView
-    plan: Callable[[Claim, str], Edits]
-    """`SharePreparing.plan`."""
+    plan: Callable[[Claim, str], Edits]  # `SharePreparing.plan`
     _: KW_ONLY
     devices: Callable[[], Mapping[str, Device]]
-    families: Callable[[str], Collection[str]]
-    """Those of the devices that a resource's name counts."""
+    families: Callable[[str], Collection[str]]  # the device families that a resource name counts
 
     async def answer(self, resource: str, slots: int) -> Any:
-        """The kubelet's answer for a container that is given so many slots."""
+        """Answer the kubelet for a container that gets so many slots."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 claim, container = await self._meant(resource, slots)
@@ -71,8 +55,7 @@ class Handing:
         _log.warning("a container is given nothing at Allocate: %s", problem)
         return answered(Edits({VISIBLE: NOTHING}), "")
 
-    async def _meant(self, resource: str, slots: int) -> Meant:
-        """As soon as there is one. Raises NotPrepared: the kubelet's books cannot be read."""
+    async def _meant(self, resource: str, slots: int) -> tuple[Claim, str]:
         settled = False
         while True:
             found = self._newest(resource, slots, await self.holders.allocated(resource))
@@ -86,19 +69,22 @@ class Handing:
 
     def _newest(
         self, resource: str, slots: int, allocated: Mapping[str, Collection[str]]
-    ) -> Meant | None:
-        """The claim that was bound last, and its first container that waits for so many slots."""
+    ) -> tuple[Claim, str] | None:
         waiting = [claim for pod, claim in self.view.held.items() if pod not in self.view.answers]
         for claim in sorted(waiting, key=lambda claim: claim.bound_revision, reverse=True):
             done = allocated.get(claim.pod, ())
             sizes = self._sizes(claim, resource)
             left = [name for name, size in sizes.items() if name not in done and size == slots]
             if left:
-                return Meant(claim, self._of(claim, left[0], sizes))
+                own = [share.container for share in claim.placed.shares]
+                if left[0] in own:
+                    return claim, left[0]
+                # A borrower has the shares of the later container with the same slots.
+                lenders = (name for name in own if sizes.get(name) == slots)
+                return claim, next(lenders, left[0])
         return None
 
     def _sizes(self, claim: Claim, resource: str) -> dict[str, int]:
-        """How many slots of the resource each container asks for, in the order of the asking."""
         families, devices = self.families(resource), self.devices()
         by_container: dict[str, list[Share]] = {}
         for share in (*claim.placed.borrowed, *claim.placed.shares):
@@ -110,18 +96,9 @@ class Handing:
             and all(devices[each.device].family in families for each in shares)
         }
 
-    @staticmethod
-    def _of(claim: Claim, container: str, sizes: Mapping[str, int]) -> str:
-        """Under which name it holds them: of who borrows, the later one with the same slots."""
-        own = [share.container for share in claim.placed.shares]
-        if container in own:
-            return container
-        lenders = (name for name in own if sizes.get(name) == sizes[container])
-        return next(lenders, container)
-
 
 def answered(edits: Edits, to: str) -> Any:
-    """The kubelet's answer that gives this, with for whom it was meant."""
+    """The kubelet's answer with these edits and the container that they are meant for."""
     one = pb.Allocated(annotations={HANDED_TO: to})
     one.env.update(edits.env)
     for mount in edits.mounts:

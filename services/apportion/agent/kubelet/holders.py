@@ -1,15 +1,10 @@
-"""Who holds a slot: the kubelet's PodResources tell names, its checkpoint tells uids.
+"""Find which pod has a slot: PodResources gives names, the kubelet's checkpoint gives uids.
 
-PodResources (v1) leaves init containers out and knows no uid; the checkpoint of the kubelet's
-device manager has both, under a pod's uid and no name. Both are read for every question, for a
-kubelet writes them before it asks; it forgets a pod that ended before it hands its slots on.
-
-It writes the checkpoint only when it hands out slots, so that names pods that are over.
-PodResources name none of those; but after its start a kubelet names nobody until it has heard of
-its pods. So a pod is over that this very kubelet was seen to run, and names no more.
-
-Invariants: a holder is one pod; where the kubelet's books say otherwise nothing is said. No pod is
-over while a container of it may run, whatever is started anew."""
+PodResources (v1) has no init containers and no uids, the checkpoint no names but ended pods as
+well. A restarted kubelet lists no pod until it has heard of its pods. So a pod is over if this
+same kubelet was seen to run it and names it no longer. Invariants: a slot has exactly one pod;
+if the kubelet's books disagree, the search fails. No pod is over while one of its containers may
+run, whatever restarts."""
 
 import asyncio
 import os
@@ -32,34 +27,30 @@ from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import Name
 
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
-CLAIMS: Final = "claims.json"
-"""The book of prepared claims, in the folder that outlives a reboot."""
-CHECKPOINT_BYTES_MAX: Final = 64 << 20
-"""Of a node with a few hundred pods it has a few hundred kilobytes."""
+CLAIMS: Final = "claims.json"  # the book of prepared claims, in the folder that survives a reboot
+CHECKPOINT_BYTES_MAX: Final = 64 << 20  # a node with a few hundred pods has a few hundred kilobytes
 _TIMEOUT_S = 2.0
+# A file written more recently may be replaced without any difference in `_File`.
 _SETTLED_NS: Final = 1_000_000_000
-"""A file written less than this long ago may be another soon without any difference in `_File`."""
-_File = tuple[int, int, int]
-"""Inode, size and time of the last change."""
-_OURS: Final = b"apportion.dev/"
-"""In all that our plugins answer at `Allocate`."""
+_File = tuple[int, int, int]  # inode, size and time of the last change
+_OURS: Final = b"apportion.dev/"  # in every answer of our plugins to `Allocate`
 _Ids = list[str] | dict[str, list[str]] | None
 
 
 class _Entry(Struct, rename="pascal"):
-    """One container's devices; `DeviceIDs` is a list up to Kubernetes 1.19, then by NUMA node.
-
-    `AllocResp` is what `Allocate` answered, byte by byte: what the container is given."""
+    """One container's devices."""
 
     pod_uid: Name = msgspec.field(name="PodUID")
     container_name: str
     resource_name: str
+    # A list up to Kubernetes 1.19, then by NUMA node.
     device_ids: _Ids = msgspec.field(name="DeviceIDs", default=None)
+    # Our encoded answer to `Allocate`: what it is given.
     answer: bytes | None = msgspec.field(name="AllocResp", default=None)
 
     @property
     def ids(self) -> frozenset[str]:
-        """All of them."""
+        """All ids, of every NUMA node."""
         found = self.device_ids or []
         lists = found.values() if isinstance(found, dict) else [found]
         return frozenset(each for some in lists for each in some or ())
@@ -78,12 +69,11 @@ _decode = from_outside(msgspec.json.Decoder(_Checkpoint).decode)
 
 
 class Holders:
-    """`Books` of one kubelet: its folder and its PodResources socket, and of prepared claims.
+    """`Books` of one kubelet: its checkpoint, its PodResources socket, and prepared claims.
 
-    `prepared` has the uid of each claim's pod by the claim's uid: the checkpoint does not know pods
-    that have devices by claims alone. Invariant: a claim is in it from before anything is made for
-    it until the kubelet has it taken back. `amounts` are resources of memory and cores, whose
-    devices are no slots."""
+    `prepared` maps a claim's uid to its pod's, because the checkpoint lacks pods that only have
+    claims. A claim is in it from before anything is made for it until it is unprepared.
+    `amounts` are resources of memory and cores, whose devices are no slots."""
 
     def __init__(
         self,
@@ -105,10 +95,7 @@ class Holders:
         self._seen: tuple[_File, _Data] | None = None
 
     async def find(self, resource: str, slots: frozenset[str]) -> Holder:
-        """Who holds exactly these slots of the resource.
-
-        Raises NotPrepared: nobody yet, or the books cannot be read, or they contradict each
-        other."""
+        """The container that has exactly these slots. Raises NotPrepared if it is not certain."""
         entries = [
             entry
             for entry in await asyncio.to_thread(self._entries)
@@ -128,9 +115,7 @@ class Holders:
         return Holder(pods.pop(), namespace, name, containers, resource, named_slots, handed)
 
     async def foreign(self, resource: str, slots: frozenset[str]) -> bool:
-        """Whether these are devices that another plugin handed out, before it was replaced.
-
-        Raises NotPrepared: the checkpoint cannot be read."""
+        """True if another plugin handed these devices out and was replaced. Raises NotPrepared."""
         answers = [
             entry.answer or b""
             for entry in await asyncio.to_thread(self._entries)
@@ -139,9 +124,7 @@ class Holders:
         return bool(answers) and not any(_OURS in answer for answer in answers)
 
     async def allocated(self, resource: str) -> dict[str, set[str]]:
-        """The containers that have slots of the resource, by their pod's uid.
-
-        Raises NotPrepared: the checkpoint cannot be read."""
+        """The containers with slots of the resource, by pod uid. Raises NotPrepared."""
         found: dict[str, set[str]] = {}
         for entry in await asyncio.to_thread(self._entries):
             if entry.resource_name == resource:
@@ -149,10 +132,7 @@ class Holders:
         return found
 
     async def pods(self) -> set[str]:
-        """The uids that are in the checkpoint and not over, or have a claim: no other pod can use
-        anything here.
-
-        Raises NotPrepared: the checkpoint cannot be read."""
+        """The uids not over or with a claim; no others use devices here. Raises NotPrepared."""
         known = {entry.pod_uid for entry in await asyncio.to_thread(self._entries)}
         by_claim = self._prepared.entries.values() if self._prepared is not None else ()
         return (known - self._over).union(by_claim)
@@ -162,9 +142,7 @@ class Holders:
         return self._owners.of(pid)
 
     def slots(self) -> set[str]:
-        """The slots of containers that may run, and of prepared claims. It reads the checkpoint.
-
-        Raises NotPrepared: the checkpoint cannot be read."""
+        """The slots of containers that may run and of prepared claims. Raises NotPrepared."""
         claims = self._prepared.entries if self._prepared is not None else ()
         held = (
             entry.ids
@@ -174,13 +152,11 @@ class Holders:
         return {claim_slot(claim) for claim in claims}.union(*held)
 
     async def look(self) -> None:
-        """Find out which pods are over since the last look.
-
-        Raises NotPrepared: the books cannot be read."""
+        """Find out which pods are over since the last call. Raises NotPrepared."""
         kubelet = self._started()
         if kubelet != self._kubelet:
             self._kubelet, self._ran = kubelet, set()
-        before = set(self._ran)  # who starts meanwhile may be newer than the list
+        before = set(self._ran)  # a pod that starts now may be newer than the list
         pods = (await self._list()).pods
         self._listed = {
             (pod.namespace, pod.name): {
@@ -200,7 +176,7 @@ class Holders:
         entries = await asyncio.to_thread(self._entries)
         self._handed = {(entry.pod_uid, entry.container_name) for entry in entries}
         if self._started() != kubelet:
-            return  # another one answered, which may have heard of no pod yet
+            return  # another kubelet answered, which may not know its pods yet
         runs = {
             entry.pod_uid
             for entry in entries
@@ -211,21 +187,19 @@ class Holders:
         self._ran = (self._ran | runs) - self._over
 
     def bare(self, pod: str, namespace: str, name: str, container: str) -> bool:
-        """Whether the kubelet runs it, and no device plugin gave it a device, at the last look."""
+        """True if the kubelet ran the container without any plugin's device at the last look."""
         given = self._listed.get((namespace, name), {}).get(container)
         return given == set() and (pod, container) not in self._handed
 
     def _started(self) -> int:
-        """Which kubelet serves PodResources: another number after it was started anew."""
         try:
+            # A restarted kubelet makes its socket again.
             return self._socket.stat().st_ctime_ns
         except OSError:
             return 0
 
     def registered(self) -> set[str]:
-        """The resources that the kubelet takes for devices of a plugin, which may be gone.
-
-        Raises NotPrepared: the checkpoint cannot be read."""
+        """The resources that the kubelet treats as a plugin's devices. Raises NotPrepared."""
         found = self._read()
         entries = {entry.resource_name for entry in found.pod_device_entries or ()}
         return entries.union(found.registered_devices or ())
@@ -234,7 +208,6 @@ class Holders:
         return self._read().pod_device_entries or []
 
     def _read(self) -> _Data:
-        """The checkpoint, decoded again only if it is another file than before."""
         seen = self._seen
         try:
             with self._checkpoint.open("rb") as file:
@@ -261,7 +234,6 @@ class Holders:
         return found
 
     async def _name(self, resource: str, slots: frozenset[str]) -> tuple[str, str]:
-        """Namespace and name, for people; empty while only an init container has the slots."""
         for pod in (await self._list()).pods:
             for container in pod.containers:
                 lists = (each.ids for each in container.devices if each.resource == resource)
@@ -281,8 +253,8 @@ class Holders:
 
 
 def _handed(answer: bytes) -> Handed:
-    """What was answered at `Allocate`; what cannot be read was meant for nobody."""
     try:
+        # An unreadable answer was meant for no container.
         said = pb.Allocated.FromString(answer)
     except DecodeError:
         return Handed("", Edits())

@@ -1,19 +1,18 @@
-"""The agent on a node with a kubelet: its two front doors, and what stands behind them.
+"""The agent on a node with a kubelet: its device plugins and its DRA plugin.
 
-One door are device plugins, with a slot for every share that the node's cards can be cut into,
-whatever their health: who gets which card is the scheduler's to say, and a kubelet that counted
-would only be in its way. The other is a DRA plugin, to which claims are named by their uid; the
-ledger has what a claim holds under the claim's own name. Invariant: a claim that is answered
-without an error is in the book of prepared claims, and all that its containers need is there;
-whatever was done before may be done again."""
+The device plugins have a slot for every share that the devices can be cut into, healthy or not:
+the scheduler decides who gets which, and the kubelet's counting must not get in its way.
+Invariant: a claim answered without an error is in the book of prepared claims, and everything
+that its containers need is in place. Every step can be repeated."""
 
 import asyncio
 import logging
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import grpc
 import msgspec
@@ -44,15 +43,14 @@ from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import Device
 
 LOOK_AT_BOOKS_S: Final = 0.5
-HEALTH_S: Final = 5.0
-"""Between two reports of the devices' health."""
+HEALTH_S: Final = 5.0  # between two reports of the devices' health
 HEALTHY, UNHEALTHY = 1, 2
 LOOK_S: Final = 5.0
 SOCKET_LOOK_S: Final = 0.5
 _TIMEOUT_S: Final = 2.0
 _KUBELET: Final = "kubelet.sock"
+# Factor by which amounts are offered: pods may request more than they get; the ledger decides.
 ROOM: Final = 2
-"""An amount is offered so often: pods may write more than they hold, and the ledger decides."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,8 +71,7 @@ class ClaimDoor:
         seconds: Histogram,
         clock: Clock,
     ) -> None:
-        """`kubelet` is the kubelet's folder, at the same path for us as for the kubelet. `prepared`
-        is the book of `Holders`, and `seconds` is of the kubelet's calls."""
+        """`kubelet` is the kubelet's folder; `prepared` is the book of `Holders`."""
         self._node = node
         self._socket = kubelet / "plugins" / DRIVER / "dra.sock"
         self._registration = kubelet / "plugins_registry" / f"{DRIVER}-reg.sock"
@@ -89,40 +86,34 @@ class ClaimDoor:
         self._problem = "the kubelet does not know of the DRA plugin yet"
 
     def not_ready(self) -> list[str]:
-        """Why the kubelet asks us for no claims."""
+        """Why the kubelet does not ask us for claims."""
         return [self._problem] if self._problem else []
 
     async def serve(self) -> None:
-        """Be there for the kubelet, which finds us by our socket, until cancelled.
-
-        Raises ConfigError: the path of a socket is longer than the system lets one be."""
+        """Serve the kubelet, which finds us by our socket, until cancelled. Raises ConfigError."""
         try:
             while True:
                 there = self._socket.is_socket() and self._registration.is_socket()
                 if self._server is None or not there:
-                    await self._listen()
+                    await self._close()
+                    answers: dict[calls.Call, Callable[..., Any]] = {
+                        calls.PLUGIN_INFO: self._info,
+                        calls.PLUGIN_REGISTERED: self._registered,
+                        calls.PREPARE_CLAIMS: self._prepare,
+                        calls.UNPREPARE_CLAIMS: self._unprepare,
+                        calls.WATCH_HEALTH: self._health,
+                    }
+                    # The kubelet connects once it sees the second socket.
+                    sockets = self._socket, self._registration
+                    self._server = await calls.listening(answers, *sockets)
                 await asyncio.sleep(LOOK_AT_BOOKS_S)
         finally:
             await self._close()
-
-    async def _listen(self) -> None:
-        await self._close()
-        answers: dict[calls.Call, Callable[..., Any]] = {
-            calls.PLUGIN_INFO: self._info,
-            calls.PLUGIN_REGISTERED: self._registered,
-            calls.PREPARE_CLAIMS: self._prepare,
-            calls.UNPREPARE_CLAIMS: self._unprepare,
-            calls.WATCH_HEALTH: self._health,
-        }
-        # The second socket has the kubelet come.
-        self._server = await calls.listening(answers, self._socket, self._registration)
 
     async def _close(self) -> None:
         if self._server is not None:
             await self._server.stop(grace=None)
             self._server = None
-
-    # -------------------------------------------------------------- registration
 
     async def _info(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
         return pb.PluginInfo(
@@ -139,35 +130,33 @@ class ClaimDoor:
             _log.error("%s", self._problem)
         return pb.Empty()
 
-    # -------------------------------------------------------------- health
-
     async def _health(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ARG002
-        """How all devices are, again and again: the kubelet forgets what it does not hear of."""
         while True:
-            yield pb.DevicesHealth(devices=list(self._healths()))
+            now_s, known = int(self._clock.now().timestamp()), self._devices()
+            names = {card(device): device for device in known.values() if device.mode != "mig"}
+            for claim in self._view.held.values():
+                shares = (each for each in claim.placed.shares if each.device in known)
+                names |= {
+                    device_of(each, known[each.device]): known[each.device] for each in shares
+                }
+            yield pb.DevicesHealth(
+                devices=[
+                    pb.DeviceHealth(
+                        device=pb.DeviceNamed(pool_name=self._node, device_name=name),
+                        health=HEALTHY if device.healthy else UNHEALTHY,
+                        last_updated_time=now_s,
+                        health_check_timeout_seconds=6 * int(HEALTH_S),
+                        message=device.health_reason,
+                    )
+                    for name, device in names.items()
+                ]
+            )
+            # The kubelet forgets devices whose health it does not hear again.
             await asyncio.sleep(HEALTH_S)
 
-    def _healths(self) -> Iterator[Any]:
-        """Of cards, and of the instances that pods have."""
-        now_s, known = int(self._clock.now().timestamp()), self._devices()
-        names = {card(device): device for device in known.values() if device.mode != "mig"}
-        for claim in self._view.held.values():
-            shares = (share for share in claim.placed.shares if share.device in known)
-            names |= {device_of(each, known[each.device]): known[each.device] for each in shares}
-        for name, device in names.items():
-            yield pb.DeviceHealth(
-                device=pb.DeviceNamed(pool_name=self._node, device_name=name),
-                health=HEALTHY if device.healthy else UNHEALTHY,
-                last_updated_time=now_s,
-                health_check_timeout_seconds=6 * int(HEALTH_S),
-                message=device.health_reason,
-            )
-
-    # -------------------------------------------------------------- claims
-
     async def _prepare(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
-        """Those of one pod, one after the other: they may be of one card."""
         answer = pb.PreparedClaims()
+        # One claim after the other, because the claims of a pod may be on one device.
         with self._took.labels("prepare").time():
             for claim in request.claims:
                 try:
@@ -178,7 +167,6 @@ class ClaimDoor:
         return answer
 
     async def _prepared_one(self, claim: Any) -> list[Any]:
-        """Raises NotPrepared, OSError."""
         container = container_of(claim.uid)
         held = await self._held(claim, container)
         await asyncio.to_thread(self._prepared.note, claim.uid, held.pod)
@@ -188,7 +176,7 @@ class ClaimDoor:
         )
         edits = await self._preparing.prepare(holder)
         await asyncio.to_thread(self._specifications.write, [slot], edits)
-        # One CDI device has all that the devices of the allocation come to.
+        # One CDI device has the edits of all devices of the allocation.
         own = [each for each in held.placed.shares if each.container == container_of(claim.uid)]
         known, devices = self._devices(), []
         for position, share in enumerate(own):
@@ -219,7 +207,6 @@ class ClaimDoor:
         return held
 
     async def _unprepare(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
-        """Take back what a claim means; what was made for it goes once nothing uses it."""
         answer = pb.UnpreparedClaims()
         with self._took.labels("unprepare").time():
             for claim in request.claims:
@@ -233,7 +220,7 @@ class ClaimDoor:
 
 
 class KubeletNode:
-    """One node, whose folders `places` names and whose kubelet has the folder `kubelet`."""
+    """One node, with the folders that `places` names and the kubelet's folder `kubelet`."""
 
     def __init__(
         self,
@@ -306,13 +293,13 @@ class KubeletNode:
         return count_names(manifest_config(self._agent.configuration).dialects)
 
     def not_ready(self) -> list[str]:
-        """What the kubelet has not been told of yet."""
+        """What the kubelet does not know yet."""
         claims = self.claims.not_ready() if self._dra else []
         return self.door.not_ready() + claims
 
     async def serve(self) -> None:
-        """Be there for the kubelet, until cancelled."""
-        await self.lifecycle.make_places()
+        """Serve the kubelet until cancelled."""
+        await asyncio.to_thread(self.lifecycle.make_places)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.door.serve())
             if self._dra:
@@ -323,12 +310,11 @@ class KubeletNode:
                 group.create_task(loop())
 
     async def _look(self) -> None:
-        """Find the pods that ended, which the kubelet's checkpoint still has; drop their files."""
         while True:
             try:
                 await self._holders.look()
                 self.lifecycle.breaches.note_again("kubelet", self._bare())
-                # Amounts are offered as well once another plugin's are found.
+                # Offer amounts as well once another plugin has registered them.
                 if self._node.devices and self._holders.amounts:
                     registered = await asyncio.to_thread(self._holders.registered)
                     if registered & self._holders.amounts - self._amounts:
@@ -339,7 +325,6 @@ class KubeletNode:
             await asyncio.sleep(LOOK_S)
 
     def _bare(self) -> Iterator[Breach]:
-        """Containers that have a share by the ledger, and that the kubelet runs without a slot."""
         view = self._agent.view_of(self._node.name)
         for claim in view.held.values():
             if view.answers.get(claim.pod) != "":
@@ -351,11 +336,8 @@ class KubeletNode:
                     yield Breach(claim.pod, share.container, share.device, "unheld")
 
     async def _offer(self) -> None:
-        """Tell the kubelet of every slot, and again whenever devices or names change.
-
-        Those of the last time are offered before the ledger is read: a pod that is admitted while
-        the kubelet does not know us fails for good, and one that starts too early is tried again.
-        """
+        # The slots of the last life are offered before the ledger is read. A pod that is admitted
+        # while the kubelet does not know us fails for good; one that starts too early is retried.
         before = _saved(self._offered)
         amounts = _saved(self._amounts_before)
         with suppress(NotPrepared):
@@ -368,18 +350,23 @@ class KubeletNode:
             before = await self._offer_all(before)
 
     async def _offer_all(self, before: dict[str, int]) -> dict[str, int]:
-        """Offer the devices of now; return their slots, and save them if they have changed."""
         devices = self._node.devices.values()
-        slots = slots_of(devices, self._count_names())
+        by_family: Counter[str] = Counter()
+        for device in devices:
+            by_family[device.family] += device.slots
+        counts = {
+            name: sum(by_family[family] for family in families)
+            for name, families in self._count_names().items()
+        }
+        slots = {name: count for name, count in counts.items() if count}
         await self.door.offer(slots | await self._amounts_of(devices))
         if slots != before:
             await asyncio.to_thread(_save, self._offered, slots)
         return slots
 
     async def _amounts_of(self, devices: Iterable[Device]) -> dict[str, int]:
-        """Memory and cores, where another plugin has registered them as devices.
-
-        The kubelet rejects every pod that names them then, for as long as no plugin offers them."""
+        # Amounts that another plugin has registered as devices: unless a plugin offers them, the
+        # kubelet rejects every pod that requests them.
         config = manifest_config(self._agent.configuration).dialects
         self._holders.amounts = names_of(config)
         try:
@@ -399,7 +386,6 @@ class KubeletNode:
 
 
 def _saved(path: Path | None) -> dict[str, int]:
-    """What was offered last; none where `Allocate` itself needs the ledger."""
     if path is None:
         return {}
     try:
@@ -414,42 +400,21 @@ def _save(path: Path | None, counts: Mapping[str, int]) -> None:
             write_whole(path, msgspec.json.encode(counts), mode=0o600)
 
 
-def slots_of(devices: Iterable[Device], names: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
-    """How many slots each count name has: of all devices of its families."""
-    by_family: dict[str, int] = {}
-    for device in devices:
-        by_family[device.family] = by_family.get(device.family, 0) + device.slots
-    counts = {
-        name: sum(by_family.get(family, 0) for family in families)
-        for name, families in names.items()
-    }
-    return {name: count for name, count in counts.items() if count}
-
-
-class _Inodes(NamedTuple):
-    """Which two files a registration was between: a new one means a new registration."""
-
-    plugin: int
-    kubelet: int
-
-
 class FrontDoor:
-    """The plugins of one node, and the kubelet, which comes and goes.
+    """The plugins of one node, and the kubelet, which may restart.
 
-    A kubelet that starts removes every socket from its folder and waits for plugins to register. So
-    each plugin watches its own socket, and registers whenever it had to make the socket again.
-    Invariant: once the kubelet answers, every count name is registered with it within a second or
-    two, whichever of the two started first."""
+    A kubelet that starts removes every socket and waits for plugins to register. So each plugin
+    that misses its socket registers again, within a second or two."""
 
     def __init__(self, folder: Path, plugin: Callable[[str], Plugin]) -> None:
-        """`plugin` makes that of a count name."""
+        """`plugin` makes the plugin of a count name."""
         self._folder = folder
         self._plugin = plugin
         self._plugins: dict[str, Plugin] = {}
         self._registered: set[str] = set()
 
     def not_ready(self) -> list[str]:
-        """The count names that the kubelet does not know of."""
+        """The count names that the kubelet does not know."""
         if not self._plugins:
             return ["nothing is offered to the kubelet yet"]
         return [
@@ -459,36 +424,35 @@ class FrontDoor:
         ]
 
     async def offer(self, counts: Mapping[str, int]) -> None:
-        """How many slots of each count name there are; one that is no longer told has none."""
+        """Set the number of slots of each count name; one that is missing has none."""
         for resource in (*self._plugins, *counts):
             if resource not in self._plugins:
                 self._plugins[resource] = self._plugin(resource)
             await self._plugins[resource].offer(counts.get(resource, 0))
 
     async def serve(self) -> None:
-        """Be there for the kubelet, until cancelled."""
-        known: dict[str, _Inodes] = {}
+        """Serve the kubelet until cancelled."""
+        known: dict[str, tuple[int, int]] = {}  # inodes of both sockets
         try:
             while True:
                 found = _inodes(self._folder)
                 for resource, plugin in list(self._plugins.items()):
-                    now = _Inodes(found.get(plugin.endpoint, 0), found.get(_KUBELET, 0))
-                    if now.kubelet and now != known.get(resource):
+                    now = (found.get(plugin.endpoint, 0), found.get(_KUBELET, 0))
+                    if now[1] and now != known.get(resource):
                         known[resource] = await self._introduce(plugin)
                 await asyncio.sleep(SOCKET_LOOK_S)
         finally:
             for plugin in self._plugins.values():
                 await plugin.close()
 
-    async def _introduce(self, plugin: Plugin) -> _Inodes:
-        """Serve the plugin's socket anew and register it; what it was registered with."""
+    async def _introduce(self, plugin: Plugin) -> tuple[int, int]:
         self._registered.discard(plugin.resource)
         before = _inodes(self._folder).get(_KUBELET, 0)
         await plugin.listen(self._folder)
         if not await self._register(plugin):
-            return _Inodes(0, 0)
+            return 0, 0
         self._registered.add(plugin.resource)
-        return _Inodes(_inodes(self._folder).get(plugin.endpoint, 0), before)
+        return _inodes(self._folder).get(plugin.endpoint, 0), before
 
     async def _register(self, plugin: Plugin) -> bool:
         request = pb.RegisterRequest(
@@ -508,7 +472,6 @@ class FrontDoor:
 
 
 def _inodes(folder: Path) -> dict[str, int]:
-    """Which file is behind each name of a folder; none where it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return {each.name: each.inode() for each in entries}

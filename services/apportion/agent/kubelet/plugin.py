@@ -1,8 +1,7 @@
-"""A device plugin of one count name: it hands out slots, and gives them their meaning later.
+"""The device plugin of one count name: hands out slots, and gives them their meaning later.
 
-Where the container runtime knows no CDI, they have it at once (`handing`). Invariants: `Allocate`
-never fails, for a refusal there ends a pod for good, and does not wait where it decides nothing;
-and a container starts only after `prepare` has said what it gets."""
+Invariants: `Allocate` never fails, because that would fail the pod for good. A container starts
+only after `prepare` has said what it gets."""
 
 import asyncio
 import hmac
@@ -26,36 +25,28 @@ from apportion.agent.kubelet.port import NotPrepared, Preparing
 from apportion.runtime.files.atomic import write_whole
 
 HEALTHY: Final = "Healthy"
+# with a slot's name at most 63 characters, the limit for an annotation's name
 _ANNOTATION: Final = "cdi.k8s.io/apportion_"
-"""With a slot's name it is at most 63 characters, as the name of an annotation may be."""
 _PREFIX_MAX: Final = 20
 _DIGITS: Final = 24
+# Devices of an amount: a kubelet accepts messages of 4 MiB, and each device takes 17 bytes.
 AMOUNT_MAX: Final = 200_000
-"""Devices of an amount: a kubelet takes 4 MiB in one message, and each of them is 17 bytes."""
 _KEY_BYTES: Final = 32
 
 _log = logging.getLogger(__name__)
 
 
 def slot_names(resource: str, count: int, key: bytes) -> list[str]:
-    """Names such as `gpu-1f8c…`: each is of one resource, of no card, and cannot be guessed.
+    """Names such as `gpu-1f8c…`, of one resource and no device; the same for one `key`.
 
-    A container that knew the name of another pod's slot could have the runtime give it that pod's
-    share, by an environment variable. The same key gives the same names."""
+    Unguessable, because a container could get another pod's share by naming its slot."""
     prefix = resource.rpartition("/")[2][:_PREFIX_MAX]
     seeds = (f"{resource} {number}".encode() for number in range(count))
     return [f"{prefix}-{hmac.digest(key, seed, 'sha256').hex()[:_DIGITS]}" for seed in seeds]
 
 
-def amount_names(count: int) -> list[str]:
-    """As many short names as an amount has units."""
-    return [f"{number:x}" for number in range(count)]
-
-
 def slot_key(path: Path) -> bytes:
-    """The node's own key for `slot_names`: read from this file, or made.
-
-    Raises OSError: it can be neither read nor written."""
+    """Read the node's key for `slot_names` from this file, or create it. Raises OSError."""
     with suppress(FileNotFoundError):
         key = path.read_bytes()
         if len(key) == _KEY_BYTES:
@@ -67,10 +58,7 @@ def slot_key(path: Path) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class Plugin:
-    """The server of one count name, on a socket in the kubelet's folder.
-
-    Or of an amount of memory or cores, which another plugin had registered as devices: the kubelet
-    admits no pod that names it then unless a plugin offers it. Such devices mean nothing."""
+    """The server of one count name, on a socket in the kubelet's folder."""
 
     resource: str
     holders: Holders
@@ -78,10 +66,11 @@ class Plugin:
     specifications: Specifications
     seconds: Histogram
     _: KW_ONLY
-    key: bytes
-    """Makes the names of slots."""
+    key: bytes  # for the names of slots
+    # Decides at `Allocate` what a container gets; without it, CDI does at its start.
     handing: Handing | None = None
-    """Says at `Allocate` what a container gets; without it, CDI does at its start."""
+    # Serves memory or cores that another plugin had registered as devices, which have no meaning.
+    # The kubelet admits no pod that requests them unless a plugin offers them.
     is_amount: bool = False
     _slots: list[str] = field(default_factory=list, init=False)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition, init=False)
@@ -93,27 +82,25 @@ class Plugin:
         return f"apportion-{self.resource.replace('/', '.')}.sock"
 
     def options(self) -> Any:
-        """Whether it wants to be asked before a container starts."""
+        """The plugin's options; slots require a call before a container starts."""
         return pb.Options(
             pre_start_required=not self.is_amount, get_preferred_allocation_available=False
         )
 
     async def offer(self, count: int) -> None:
-        """Have this many slots from now on; the kubelet is told at once."""
+        """Set the number of slots and notify the kubelet."""
         count = min(count, AMOUNT_MAX) if self.is_amount else count
         if count != len(self._slots):
             async with self._changed:
                 self._slots = (
-                    amount_names(count)
+                    [f"{number:x}" for number in range(count)]
                     if self.is_amount
                     else slot_names(self.resource, count, self.key)
                 )
                 self._changed.notify_all()
 
     async def listen(self, folder: Path) -> None:
-        """Serve on the socket, which the kubelet may have taken away.
-
-        Raises ConfigError: the socket's path is longer than the system lets one be."""
+        """Serve on the socket, which the kubelet may have removed. Raises ConfigError."""
         await self.close()
         answers: dict[calls.Call, Callable[..., Any]] = {
             calls.OPTIONS_OF: self._options_of,
@@ -124,7 +111,7 @@ class Plugin:
         self._server = await calls.listening(answers, folder / self.endpoint)
 
     async def close(self) -> None:
-        """Stop serving; a call that is under way is cut off, and the kubelet tries it again."""
+        """Stop serving. The kubelet retries a call that is cut off."""
         if self._server is not None:
             await self._server.stop(grace=None)
             self._server = None
@@ -133,10 +120,8 @@ class Plugin:
         return self.options()
 
     async def _list_and_watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ARG002
-        """All slots, and again whenever their number changes.
-
-        A slot is of no card, so a card that fails takes slots away and makes none of them sick: a
-        pod that runs keeps its slot, and its own card's health is told by the ledger."""
+        # All slots stay healthy, because a slot belongs to no device: a failed device only reduces
+        # their number, running pods keep theirs, and the ledger reports the device's health.
         while True:
             async with self._changed:
                 slots = self._slots
@@ -155,7 +140,7 @@ class Plugin:
                 elif self.handing is not None:
                     answer.containers.append(await self.handing.answer(self.resource, len(slots)))
                 else:
-                    # By their names, in whichever of three ways the runtime knows.
+                    # By name, in the three ways that runtimes support.
                     names = [device_name(slot) for slot in slots]
                     one = pb.Allocated()
                     one.env[VISIBLE] = ",".join(names)
@@ -167,17 +152,17 @@ class Plugin:
     async def _pre_start(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         with self.seconds.labels("prestart").time():
             try:
-                await self._prepare(frozenset(request.slots))
+                slots = frozenset(request.slots)
+                if slots.isdisjoint(self._slots) and await self.holders.foreign(
+                    self.resource, slots
+                ):
+                    _log.info("an older container starts with what another plugin gave it")
+                    return pb.Empty()
+                holder = await self.holders.find(self.resource, slots)
+                edits = await self.preparing.prepare(holder)
+                if self.handing is None:
+                    await asyncio.to_thread(self.specifications.write, holder.slots, edits)
             except (NotPrepared, OSError) as error:
                 _log.warning("a container may not start yet: %s", error)
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
             return pb.Empty()
-
-    async def _prepare(self, slots: frozenset[str]) -> None:
-        if slots.isdisjoint(self._slots) and await self.holders.foreign(self.resource, slots):
-            _log.info("an older container starts with what another plugin gave it")
-            return
-        holder = await self.holders.find(self.resource, slots)
-        edits = await self.preparing.prepare(holder)
-        if self.handing is None:
-            await asyncio.to_thread(self.specifications.write, holder.slots, edits)

@@ -1,1 +1,1 @@
-"""The cards of NVIDIA on this node, through the driver's NVML; `pynvml` is imported here alone."""
+"""NVIDIA's GPUs on this node, through the driver's NVML; only this package imports `pynvml`."""

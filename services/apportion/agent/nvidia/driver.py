@@ -1,15 +1,11 @@
-"""What the driver is asked and tells: calls that may never return, XIDs, and what is used of cards.
+"""Calls into the driver that may never return, XIDs, and the use of GPUs.
 
-A driver that waits for a card which fell off the bus (XID 79, 119) blocks the calling thread, and
-no thread can be ended from outside. So calls are made on daemon threads, one call at a time in each
-`Lane`. A call that takes longer than its lane allows is abandoned: its thread is lost until the
-call returns. Invariants: a hung lane begins no other call, and refuses each at once; no call begins
-after its caller was refused; the process can end while calls hang.
-
-XIDs are the faults that the driver reports. A critical one makes its card unhealthy until the card
-has been quiet for a while; one of a MIG instance closes the place of that instance, and no other
-one of its card. Invariant: every card that answers is listened to, also after the driver was away
-or one card's loss made the event set deaf."""
+A driver that waits for a GPU which fell off the bus (XID 79, 119) blocks the calling thread for
+good. So calls run on daemon threads, one call at a time in each `Lane`, and are abandoned when
+they exceed its limit. A critical XID makes its GPU unhealthy until it has been quiet for a
+while; one of a MIG instance closes only that instance's slices. Invariants: a hung lane refuses
+other calls at once, and no call starts after its caller was refused. XIDs of every GPU that
+answers are received, even after another GPU was lost."""
 
 import asyncio
 import logging
@@ -30,45 +26,38 @@ from apportion.core.grants.mig import named, overlap
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import MigInstance
 
+# creating MIG instances, or waking a GPU without persistence mode, takes seconds
 CALL_S: Final = 10.0
-"""Cutting a card, and waking one without persistence mode, takes seconds."""
 T = TypeVar("T")
 _Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 _Jobs = SimpleQueue[_Job | None]
+# Faults of the program, not of the GPU: the list that HAMi and NVIDIA's own plugin ignore, and an
+# error of memory that was contained (94), which ends only the programs that used that memory.
 IGNORED_XIDS = frozenset({13, 31, 43, 45, 68, 94, 109})
-"""Faults of the program, not of the card: the list that HAMi and NVIDIA's own plugin ignore, and an
-error of memory that was contained (94), which ends the programs that have used that memory."""
+# A row of memory was remapped, or the driver asks for a recovery. The next look, which is made at
+# once, asks for both. Source of both lists: NVIDIA's catalogue of XIDs.
 NOTICE_XIDS = frozenset({63, 154})
-"""A row of memory was remapped, the driver asks for another recovery: the next look asks for both,
-and is made at once. Source of both lists: NVIDIA's catalogue of XIDs."""
 XID_MAX = 9_999
-QUIET_S = 300.0
-"""A card that had a critical XID is offered again after this long without another."""
-NO_INSTANCE = 0xFFFF_FFFF
-"""What an event says where it is of the whole card."""
-_UNKNOWN = (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound)
-"""What a card, or a driver older than the question, says to something that it does not have."""
-_ABSENT = (
-    nvml.NVMLError_NotSupported,
-    nvml.NVMLError_FunctionNotFound,
-    nvml.NVMLError_InvalidArgument,
-)
-"""What a card, or a driver older than the question, says to something that it cannot tell."""
-_Instance = tuple[str, int]
-"""A card, and the driver's number of the GPU instance on it."""
+QUIET_S = 300.0  # a GPU is healthy again this long after its last critical XID
+NO_INSTANCE = 0xFFFF_FFFF  # in an event about the whole GPU
+# The answer of a GPU or an older driver that does not have something.
+UNKNOWN = (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound)
+# The answer of a GPU or an older driver that cannot report something.
+_ABSENT = (*UNKNOWN, nvml.NVMLError_InvalidArgument)
+_Instance = tuple[str, int]  # a GPU, and the driver's number of the MIG instance on it
 
 _log = logging.getLogger(__name__)
 
 
 class Hung(Exception):
-    """A call into the driver has not returned; the message says for how long at least."""
+    """A call into the driver has not returned; the message has the limit."""
 
     def __init__(self, limit_s: float) -> None:
         super().__init__(f"NVML: a call has not returned for {limit_s:g} s")
 
 
 class Threads:
-    """The threads of all lanes: as many as there are calls at one time."""
+    """The threads of all lanes: as many as there are concurrent calls."""
 
     def __init__(self) -> None:
         self._idle: list[_Jobs] = []
@@ -87,7 +76,7 @@ class Threads:
         return future
 
     def close(self) -> None:
-        """End the threads; one whose call hangs ends when the call returns."""
+        """End the threads; a thread whose call hangs ends when the call returns."""
         self._closed = True
         while self._idle:
             self._idle.pop().put(None)
@@ -98,11 +87,11 @@ class Threads:
             result, error = None, None
             try:
                 result = function()
-            except Exception as raised:  # noqa: BLE001 - it is the caller's
+            except Exception as raised:  # noqa: BLE001 - it belongs to the caller
                 error = raised
             try:
                 loop.call_soon_threadsafe(self._deliver, jobs, future, result, error)
-            except RuntimeError:  # the loop is closed: the process ends
+            except RuntimeError:  # the loop is closed: the process is exiting
                 return
 
     def _deliver(
@@ -116,16 +105,16 @@ class Threads:
             future.set_result(result)
         else:
             future.set_exception(error)
-            future.exception()  # its caller may have given up
+            future.exception()  # marks it as retrieved; the caller may have given up
 
 
 class Lane:
-    """Calls that are made one after another, about one card."""
+    """Calls about one GPU, made one after another."""
 
     def __init__(
         self, name: str, threads: Threads, limit_s: float, on_change: Callable[[], None]
     ) -> None:
-        """`on_change` is called when the lane hangs, and when it goes on."""
+        """`on_change` is called when the lane hangs, and when it continues."""
         self.name = name
         self.hung = False
         self._threads = threads
@@ -135,18 +124,15 @@ class Lane:
         self._current: asyncio.Future[Any] | None = None
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Return what the function returns.
-
-        Raises Hung: it has not returned in time, or an earlier call has not."""
+        """Return what the function returns. Raises Hung if it, or an earlier call, is late."""
         async with self._alone:
-            if self._current is not None:  # the caller of an earlier one may have been cancelled
+            if self._current is not None:  # the caller of an earlier call may have been cancelled
                 await self._returned(self._current)
             self._current = future = self._threads.begin(function)
             await self._returned(future)
             return future.result()
 
     async def _returned(self, future: asyncio.Future[Any]) -> None:
-        """Raises Hung."""
         if not future.done() and not self.hung:
             await asyncio.wait({future}, timeout=self._limit_s)
             if not future.done():
@@ -164,9 +150,7 @@ class Lane:
 
 
 def within(limit_s: float, function: Callable[[], None]) -> None:
-    """Run the function, where no loop can wait for it.
-
-    Raises Hung: it has not returned in time."""
+    """Run the function where no loop can wait for it. Raises Hung if it does not return in time."""
     errors: list[Exception] = []
 
     def run() -> None:
@@ -185,7 +169,7 @@ def within(limit_s: float, function: Callable[[], None]) -> None:
 
 
 class Xids:
-    """The driver's set of events, and the critical XIDs of the last `quiet_s` seconds."""
+    """The driver's event set, and the critical XIDs of the last `quiet_s` seconds."""
 
     def __init__(
         self,
@@ -195,8 +179,7 @@ class Xids:
         ignored: frozenset[int],
         hung: Callable[[], Collection[str]],
     ) -> None:
-        """`ignored` are the XIDs after which a card stays healthy; `hung` names the calls into the
-        driver that have not returned."""
+        """`ignored` XIDs leave a GPU healthy; `hung` names the calls that have not returned."""
         self.ignored = ignored
         self._clock = clock
         self._quiet_s = quiet_s
@@ -208,12 +191,12 @@ class Xids:
         self._stumbled = False
 
     def listen(self) -> None:
-        """Make the set of events, to which `watch` adds each card. Raises NVMLError."""
+        """Create the event set, to which `watch` adds each GPU. Raises NVMLError."""
         if self._events is None:
             self._events = nvml.nvmlEventSetCreate()
 
     def stop_listening(self) -> None:
-        """Free the set of events, unless a call that hangs may be using it."""
+        """Free the event set, unless a hung call may be using it."""
         events, self._events = self._events, None
         self._watched.clear()
         if events is not None and not self._hung():
@@ -221,23 +204,21 @@ class Xids:
                 nvml.nvmlEventSetFree(events)
 
     def watch(self, device: str, handle: Any) -> None:
-        """Ask for the card's critical XIDs. A card that has no such events is only probed.
-
-        Raises NVMLError."""
+        """Subscribe to the GPU's critical XIDs, if it has such events. Raises NVMLError."""
         if device in self._watched:
             return
         events = self._events
-        with suppress(*_UNKNOWN):
+        with suppress(*UNKNOWN):
             nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
-        if events is self._events:  # else the call hung for as long as that set was in use
+        if events is self._events:  # otherwise the call hung for as long as that set was in use
             self._watched.add(device)
 
     def keep_watching(self, devices: Collection[str]) -> None:
-        """Forget all other cards: the events of a card that was lost went with it."""
+        """Forget all other GPUs: a lost GPU's subscription is lost with it."""
         self._watched.intersection_update(devices)
 
     def wait(self, wait_s: float) -> Any:
-        """A critical XID that came within that time; else whether to look at the cards."""
+        """Return a critical XID that came in that time; otherwise, whether to look at the GPUs."""
         if self._events is None:
             time.sleep(wait_s)  # the driver was away at the last look
             return True
@@ -247,8 +228,8 @@ class Xids:
             self._stumbled = False
             return False
         except nvml.NVMLError:
-            # A card fell off the bus, or the driver restarts. One lost card makes a set deaf to
-            # the others: the next look makes another, of those that answer.
+            # A GPU fell off the bus, or the driver restarts. One lost GPU breaks the set for all:
+            # the next look makes another set of those that answer.
             if self._stumbled:
                 time.sleep(wait_s)
             self._stumbled = True
@@ -258,11 +239,11 @@ class Xids:
         return event if event.eventType == nvml.nvmlEventTypeXidCriticalError else False
 
     def note(self, device: str, xid: int) -> None:
-        """Keep the XID of a card in mind."""
+        """Record the XID of a GPU."""
         self._xids[device] = (xid, self._clock.monotonic())
 
     def note_fault(self, device: str, cut: MigInstance, xid: int) -> None:
-        """Keep the XID of a MIG instance in mind, and log it unless it is the same as before."""
+        """Record the XID of a MIG instance, and log it unless it is the same as before."""
         before, _ = self._faults.get((device, cut), (0, 0.0))
         self._faults[device, cut] = (xid, self._clock.monotonic())
         if xid != before:
@@ -273,7 +254,7 @@ class Xids:
             )
 
     def recent(self, device: str) -> str:
-        """The card's critical XID of the last `quiet_s` seconds, as a reason; empty without one."""
+        """The GPU's critical XID of the last `quiet_s` seconds, as a reason; empty without one."""
         xid, at_s = self._xids.get(device, (0, 0.0))
         if xid and self._clock.monotonic() - at_s < self._quiet_s:
             return f"XID {xid}"
@@ -281,7 +262,7 @@ class Xids:
         return ""
 
     def faults(self, device: str) -> Iterator[tuple[MigInstance, int]]:
-        """The card's MIG instances that had a critical XID in the last `quiet_s` seconds."""
+        """Yield the GPU's MIG instances that had a critical XID in the last `quiet_s` seconds."""
         for (card, cut), (xid, at_s) in list(self._faults.items()):
             if self._clock.monotonic() - at_s >= self._quiet_s:
                 del self._faults[card, cut]
@@ -289,7 +270,7 @@ class Xids:
                 yield cut, xid
 
     def check_place(self, device: str, wanted: MigInstance) -> None:
-        """Raises NotMade where an instance had a critical XID a short time ago."""
+        """Raises NotMade if an instance on these slices had a critical XID recently."""
         for cut, xid in self.faults(device):
             if overlap(cut, wanted):
                 raise NotMade(
@@ -299,20 +280,20 @@ class Xids:
 
 
 class Loads:
-    """Looks at loads, and keeps what the next look is compared with."""
+    """Reads loads, and keeps the samples that the next reading is compared with."""
 
     def __init__(self) -> None:
         self._seen_us: dict[str, int] = {}
         self._samples: dict[_Instance, Any] = {}
 
     def forget(self) -> None:
-        """Let the driver have back what it lent; one that is gone takes nothing back."""
+        """Free the driver's samples; a driver that is gone does not answer."""
         for key in list(self._samples):
             self._drop(key)
         self._seen_us.clear()
 
     def read(self, device: str, card: Any) -> list[Load]:
-        """The loads of a card, by NVML's handle of it. Raises NVMLError."""
+        """The loads of a GPU, by NVML's handle. Raises NVMLError."""
         used = int(nvml.nvmlDeviceGetMemoryInfo(card).used)
         running = _running(card)
         instances = list(_instances(card))
@@ -336,12 +317,12 @@ class Loads:
         return loads
 
     def _cores(self, device: str, card: Any) -> dict[int, int] | None:
-        """Percent of the card's compute by process since the last look; None: not told."""
+        """Percent of the GPU's compute by process since the last reading; None if not reported."""
         since_us = self._seen_us.get(device, 0)
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(card, since_us)
         except nvml.NVMLError_NotFound:
-            return {}  # nobody computed anything
+            return {}  # no process computed anything
         except _ABSENT:
             return None
         rates: defaultdict[int, list[int]] = defaultdict(list)
@@ -351,7 +332,7 @@ class Loads:
         return {pid: min(round(fmean(each)), 100) for pid, each in rates.items()}
 
     def _monitored(self, device: str, card: Any, number: int) -> int | None:
-        """Percent of an instance's compute since the last look, where the card has a monitor."""
+        """Percent of an instance's compute since the last reading, if the GPU has a monitor."""
         key = device, number
         with suppress(nvml.NVMLError):
             if not nvml.nvmlGpmQueryDeviceSupport(card).isSupportedDevice:
@@ -359,14 +340,24 @@ class Loads:
             sample = nvml.nvmlGpmSampleAlloc()
             try:
                 nvml.nvmlGpmMigSampleGet(card, number, sample)
-                return _between(self._samples[key], sample) if key in self._samples else None
+                if key not in self._samples:
+                    return None
+                asked = nvml.c_nvmlGpmMetricsGet_t(
+                    version=nvml.NVML_GPM_METRICS_GET_VERSION,
+                    numMetrics=1,
+                    sample1=self._samples[key],
+                    sample2=sample,
+                )
+                asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
+                answer = nvml.nvmlGpmMetricsGet(asked).metrics[0]
+                return round(answer.value) if answer.nvmlReturn == nvml.NVML_SUCCESS else None
             finally:
                 self._drop(key)
                 self._samples[key] = sample
         return None
 
     def _keep(self, device: str, numbers: Iterable[int]) -> None:
-        """Let go of the samples of instances that are not there any more."""
+        # Free the samples of instances that no longer exist.
         there = set(numbers)
         for key in [each for each in self._samples if each[0] == device and each[1] not in there]:
             self._drop(key)
@@ -379,10 +370,7 @@ class Loads:
 
 
 def _running(card: Any) -> dict[tuple[int, int], int | None]:
-    """The bytes of each process on a card, by its id and the GPU instance that it is on.
-
-    A process is in one list for each way in which it uses the card: a client of MPS that computes
-    and draws is in three. Raises NVMLError."""
+    # A process is in a list for each use: a client of MPS that computes and draws is in three.
     found: dict[tuple[int, int], int | None] = {}
     for each in nvml.nvmlDeviceGetComputeRunningProcesses(card):
         found[int(each.pid), each.gpuInstanceId] = each.usedGpuMemory
@@ -399,7 +387,6 @@ def _running(card: Any) -> dict[tuple[int, int], int | None]:
 
 
 def _instances(card: Any) -> Iterator[tuple[int, MigInstance, int]]:
-    """Number, cut and used bytes of each MIG instance. Raises NVMLError."""
     with suppress(*_ABSENT):
         if nvml.nvmlDeviceGetMigMode(card)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
             return
@@ -414,19 +401,7 @@ def _instances(card: Any) -> Iterator[tuple[int, MigInstance, int]]:
 
 
 def _rate(card: Any) -> int | None:
-    """Percent of the time in which the card computed; a card in MIG mode does not tell.
-
-    Raises NVMLError."""
     with suppress(*_ABSENT):
+        # A GPU in MIG mode does not report it.
         return int(nvml.nvmlDeviceGetUtilizationRates(card).gpu)
     return None
-
-
-def _between(before: Any, after: Any) -> int | None:
-    """Percent of multiprocessors that were busy between two samples. Raises NVMLError."""
-    asked = nvml.c_nvmlGpmMetricsGet_t(
-        version=nvml.NVML_GPM_METRICS_GET_VERSION, numMetrics=1, sample1=before, sample2=after
-    )
-    asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
-    answer = nvml.nvmlGpmMetricsGet(asked).metrics[0]
-    return round(answer.value) if answer.nvmlReturn == nvml.NVML_SUCCESS else None

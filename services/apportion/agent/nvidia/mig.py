@@ -1,17 +1,11 @@
-"""MIG instances of one card, through NVML: found, made and destroyed.
+"""Find, create and destroy the MIG instances of one GPU through NVML, in the GPU's lane.
 
-A share of a card in MIG mode is a GPU instance at the slices that the ledger says, and in it one
-compute instance with all of its compute; the id that a container is shown is that of the MIG device
-which the two make. Called in the lane of the card alone. Invariants: an instance of ours that is
-there already is taken as it is, so each call may be repeated after a death at any point; what is
-needed, or what a process runs on, is never destroyed: the driver itself refuses the latter; and an
-instance that this agent did not make is neither destroyed nor given to a container.
-
-People and NVIDIA's mig-manager make instances too, and an idle one may be about to be used. An
-instance has no mark of its maker, and the same place on the same card gives the same id again, so
-the maker is known from this book alone. Invariants: an instance is in the book before it exists, so
-a death in between leaves none that is forgotten; and a book of an earlier boot claims nothing,
-because every instance ends with the boot."""
+A share is a GPU instance at the slices in the ledger, with one compute instance that has all of
+its compute. Users and mig-manager make instances too, and none names its maker: `OurInstances`
+does. Invariants: every call can be repeated after a crash. An instance is never destroyed or
+given to a container if this agent did not make it, nor destroyed while needed or in use. It is
+in the book before it exists; a book of an earlier boot is ignored, because instances do not
+survive a reboot."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -29,30 +23,28 @@ from apportion.core.grants import DeviceNode, MadeInstance
 from apportion.core.grants.mig import named, overlap
 from apportion_schemas import MigInstance
 
+# Lines such as `gpu0/gi1/ci0/access 13`: the minor number of an instance's device node.
 CAPABILITIES = Path("/proc/driver/nvidia-caps/mig-minors")
-"""Lines as `gpu0/gi1/ci0/access 13`: the minor of the device node that lets one use an instance."""
 DEVICES = Path("/proc/devices")
-_MAJOR = 195
-"""Of NVIDIA's cards, by Documentation/admin-guide/devices.txt of Linux."""
+_MAJOR = 195  # of NVIDIA's GPUs, see Documentation/admin-guide/devices.txt of Linux
 _AT_MOST = 32
+# The driver's answer about a profile or an instance that a GPU does not have.
 _ABSENT = (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument, nvml.NVMLError_NotFound)
-"""What the driver says of a profile, or of an instance, that a card does not have."""
 
 
 class Profile(NamedTuple):
-    """A size in which the card can be cut, by the driver's number for it.
-
-    `unit` is how many memory slices of the driver are one of the device catalogue. Drivers count
-    the memory of an RTX PRO 6000 in twelfths, and no instance has less than three of them."""
+    """A size of MIG instance, with the driver's id for it."""
 
     id: int
     slices: int
     memory_mib: int
+    # The driver's memory slices in one slice of the device catalogue. Drivers count the memory of
+    # an RTX PRO 6000 in twelfths, and no instance has less than three of them.
     unit: int = 1
 
 
 class OurInstances:
-    """The instances that this agent made, by card; without a book those of this process."""
+    """The instances that this agent made, by GPU; without a book, those of this process."""
 
     def __init__(self, book: BootBook[MigInstance] | None = None) -> None:
         self._book = book
@@ -60,27 +52,27 @@ class OurInstances:
 
     @property
     def kept(self) -> bool:
-        """Whether there is a book. Without one this agent hands nothing out, so it knows none."""
+        """True if there is a book, which an agent has that hands out shares."""
         return self._book is not None
 
     def made(self, card: str, cut: MigInstance) -> bool:
-        """Return whether this agent made the instance."""
+        """Return True if this agent made the instance."""
         return self._made.get(_name(card, cut)) == cut
 
     def note(self, card: str, cut: MigInstance) -> None:
-        """Note that the instance is about to be made. Raises OSError, and then it is not noted."""
+        """Record that the instance is about to be made. Raises OSError if that fails."""
         if self._book is not None:
             self._book.note(_name(card, cut), cut)
         self._made[_name(card, cut)] = cut
 
     def strike(self, card: str, cut: MigInstance) -> None:
-        """Note that the instance does not exist any more. Raises OSError."""
+        """Record that the instance no longer exists. Raises OSError."""
         if self._book is not None:
             self._book.strike(_name(card, cut))
         self._made.pop(_name(card, cut), None)
 
     def of(self, card: str) -> list[MigInstance]:
-        """Return what is noted of the card."""
+        """Return the recorded instances of the GPU."""
         return [cut for name, cut in list(self._made.items()) if name.startswith(f"{card}/")]
 
 
@@ -89,7 +81,7 @@ def _name(card: str, cut: MigInstance) -> str:
 
 
 class Cut(NamedTuple):
-    """A card that is cut, by its id and its handle, and which of its instances are ours."""
+    """A GPU in MIG mode, by its id and its handle, and which of its instances are ours."""
 
     id: str
     handle: Any
@@ -97,7 +89,7 @@ class Cut(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A GPU instance that is there."""
+    """A GPU instance that exists on the GPU."""
 
     handle: Any
     id: int
@@ -108,12 +100,7 @@ class Made(NamedTuple):
 def ensure(
     card: Cut, wanted: MigInstance, needed: Collection[MigInstance], *, least_mib: int = 0
 ) -> MadeInstance:
-    """Have the instance there; what stands in its way, is ours and is not needed, is destroyed.
-
-    Raises InTheWay: something that is needed or used is there. Raises NotMade: the card is not in
-    MIG mode, has no such profile, or one with less memory than `least_mib`, or the driver refuses
-    it; or an instance is there that is not ours. Raises OSError: it cannot be noted as ours, and is
-    not made."""
+    """Make the instance like `DeviceBackend.make_instance`, which raises the same."""
     try:
         known = profiles(card.handle)
         if wanted.profile not in known:
@@ -137,7 +124,7 @@ def ensure(
             try:
                 nvml.nvmlDeviceCreateGpuInstanceWithPlacement(card.handle, profile.id, byref(at))
             except nvml.NVMLError:
-                card.ours.strike(card.id, wanted)  # what is there by now is of another
+                card.ours.strike(card.id, wanted)  # what is there now was made by another program
                 raise
             made = next(each for each in instances(card.handle, known) if each.cut == wanted)
         compute = _compute(made)
@@ -149,9 +136,7 @@ def ensure(
 
 
 def keep(card: Cut, needed: Collection[MigInstance]) -> Kept:
-    """Destroy what is ours, not needed and not used.
-
-    Raises NVMLError; OSError where the book of ours cannot be written."""
+    """Destroy instances that are ours, not needed and not in use. Raises NVMLError, OSError."""
     gone, held, foreign, there = [], [], [], []
     for made in list(instances(card.handle, profiles(card.handle))):
         there.append(made.cut)
@@ -166,18 +151,9 @@ def keep(card: Cut, needed: Collection[MigInstance]) -> Kept:
                 gone.append(made.cut)
                 card.ours.strike(card.id, made.cut)
     for cut in card.ours.of(card.id):
-        if cut not in there:  # a person destroyed it, or the driver was loaded again
+        if cut not in there:  # a user destroyed it, or the driver was reloaded
             card.ours.strike(card.id, cut)
     return Kept(tuple(gone), tuple(held), tuple(foreign))
-
-
-def foreign_slices(card: Cut, known: Mapping[str, Profile]) -> int:
-    """The slices of instances that this agent did not make, as a bit mask. Raises NVMLError."""
-    mask = 0
-    for made in instances(card.handle, known):
-        if not card.ours.made(card.id, made.cut):
-            mask |= slices(made.cut)
-    return mask
 
 
 def slices(cut: MigInstance) -> int:
@@ -186,7 +162,7 @@ def slices(cut: MigInstance) -> int:
 
 
 def profiles(card: Any) -> dict[str, Profile]:
-    """The profiles of the card by name, as in `1g.5gb`. Raises NVMLError."""
+    """The profiles of the GPU by name, such as `1g.5gb`. Raises NVMLError."""
     found = {}
     for kind in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         with suppress(*_ABSENT):
@@ -200,7 +176,6 @@ def profiles(card: Any) -> dict[str, Profile]:
 
 
 def _bounds(card: Any, number: int) -> Iterator[int]:
-    """Starts and sizes of a profile's placements, in slices of the driver. Raises NVMLError."""
     with suppress(*_ABSENT):
         count = c_uint()
         nvml.nvmlDeviceGetGpuInstancePossiblePlacements(card, number, None, byref(count))
@@ -211,7 +186,7 @@ def _bounds(card: Any, number: int) -> Iterator[int]:
 
 
 def instances(card: Any, known: Mapping[str, Profile]) -> Iterator[Made]:
-    """The instances that are there now. Raises NVMLError."""
+    """Yield the instances that exist now. Raises NVMLError."""
     for name, profile in known.items():
         found, count = (nvml.c_nvmlGpuInstance_t * _AT_MOST)(), c_uint()
         with suppress(*_ABSENT):
@@ -225,7 +200,7 @@ def instances(card: Any, known: Mapping[str, Profile]) -> Iterator[Made]:
 
 
 def numbered(card: Any, number: int) -> MigInstance | None:
-    """The instance with the driver's number for it, if it is there. Raises NVMLError."""
+    """The instance with the driver's number, if it exists. Raises NVMLError."""
     there = instances(card, profiles(card))
     return next((made.cut for made in there if made.id == number), None)
 
@@ -233,9 +208,6 @@ def numbered(card: Any, number: int) -> MigInstance | None:
 def _clear(
     card: Cut, there: Iterable[Made], wanted: MigInstance, needed: Collection[MigInstance]
 ) -> None:
-    """Destroy the instances that overlap the wanted one.
-
-    Raises NVMLError, InTheWay, NotMade, OSError."""
     in_the_way = [made for made in there if overlap(made.cut, wanted)]
     for made in in_the_way:
         if not card.ours.made(card.id, made.cut):
@@ -258,14 +230,12 @@ def _clear(
 
 
 def _destroy(made: Made) -> None:
-    """Raises NVMLError; NVMLError_InUse while a process, or DCGM, holds it."""
     for compute in _computes(made):
         nvml.nvmlComputeInstanceDestroy(compute)
     nvml.nvmlGpuInstanceDestroy(made.handle)
 
 
 def _computes(made: Made) -> list[Any]:
-    """The compute instances of the GPU instance. Raises NVMLError."""
     every: list[Any] = []
     for kind, _ in _compute_profiles(made):
         found, count = (nvml.c_nvmlComputeInstance_t * _AT_MOST)(), c_uint()
@@ -275,7 +245,6 @@ def _computes(made: Made) -> list[Any]:
 
 
 def _compute_profiles(made: Made) -> Iterator[tuple[int, int]]:
-    """The driver's number, and the slices, of each size of compute instance."""
     for kind in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         with suppress(*_ABSENT):
             info = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
@@ -285,20 +254,18 @@ def _compute_profiles(made: Made) -> Iterator[tuple[int, int]]:
 
 
 def _compute(made: Made) -> int:
-    """The id of the one compute instance with all of the compute. Raises NVMLError."""
     whole = {number for number, slices in _compute_profiles(made) if slices == made.slices}
     there = _computes(made)
     infos = [nvml.nvmlComputeInstanceGetInfo_v2(each) for each in there]
     if len(infos) == 1 and infos[0].profileId in whole:
         return int(infos[0].id)
-    for each in there:  # an agent died between two steps, or a person made it by hand
+    for each in there:  # an agent was killed between two steps, or a user made it by hand
         nvml.nvmlComputeInstanceDestroy(each)
     one = nvml.nvmlGpuInstanceCreateComputeInstance(made.handle, min(whole))
     return int(nvml.nvmlComputeInstanceGetInfo_v2(one).id)
 
 
 def _device_id(card: Any, made: Made, compute: int) -> str:
-    """`MIG-…` of the device that the two instances make. Raises NVMLError."""
     for index in range(int(nvml.nvmlDeviceGetMaxMigDeviceCount(card))):
         with suppress(nvml.NVMLError_NotFound):
             device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index)
@@ -309,7 +276,6 @@ def _device_id(card: Any, made: Made, compute: int) -> str:
 
 
 def _nodes(card: Any, made: Made, compute: int) -> tuple[DeviceNode, ...]:
-    """The device nodes that let a container use the instance, where the driver has such."""
     minors = dict(_pairs(CAPABILITIES))
     majors = [int(number) for number, name in _pairs(DEVICES) if name == "nvidia-caps"]
     if not minors or not majors:

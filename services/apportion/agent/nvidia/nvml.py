@@ -1,12 +1,9 @@
-"""The GPUs of this machine, as the driver tells: the only module that talks to NVML.
+"""The GPUs of this machine, read from the driver through NVML.
 
-A card is unhealthy when the driver has lost it, asks for its reset, or has reported a critical XID;
-unlike its peers it is healthy again by itself, once it answers well and has been quiet for a while.
-`driver` listens to the driver's events. A driver that restarts under this process (an upgrade, a
-reload) is opened again at the next look. Invariants: the calls about a card are made one at a time,
-and one that does not return makes that card unhealthy and stops no other (`driver`); a card that
-the driver lost stays in the inventory, unhealthy, for as long as this process lives; every card
-that answers is listened to."""
+A GPU is unhealthy when the driver has lost it, asks for its reset, or has reported a critical
+XID, until it answers well and has been quiet for a while. A restarted driver is opened again.
+Invariants: calls about a GPU are made one at a time, and one that hangs affects no other GPU. A
+lost GPU stays in the inventory, unhealthy, as long as this process lives."""
 
 import asyncio
 import os
@@ -29,6 +26,7 @@ from apportion.agent.nvidia.driver import (
     NO_INSTANCE,
     NOTICE_XIDS,
     QUIET_S,
+    UNKNOWN,
     Hung,
     Lane,
     Loads,
@@ -44,23 +42,16 @@ from apportion.runtime.process.clock import Clock
 from apportion_schemas import Device, MigInstance, MigSize
 
 PROBE_S = 10.0
-_WAIT_S = 1.0
-"""For an XID at a time, which ends the wait: a look at the cards waits as long for its turn."""
-_SLOW_S = 0.2
-"""After so long the next card is asked as well, beside the one that has not answered."""
+_WAIT_S = 1.0  # The longest wait for an XID at a time; a look at the GPUs may have to wait as long.
+_SLOW_S = 0.2  # after this long without an answer, the next GPU is asked concurrently
 _MIG_SLOTS = 7
 _MIB = 1 << 20
 _FAMILY = "nvidia"
-_UNKNOWN = (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound)
-"""What a card, or a driver older than the question, says to something that it does not have."""
+# The soft limit is what a cgroup keeps when an MPS server evicts. It is left as it is without
+# limits, because the driver adds it to the cgroups above (`dmem.min`) and only subtracts it if it
+# is set to 0 before the cgroup is removed. No runtime does that, so each container would leave its
+# share reserved. Source: NVIDIA, "MPS v3 Memory Partitioning", Ancestor reservation propagation.
 _NO_PROMISE = 0
-"""The soft limit is what a cgroup keeps when an MPS server evicts; left as it is without limits.
-
-The driver adds it to the cgroups above (`dmem.min`), and takes it off there only where it is set to
-0 before the cgroup is removed. No runtime does that, so each container would leave its share
-reserved.
-Source: NVIDIA, "MPS v3 Memory Partitioning", Ancestor reservation propagation.
-"""
 _ACTIONS = {
     nvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "reset the device",
     nvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "reboot the node",
@@ -72,14 +63,14 @@ T = TypeVar("T")
 
 
 class _Card(NamedTuple):
-    """A card that answers: NVML's handle, and its address as sysfs writes it."""
+    """A GPU that answers: NVML's handle, and its address as sysfs writes it."""
 
     handle: Any
     bus_id: str
 
 
 class _Looked(NamedTuple):
-    """What one look at a card found: why it is ill, and what is at the other ends of its links."""
+    """The result of one look at a GPU: why it is unhealthy, and the other ends of its links."""
 
     card: _Card
     device: Device
@@ -102,12 +93,10 @@ class NvmlBackend:
         ours: OurInstances | None = None,
         ignored: frozenset[int] = IGNORED_XIDS | NOTICE_XIDS,
     ) -> None:
-        """Open the driver. A call that takes longer than `call_s` makes its card unhealthy.
+        """Open the driver. A call longer than `call_s` makes its GPU unhealthy.
 
-        `ours` are the MIG instances that earlier lives of this agent made, `ignored` the XIDs after
-        which a card stays healthy.
-
-        Raises DevicesUnavailable: there is no driver here, or it does not answer."""
+        `ours` are MIG instances that earlier lives made, `ignored` XIDs leave a GPU healthy.
+        Raises DevicesUnavailable if there is no driver or it does not answer."""
         self._clock = clock
         self._probe_s = probe_s
         self._call_s = call_s
@@ -118,7 +107,7 @@ class NvmlBackend:
         self._seen: tuple[Device, ...] = ()
         self._loads: dict[str, Loads] = {}
         self._closed = False
-        self._woken = False
+        self._woken = asyncio.Event()
         self._turn = asyncio.Lock()
         self.driver = ""
         self._threads = Threads()
@@ -203,10 +192,7 @@ class NvmlBackend:
         return tuple(found)
 
     async def close(self) -> None:
-        """See `DeviceBackend`. Returns once no call into the driver is under way, save hung ones.
-
-        Where one hangs the driver is not shut, which might wait for it: the process ends instead.
-        """
+        """See `DeviceBackend`. Returns once no call into the driver runs, except hung ones."""
         self._closed = True
         await self._forget()
         with suppress(Hung):
@@ -216,27 +202,21 @@ class NvmlBackend:
         self._threads.close()
 
     def _lane(self, name: str) -> Lane:
-        return Lane(name, self._threads, self._call_s, self._wake)
-
-    def _wake(self) -> None:
-        self._woken = True
+        return Lane(name, self._threads, self._call_s, self._woken.set)
 
     async def _call(self, lane: Lane, function: Callable[[], T]) -> T:
-        """Run the function in that lane; after `close` it never returns.
-
-        Raises Hung, and what the function raises."""
+        # Never returns, so that no call starts after `close`.
         if self._closed:
             await asyncio.get_running_loop().create_future()
         return await lane.call(function)
 
     async def _begun(self, lane: Lane, function: Callable[[], T]) -> asyncio.Task[T]:
-        """The call, begun; a card that is slow to answer does not keep the next one waiting."""
         call = asyncio.ensure_future(self._call(lane, function))
+        # A slow GPU does not delay the others.
         await asyncio.wait({call}, timeout=_SLOW_S)
         return call
 
     async def _of(self, device: str, function: Callable[[Any], T]) -> T:
-        """Do something with a card, by NVML's handle of it. Raises NotMade."""
         try:
             if device not in self._cards:
                 await self._read()
@@ -250,19 +230,17 @@ class NvmlBackend:
             raise NotMade(f"device {device}: {_said(error)}") from None
 
     def _open(self) -> None:
-        """Raises NVMLError."""
         nvml.nvmlInit()
         self.driver = str(nvml.nvmlSystemGetDriverVersion())
         self._xids.listen()
 
     def _shut(self) -> None:
-        """Give back what we have of the driver; one that is gone takes nothing back."""
         self._xids.stop_listening()
         with suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
 
     async def _forget(self) -> None:
-        """Give back what the looks at loads have of the driver."""
+        # Free the driver's samples.
         forgotten, self._loads = self._loads, {}
         for device, loads in forgotten.items():
             if device in self._cards:
@@ -270,10 +248,6 @@ class NvmlBackend:
                     await self._cards[device][0].call(loads.forget)
 
     async def _count(self) -> int:
-        """How many cards are listed; a driver that restarted is opened again.
-
-        Raises NVMLError, Hung."""
-
         def count() -> int:
             listed = int(nvml.nvmlDeviceGetCount())
             self._xids.listen()
@@ -291,7 +265,6 @@ class NvmlBackend:
             return await self._call(self._driver, reopened)
 
     async def _read(self) -> tuple[Device, ...]:
-        """Every device as it is now. Raises DevicesUnavailable."""
         async with self._turn:
             try:
                 count = await self._count()
@@ -320,83 +293,76 @@ class NvmlBackend:
             except (nvml.NVMLError, Hung) as error:
                 lost[index] = _said(error)
                 continue
-            device = looked.device.id
-            lane.name = device
-            self._known[device] = looked.device
-            self._cards[device] = lane, looked.card
-            found[device] = looked
+            lane.name = name = looked.device.id
+            self._known[name] = looked.device
+            self._cards[name] = lane, looked.card
+            found[name] = looked
         self._xids.keep_watching(found)
-        self._renumber(found, count)
+        # A driver that no longer lists a lost GPU numbers the others without it.
+        listed = {self._known[device].index for device in found}
+        for device in self._known.values():
+            if device.id not in found and device.index in listed:
+                taken = {other.index for other in self._known.values()}
+                free = next(i for i in range(count, count + len(taken) + 1) if i not in taken)
+                self._known[device.id] = msgspec.structs.replace(device, index=free)
         return self._devices(found, lost)
 
     def _look_at(self, index: int) -> _Looked:
-        """Raises NVMLError."""
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         card = _Card(handle, _bus_id(nvml.nvmlDeviceGetPciInfo(handle).busId))
         device = _describe(card, index)
         self._xids.watch(device.id, handle)
         if device.mode == "mig":
-            with suppress(nvml.NVMLError_NoPermission):  # the agent closes such a card by name
-                # With the sizes of its MIG profiles and the slices of foreign instances.
-                cut = mig.Cut(device.id, handle, self._ours)
-                known = mig.profiles(cut.handle)
+            with suppress(nvml.NVMLError_NoPermission):  # the agent then closes MIG mode
+                # Add the sizes of its MIG profiles and the slices of foreign instances.
+                known = mig.profiles(handle)
+                there = mig.instances(handle, known) if self._ours.kept else ()
+                foreign = (each.cut for each in there if not self._ours.made(device.id, each.cut))
                 device = msgspec.structs.replace(
                     device,
                     mig_sizes=tuple(
                         MigSize(profile=name, memory_mib=size.memory_mib)
                         for name, size in known.items()
                     ),
-                    closed_slices=mig.foreign_slices(cut, known) if cut.ours.kept else 0,
+                    closed_slices=reduce(or_, map(mig.slices, foreign), 0),
                 )
         trouble = _trouble(handle) or ("" if device.mode == "mig" else _fabric_trouble(handle))
         return _Looked(card, device, trouble, tuple(_nvlink_remotes(handle)))
 
-    def _renumber(self, cards: Mapping[str, object], count: int) -> None:
-        """Keep indexes unique: a driver that lists a lost card no more counts without it."""
-        listed = {self._known[device].index for device in cards}
-        for device in self._known.values():
-            if device.id not in cards and device.index in listed:
-                taken = {other.index for other in self._known.values()}
-                free = next(i for i in range(count, count + len(taken) + 1) if i not in taken)
-                self._known[device.id] = msgspec.structs.replace(device, index=free)
-
     def _devices(self, found: Mapping[str, _Looked], lost: dict[int, str]) -> tuple[Device, ...]:
         lanes = _nvlink_lanes(found)
-        devices = [
-            msgspec.structs.replace(
-                self._with_health(device, found.get(device.id), lost),
-                nvlink_lanes=lanes.get(device.id, {}),
+        devices = []
+        for device in self._known.values():
+            if (looked := found.get(device.id)) is None:
+                reason = lost.get(device.index, "the driver no longer lists the device")
+            else:
+                reason = looked.trouble or self._xids.recent(device.id)
+            faulty = (mig.slices(cut) for cut, _ in self._xids.faults(device.id))
+            devices.append(
+                msgspec.structs.replace(
+                    device,
+                    healthy=not reason,
+                    health_reason=reason,
+                    closed_slices=reduce(or_, faulty, device.closed_slices),
+                    nvlink_lanes=lanes.get(device.id, {}),
+                )
             )
-            for device in self._known.values()
-        ]
         return tuple(sorted(devices, key=lambda device: (device.index, device.id)))
 
-    def _with_health(self, device: Device, looked: _Looked | None, lost: dict[int, str]) -> Device:
-        if looked is None:
-            reason = lost.get(device.index, "the driver no longer lists the device")
-        else:
-            reason = looked.trouble or self._xids.recent(device.id)
-        faulty = (cut for cut, _ in self._xids.faults(device.id))
-        closed = reduce(or_, map(mig.slices, faulty), device.closed_slices)
-        return msgspec.structs.replace(
-            device, healthy=not reason, health_reason=reason, closed_slices=closed
-        )
-
     async def _heard(self, wait_s: float) -> bool:
-        """Whether the inventory may differ by what came within that time."""
         async with self._turn:
             try:
                 heard = await self._call(self._listening, partial(self._xids.wait, wait_s))
             except Hung:
-                await asyncio.sleep(wait_s)  # cards are only probed for as long
+                await asyncio.sleep(wait_s)  # meanwhile GPUs are only probed
                 heard = False
         if not isinstance(heard, bool):
             heard = await self._note(heard)
-        woken, self._woken = self._woken, False
+        woken = self._woken.is_set()
+        self._woken.clear()
         return heard or woken
 
     async def _note(self, event: Any) -> bool:
-        """Keep the card's XID in mind; its name is asked for where no look had its handle."""
         xid = int(event.eventData)
         if xid in self._xids.ignored:
             return xid in NOTICE_XIDS
@@ -408,7 +374,7 @@ class NvmlBackend:
                     self._naming, lambda: str(nvml.nvmlDeviceGetUUID(event.device))
                 )
             except (nvml.NVMLError, Hung):
-                return True  # lost already: the next inventory says so
+                return True  # lost already, as the next inventory will show
         number = int(event.gpuInstanceId)
         if number != NO_INSTANCE and device in self._cards:
             lane, card = self._cards[device]
@@ -430,12 +396,13 @@ def _address(handle: Any) -> int | None:
 
 
 def _describe(card: _Card, index: int) -> Device:
-    """A card without health, links and MIG profiles. Raises NVMLError."""
     handle = card.handle
     name = str(nvml.nvmlDeviceGetName(handle))
     model = name if name.startswith("NVIDIA") else f"NVIDIA {name}"
     memory_mib = int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // _MIB
-    in_mig_mode = _mig_enabled(handle)
+    in_mig_mode = False
+    with suppress(*UNKNOWN):
+        in_mig_mode = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
     profiles = mig_profiles(_FAMILY, model)
     mig_slots = max((len(profile.starts) for profile in profiles), default=_MIG_SLOTS)
     return Device(
@@ -451,21 +418,14 @@ def _describe(card: _Card, index: int) -> Device:
     )
 
 
-def _mig_enabled(handle: Any) -> bool:
-    try:
-        return bool(nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE)
-    except _UNKNOWN:
-        return False
-
-
 def _bus_id(raw: bytes | str) -> str:
-    """`00000000:3B:00.0` of NVML as `0000:3b:00.0` of sysfs."""
+    # NVML's `00000000:3B:00.0` is `0000:3b:00.0` in sysfs.
     text = raw.decode() if isinstance(raw, bytes) else raw
     return text.lower()[-len("0000:3b:00.0") :]
 
 
 def _numa(bus_id: str) -> int | None:
-    """The NUMA node whose PCIe root the card hangs on, None where there is just one."""
+    """The NUMA node of the GPU's PCIe root; None if there is only one."""
     try:
         node = int(Path(f"/sys/bus/pci/devices/{bus_id}/numa_node").read_text("ascii"))
     except (OSError, ValueError):
@@ -474,45 +434,32 @@ def _numa(bus_id: str) -> int | None:
 
 
 def _trouble(handle: Any) -> str:
-    """Why the driver would not put work on the card, or nothing."""
     try:
         nvml.nvmlDeviceGetMemoryInfo(handle)
-        return _wanted_action(handle) or _worn_memory(handle)
+        with suppress(*UNKNOWN):
+            asked = nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+            answer = nvml.nvmlDeviceGetFieldValues(handle, [asked])[0]
+            if answer.nvmlReturn == nvml.NVML_SUCCESS and (action := int(answer.value.uiVal)):
+                remedy = _ACTIONS.get(action, "see nvidia-smi -q")
+                return f"the driver asks for recovery action {action}: {remedy}"
+        with suppress(*UNKNOWN):
+            _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
+            if failed:
+                return "memory row remapping failed: replace the device"
+            if pending:
+                return "memory row remapping is pending: reset the device"
     except nvml.NVMLError as error:
         return f"NVML: {error}"
-
-
-def _wanted_action(handle: Any) -> str:
-    """What the driver asks for. Raises NVMLError."""
-    with suppress(*_UNKNOWN):
-        asked = nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
-        answer = nvml.nvmlDeviceGetFieldValues(handle, [asked])[0]
-        if answer.nvmlReturn == nvml.NVML_SUCCESS and (action := int(answer.value.uiVal)):
-            remedy = _ACTIONS.get(action, "see nvidia-smi -q")
-            return f"the driver asks for recovery action {action}: {remedy}"
-    return ""
-
-
-def _worn_memory(handle: Any) -> str:
-    """Whether rows of memory wait to be replaced, or cannot be. Raises NVMLError."""
-    with suppress(*_UNKNOWN):
-        _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
-        if failed:
-            return "memory row remapping failed: replace the device"
-        if pending:
-            return "memory row remapping is pending: reset the device"
     return ""
 
 
 def _fabric_trouble(handle: Any) -> str:
-    """Why CUDA would fail on a card behind NVSwitches (error 802), or nothing. Raises NVMLError.
-
-    Such a card is registered with the fabric after each start of the machine, by
-    nvidia-fabricmanager for one. A card in MIG mode uses no NVLink, so it is not asked."""
+    # CUDA would fail (error 802) on a GPU behind NVSwitches that was not registered with the fabric
+    # after the boot, by nvidia-fabricmanager for example. In MIG mode it uses no NVLink.
     found = nvml.c_nvmlGpuFabricInfo_v2_t()
     try:
         nvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(found))
-    except (*_UNKNOWN, nvml.NVMLError_ArgumentVersionMismatch):
+    except (*UNKNOWN, nvml.NVMLError_ArgumentVersionMismatch):
         return ""
     if found.state == nvml.NVML_GPU_FABRIC_STATE_COMPLETED and found.status != nvml.NVML_SUCCESS:
         return f"NVLink fabric: registration failed ({nvml.NVMLError(found.status)})"
@@ -524,9 +471,8 @@ def _fabric_trouble(handle: Any) -> str:
 
 
 def _has_switch(handle: Any) -> bool:
-    """Whether one of the card's NVLinks leads to an NVSwitch."""
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-        with suppress(nvml.NVMLError):  # the link is down, or the card has no more
+        with suppress(nvml.NVMLError):  # the link is down, or the GPU has no more
             kind = nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)
             if kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
                 return True
@@ -534,7 +480,6 @@ def _has_switch(handle: Any) -> bool:
 
 
 def _nvlink_lanes(found: Mapping[str, _Looked]) -> dict[str, dict[str, int]]:
-    """NVLink lanes from each card to each peer; cards on one NVSwitch are peers of one another."""
     by_bus = {looked.card.bus_id: uuid for uuid, looked in found.items()}
     lanes: dict[str, dict[str, int]] = {uuid: {} for uuid in found}
     switched: dict[str, int] = {}
@@ -545,6 +490,7 @@ def _nvlink_lanes(found: Mapping[str, _Looked]) -> dict[str, dict[str, int]]:
                 switched[uuid] = switched.get(uuid, 0) + 1
             else:
                 lanes[uuid][peer] = lanes[uuid].get(peer, 0) + 1
+    # GPUs on one NVSwitch are peers of one another.
     for uuid, width in switched.items():
         for peer, peer_width in switched.items():
             if peer != uuid:
@@ -553,40 +499,38 @@ def _nvlink_lanes(found: Mapping[str, _Looked]) -> dict[str, dict[str, int]]:
 
 
 def _nvlink_remotes(handle: Any) -> Iterator[str]:
-    """The address at the other end of each active link: a card, or an NVSwitch."""
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
         try:
             active = nvml.nvmlDeviceGetNvLinkState(handle, link)
         except nvml.NVMLError:
-            return  # no such link: the card has no more
+            return  # the GPU has no more links
         if not active:
             continue
         try:
             remote = nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)
         except nvml.NVMLError:
-            continue  # it went down just now, which says nothing of the others
+            continue  # it just went down, which says nothing about the others
         yield _bus_id(remote.busId)
 
 
 def _hold_memory(card: Any, cgroup: Path, memory: int) -> bool:
-    """Let the processes of a cgroup have so many bytes of the card; see `DeviceBackend`.
+    """Limit the processes of a cgroup to `memory` bytes of the GPU; see `DeviceBackend`.
 
-    Drivers have such limits from R615 on, for root on Linux, and for whole cards alone. NVML opens
-    the folder of the cgroup, so its path is one of this process's own files. A limit ends with its
-    cgroup. The driver is asked what it holds before it is set, so nothing need be remembered here.
-
-    Raises NVMLError."""
+    Drivers have such limits from R615 on, for root on Linux, and only for whole GPUs. NVML opens
+    the folder of the cgroup, so the path is one of this process's own files. A limit ends with
+    its cgroup."""
     folder = os.fsencode(cgroup)
     found = nvml.c_nvmlGetMemoryLimits_v1_t(folder)
     try:
         try:
             nvml.nvmlDeviceGetMemoryLimits_v1(card, found)
             held = int(found.hardLimit)
-        except (nvml.NVMLError_NotFound, *_UNKNOWN):  # no limit: the driver says so, or the largest
+        # no limit: the driver answers so, or with the maximum
+        except (nvml.NVMLError_NotFound, *UNKNOWN):
             held = int(nvml.NVML_DEVICE_MEMORY_LIMIT_MAX)
         if held != memory:
             wanted = nvml.c_nvmlSetMemoryLimits_v1_t(folder, _NO_PROMISE, memory)
             nvml.nvmlDeviceSetMemoryLimits_v1(card, wanted)
-    except _UNKNOWN:
+    except UNKNOWN:
         return False
     return True

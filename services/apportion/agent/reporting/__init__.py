@@ -1,1 +1,1 @@
-"""What the agent reports to the ledger, by way of an intake, and what it reads of its nodes."""
+"""What the agent reports to the ledger through an intake, and its view of its nodes."""

@@ -1,17 +1,11 @@
-"""One agent: it reports its nodes' inventory, and answers their bound placements.
+"""Report the inventory of an agent's nodes and answer their bound placements.
 
-Where there is no kubelet the agent is the kubelet: it takes the shares of every placement that is
-bound, which is a record in the ledger and nothing more, for there is no container into which a
-share could be put. Where there is one (`kubelet`), a claim with shares is answered when its first
-container is about to start. Invariant: every claim that is bound gets at most one answer,
-SharesAllocated or AllocationFailed, whatever dies in between.
-
-Which inventory events to write follows from the ledger and the devices alone (`news`), so that a
-restart, a second agent and a repetition write the same events with the same ids. Events go through
-an intake, which judges and appends them. Invariants: while nothing differs, nothing is written; an
-event's id is a digest of its content and of the revision that it follows, so writing it twice is
-writing it once; what was not answered is asked again with the same bytes; and a refusal by name
-ends the asking, is said aloud, and ends nothing else."""
+Without a kubelet, every bound placement is answered at once; with one, a claim with shares is
+answered when its first container is about to start. An intake judges and appends the events.
+Invariants: every bound claim gets at most one answer, even across crashes. Nothing is written
+while nothing differs. Inventory events follow from the ledger and the devices alone, and their
+id from content and previous revision, so restarts, retries and a second agent write the same
+event once."""
 
 import asyncio
 import contextlib
@@ -56,33 +50,31 @@ from apportion_schemas.inventory import Mode
 from apportion_schemas.quantities import Payload
 
 ANSWER_S: Final = 10.0
-UNDER_WAY_MAX: Final = 32
-"""Of one node at once; an intake keeps twice as many."""
+UNDER_WAY_MAX: Final = 32  # requests at once per node; an intake keeps twice as many
 _INVENTORY: Final = f"{SUBJECTS}.inventory."
-SUBJECTS_MAX = 32
-"""With more subjects than this an agent follows the whole channels and filters for itself."""
+SUBJECTS_MAX = 32  # with more, an agent follows whole channels and filters the events itself
 OWN_IDS_KEPT = 256
+# Interval at which a refused inventory is reported again. The cause may be fixed out of the node's
+# sight: another node no longer has the device, or an intake has learned its model.
 REPEAT_S = 60.0
-"""What an intake refuses of a node's inventory is said again so much later, until it is taken."""
+# Interval at which the whole inventory is reported again. Usually the intake answers that it is
+# known. But while the node was away, another node may have been believed to have its devices.
 RESAY_S = 300.0
-"""A node's inventory is said whole so often. Mostly an intake answers that it stands there; but
-while the node was away, another may have been believed to have its cards.
-"""
 _HUNG = Family(
     "apportion_agent_driver_hung",
     "1 for each device about which a call into its driver has not returned.",
     ("node", "device"),
 )
+# Before the first beat: how often, and how far apart, to check that the kubelet knows us.
 KNOWN_LOOKS, KNOWN_LOOK_S = 60, 0.5
-"""How often and how far apart to look whether the kubelet knows us, before the first beat."""
+# Time for pods to reach the kubelet that were bound before the binder knew that we stop.
 LEAVE_S = 2.0
-"""Time for pods to reach the kubelet that the binder bound before it knew that we stop."""
 
 _log = logging.getLogger(__name__)
 
 
 class HeldBack(Exception):
-    """The report changes so much that it is believed once it is made again, `again_s` later."""
+    """The intake believes so large a change only if it is reported again after `again_s`."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.why)
@@ -90,7 +82,7 @@ class HeldBack(Exception):
 
 
 class IntakeClient:
-    """The way of all nodes of one agent."""
+    """Requests of all nodes of one agent to the intake."""
 
     def __init__(self, ledger: Ledger, clock: Clock) -> None:
         self._ledger = ledger
@@ -99,14 +91,13 @@ class IntakeClient:
         self._refused: dict[str, str] = {}
 
     async def append(self, draft: Draft) -> Appended:
-        """Return once it is on the ledger, or refused: then without a revision.
+        """Return once the event is appended, or refused: then without a revision.
 
-        Raises HeldBack: look at the node again, and report what is there then. Raises NotPermitted:
-        this agent may not speak for that node."""
+        Raises HeldBack if the node must be looked at again, NotPermitted if it is not ours."""
         return await self._insistence.append(draft)
 
     def not_ready(self) -> list[str]:
-        """What of the nodes' inventory the intake does not believe, by name."""
+        """The nodes whose inventory the intake refuses, with the reason."""
         return [f"the intake refuses the report of {node}: {why}" for node, why in
                 sorted(self._refused.items())]  # fmt: skip
 
@@ -139,7 +130,7 @@ class IntakeClient:
         if answer.refused in EXPECTED:
             _log.info("%s is passed over, %s", draft.id, said)
             return
-        if self._refused.get(node) != said:  # else it was said a minute ago
+        if self._refused.get(node) != said:  # otherwise it was logged a minute ago
             _log.error("the intake refuses %s of node %s, %s", draft.id, node, said)
         if inventory:
             self._refused[node] = said
@@ -147,27 +138,27 @@ class IntakeClient:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One node of this agent and its devices as last seen; `written` are our inventory events, and
-    `refused` is set while an intake did not take the last of them. `closed` are modes in which this
-    agent cannot hand out a device, with the reason. `failed` are devices to report as unhealthy,
-    with the reason, though their driver calls them healthy; a container of theirs may start."""
+    """One node of this agent and its devices as last seen."""
 
     name: str
     backend: DeviceBackend
     host: Host
     publisher: Publisher
-    closed: tuple[tuple[tuple[Mode, ...], str], ...] = ()
+    closed: tuple[tuple[tuple[Mode, ...], str], ...] = ()  # modes that it cannot hand out, and why
+    # Devices to report as unhealthy, with the reason, though their driver calls them healthy.
     failed: dict[str, str] = field(default_factory=dict)
     devices: dict[str, Device] = field(default_factory=dict)
     report: NodeReported | None = None
+    # Ids of our inventory events.
     written: deque[str] = field(default_factory=lambda: deque(maxlen=OWN_IDS_KEPT))
     reporting: asyncio.Lock = field(default_factory=asyncio.Lock)
     overtaken: asyncio.Event = field(default_factory=asyncio.Event)
+    # Set while an intake refuses the last inventory event.
     refused: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def subjects(nodes: Sequence[str]) -> list[str]:
-    """What an agent of these nodes follows."""
+    """The subjects that the agent of these nodes follows."""
     if len(nodes) * (len(CHANNELS) + 1) > SUBJECTS_MAX:
         channels = (f"{SUBJECTS}.{channel}.*" for channel in CHANNELS)
         return [*FOR_ALL, *channels, f"{SUBJECTS}.{ADOPTIONS}.>"]
@@ -188,11 +179,10 @@ class Agent:
         remember: bool = False,
         kubelet: bool = False,
     ) -> None:
-        """`state` is that of a snapshot, where the ledger no longer has its beginning; else `rules`
-        are those by which it is read.
+        """Read the ledger by `rules`, or from the snapshot `state` if its beginning was dropped.
 
-        `remember`: what pods hold is asked for after it is answered as well. `kubelet`: a front
-        door asks for what is bound, so nothing with shares is answered unasked."""
+        `remember`: keep claims after they are answered. `kubelet`: a front door asks for bound
+        claims, so the agent answers no claim with shares by itself."""
         self._nodes = {node.name: node for node in nodes}
         self._ledger = ledger
         self._kubelet = kubelet
@@ -247,9 +237,8 @@ class Agent:
         await self._reader.run()
 
     async def watch(self) -> None:
-        """Report every node now and whenever its devices or the configuration change.
-
-        Raises DevicesUnavailable: the devices of a node cannot be listed."""
+        """Report every node now and after changes. Raises DevicesUnavailable if one cannot be
+        listed."""
         await self._reader.caught_up()
         self._begun = self._reader.revision
         async with asyncio.TaskGroup() as group:
@@ -258,7 +247,7 @@ class Agent:
             group.create_task(self._watch_configuration(), name="report as configured")
 
     async def allocate(self) -> None:
-        """Answer claims as they become due, until cancelled; of a lost node once it is back."""
+        """Answer claims as they fall due, until cancelled; those of a lost node once it returns."""
         await self._reported.wait()
         async with asyncio.TaskGroup() as later:
             while True:
@@ -275,7 +264,7 @@ class Agent:
                 await asyncio.gather(*(self._answer_unasked(claim) for claim in now))
 
     async def take_orders(self) -> None:
-        """Let the simulated nodes be told to fail and recover; real ones take no orders."""
+        """Serve orders to the simulated nodes; real nodes take none."""
         await self._reported.wait()
         for node in self._nodes.values():
             if isinstance(node.backend, SimulatedBackend):
@@ -283,9 +272,9 @@ class Agent:
         self._obedient = True
 
     async def beat(self, clock: Clock, *, waits: Callable[[], object] = lambda: False) -> None:
-        """Report that we are there, until cancelled or `leave`, while we fold what we hand out.
+        """Send heartbeats until cancelled or `leave`, but none while the reader is halted.
 
-        The first beat `waits` for the kubelet to know us, for a while: pods are bound after it."""
+        Pods are bound after the first one, so it `waits` a while for the kubelet to know us."""
         await self._reported.wait()
         for _ in range(KNOWN_LOOKS):
             if not waits():
@@ -294,13 +283,13 @@ class Agent:
         while not self._leaves:
             beats = [beat_of(name) for name in self._nodes if not self._lost(name)]
             if not self._reader.halted:
-                with contextlib.suppress(LedgerUnavailable):  # nobody hears us meanwhile
+                with contextlib.suppress(LedgerUnavailable):  # no one would receive them
                     for subject, payload in beats:
                         await self._ledger.publish(subject, payload)
             await clock.pause(AGENT_BEAT_S)
 
     async def leave(self, clock: Clock) -> None:
-        """Report that we are about to stop, and hand out for a while what is bound already."""
+        """Report that we are about to stop, and give bound pods a while to be handed out."""
         self._leaves = True
         with contextlib.suppress(LedgerUnavailable):
             for name in self._nodes:
@@ -324,7 +313,7 @@ class Agent:
             group.create_task(self._watch_devices(node))
             group.create_task(_after(node.overtaken, partial(self.report, node)))
             group.create_task(_after(node.refused, partial(self.report, node), pause_s=REPEAT_S))
-            group.create_task(_every(RESAY_S, partial(self._say_again, node)))
+            group.create_task(self._say_again(node))
 
     async def _watch_devices(self, node: Node) -> None:
         while True:
@@ -332,8 +321,10 @@ class Agent:
             await self.report(node)
 
     async def _say_again(self, node: Node) -> None:
-        if self._view.nodes[node.name].said == node.report:  # else another agent has its name
-            await self.report(node, whole=True)
+        while True:
+            await asyncio.sleep(RESAY_S)
+            if self._view.nodes[node.name].said == node.report:  # else another agent uses its name
+                await self.report(node, whole=True)
 
     async def _watch_configuration(self) -> None:
         await self._reported.wait()
@@ -343,12 +334,12 @@ class Agent:
             await asyncio.gather(*(self.report(node) for node in self._nodes.values()))
 
     async def report(self, node: Node, *, whole: bool = False) -> None:
-        """Look at the node's devices, and append what the ledger does not say of them yet."""
+        """Look at the node's devices and append what the ledger does not know yet."""
         async with node.reporting:
             while True:
                 try:
                     await self._report_alone(node, whole=whole)
-                except HeldBack as held:  # it may have been a glitch: look once more
+                except HeldBack as held:  # it may have been a glitch: look again
                     await asyncio.sleep(held.again_s)
                 else:
                     return
@@ -365,7 +356,12 @@ class Agent:
         node.devices = {device.id: device for device in devices}
         node.report = NodeReported(
             node=node.name,
-            devices=tuple(_as_failed(device, node.failed.get(device.id)) for device in devices),
+            devices=tuple(
+                structs.replace(device, healthy=False, health_reason=node.failed[device.id])
+                if device.healthy and device.id in node.failed
+                else device
+                for device in devices
+            ),
             host=node.host,
             driver=node.backend.driver,
             simulated=node.backend.simulated,
@@ -387,13 +383,11 @@ class Agent:
             self._looked.notify_all()
 
     def _noticed(self, node_name: str) -> None:
-        """Look at what was just folded of the inventory of one of our nodes.
+        """Check an inventory event, just folded, of one of our nodes.
 
-        Two agents under one node's name would outwrite each other for ever, so this one never
-        answers another's report: it says so, and reports again only when its own devices change.
-        What was decided before this life began is no other's: it was on its way when an earlier
-        life of ours ended, and arrives after what we found, so we report again. That life may have
-        read just as far as this one had when it began."""
+        Two agents with the same node name would overwrite each other for ever. So this one only
+        logs the other's report. An event decided before this life began was sent by an earlier
+        life of ours, which may have read as far as this one had at its start, hence `<=`."""
         node = self._nodes.get(node_name)
         if node is None or node.report is None:
             return
@@ -413,44 +407,43 @@ class Agent:
             )
 
     async def reported(self, times: int) -> int:
-        """Return once nodes were looked at so many times, with how often they were by now."""
+        """Wait until nodes were reported `times` times in all; return the count by then."""
         async with self._looked:
             await self._looked.wait_for(lambda: self._looks >= times)
         return self._looks
 
     def view_of(self, node: str) -> NodeView:
-        """What the ledger says of one of its nodes."""
+        """What the ledger says about one of its nodes."""
         return self._view.nodes[node]
 
     @property
     def revision(self) -> int:
-        """Up to where the ledger was read."""
+        """The revision up to which the ledger was read."""
         return self._reader.revision
 
     @property
     def configuration(self) -> Configuration:
-        """The configuration that the ledger has last."""
+        """The newest configuration in the ledger."""
         return self._view.configuration
 
     async def _answer_unasked(self, claim: Claim) -> None:
         node = self._nodes[claim.node]
-        # One id for both answers: whatever the devices have come to since, the first one stands.
+        # One id for both answers: the first stands, whatever the devices have become since.
         await self._answer(claim, trouble_of(node.name, node.devices, claim), claim.key)
 
     async def _answer_late(self, claim: Claim) -> None:
-        """Answer once the node is back, unless the pod has another place or none by then."""
         backend = self._nodes[claim.node].backend
         if isinstance(backend, SimulatedBackend):
             await backend.there.wait()
+        # The pod may have been placed elsewhere, or released, while the node was lost.
         if (claim.pod, claim.attempt) in self._view.nodes[claim.node].bound:
             await self._answer_unasked(claim)
 
     async def answer(self, claim: Claim, trouble: str) -> bool:
-        """Tell the ledger that the claim is allocated or, with what is in the way, that it is not.
+        """Report that the claim is allocated or, if there is `trouble`, that allocation failed.
 
-        Whether the ledger has it now: an intake refuses it where the claim has lost its place. The
-        kubelet asks again and again; what the ledger says already is not said once more, and a pod
-        that is allocated stays so, whatever keeps its container from starting anew."""
+        Return True if the ledger has the answer; an intake refuses it if the claim was voided.
+        The kubelet retries, so an answer is not repeated, and an allocated pod stays allocated."""
         if self._view.nodes[claim.node].answers.get(claim.pod) in ("", trouble):
             return True
         digest = hashlib.sha256(trouble.encode()).hexdigest()[:16] if trouble else ""
@@ -479,10 +472,6 @@ class Agent:
 async def _after(
     event: asyncio.Event, report: Callable[[], Awaitable[None]], *, pause_s: float = 0.0
 ) -> None:
-    """Report whenever the event is set, and so much later.
-
-    What is in the way of a report that was refused may be mended where its node does not see it:
-    another node has the card no more, or an intake knows its model now."""
     while True:
         await event.wait()
         await asyncio.sleep(pause_s)
@@ -490,20 +479,8 @@ async def _after(
         await report()
 
 
-async def _every(pause_s: float, report: Callable[[], Awaitable[None]]) -> None:
-    while True:
-        await asyncio.sleep(pause_s)
-        await report()
-
-
-def _as_failed(device: Device, reason: str | None) -> Device:
-    if reason is None or not device.healthy:
-        return device
-    return structs.replace(device, healthy=False, health_reason=reason)
-
-
 def trouble_of(node: str, devices: Mapping[str, Device], claim: Claim) -> str:
-    """Why the node cannot hand out the devices of a claim, or nothing."""
+    """Why the node cannot hand out the devices of a claim; empty if it can."""
     for device_id in claim.devices:
         device = devices.get(device_id)
         if device is None:
@@ -517,9 +494,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def news(view: NodeView, now: NodeReported) -> list[Payload]:
-    """What to append: nothing, the health changes if nothing else differs, or a whole report.
-
-    It is whole, too, where people are told that one was refused: it ends that."""
+    """The events to append; a refused report is followed by a whole one, which ends the refusal."""
     said = view.said
     if said == now and not view.refused:
         return []
@@ -535,7 +510,7 @@ def news(view: NodeView, now: NodeReported) -> list[Payload]:
 
 
 def event_id(data: Payload, follows: int) -> str:
-    """The id of an inventory event that comes after revision `follows` of its subject."""
+    """The id of an inventory event that follows revision `follows` of its subject."""
     digest = hashlib.sha256(_encode(data)).hexdigest()[:32]
     return f"{type(data).__name__}/{follows}/{digest}"
 

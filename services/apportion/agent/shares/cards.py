@@ -1,12 +1,9 @@
-"""What a card needs before containers use it: an MPS daemon, MIG instances, the driver's limits.
+"""Prepare a device for containers: its MPS daemon, its MIG instances, and the driver's limits.
 
-None of it is a record of ours but which instances this agent made (`OurInstances`): the daemon is
-asked whether it lives, the driver what it holds, and which instances are needed follows from the
-kubelet's books and the ledger. So an agent that was killed, or is new on the node, comes to the
-same. Invariants: a card with a daemon takes one process at a time, the daemon's, so nothing runs
-there beside it; an instance that a container of the ledger may be using, or that this agent did not
-make, is not destroyed; only the cgroup of one container of a share is ever limited, none that
-others are in as well."""
+Invariants: a device with a daemon accepts one process at a time, the daemon's. An instance is
+never destroyed if a container in the ledger may use it or if this agent did not make it. A limit
+is only set on the cgroup of a single container. A restarted agent asks daemon, driver, books and
+ledger, and comes to the same result."""
 
 import asyncio
 import glob
@@ -30,48 +27,65 @@ from apportion_schemas.inventory import Mode
 CONTROL: Final = "nvidia-cuda-mps-control"
 ANSWERS_WITHIN_S: Final = 10.0
 _ASK: Final = "get_default_active_thread_percentage"
+# In its own mount namespace: clients in containers do not see the node's `/dev/shm`.
 _PRIVATE_SHM: Final = 'mount --bind "$0" /dev/shm && exec "$@"'
-"""In a mount namespace of its own: clients in containers do not see the node's `/dev/shm`."""
 _ANSWER_BYTES_MAX: Final = 300
+# how long a start waits for a conflicting instance, which an ended container frees soon
 PATIENCE_S: Final = 8.0
-"""How long a start waits for an instance in its place: a container that ended releases it soon."""
 _AGAIN_S: Final = 0.25
 _MODE: Final[Mode] = "hami-core"
 _MIB: Final = 1 << 20
 _UP: Final = "/../"
+# folders above a pod's own: the kubelet's two, and its configured cgroup root
 _DEPTH_MAX: Final = 3
-"""Of folders above a pod's own: the kubelet's two, and one that it was given for them."""
 _LOGGED_MAX: Final = 1_000
+# A file in every cgroup of version 2 and in none of version 1; see cgroups(7).
 _VERSION_2: Final = "cgroup.controllers"
-"""A file of every cgroup of version 2, and of none of version 1; see cgroups(7)."""
 
 _log = logging.getLogger(__name__)
 
 
 class Daemons:
-    """The MPS daemons below one folder, one folder per card in it."""
+    """The MPS daemons in one folder, which has a folder for each device."""
 
     def __init__(self, folder: Path, backend: DeviceBackend, launcher: Sequence[str] = ()) -> None:
-        """`launcher` are words before the command that starts one, as in `systemd-run --scope`."""
+        """`launcher` is put before the command that starts a daemon: `systemd-run --scope`."""
         self._folder = folder
         self._backend = backend
         self._launcher = tuple(launcher)
         self._alone = asyncio.Lock()
 
     async def ensure(self, card: str, memory_mib: int) -> None:
-        """Have the card's daemon there; no client of it gets more memory than this.
-
-        Raises NotMade: it does not start; the message has what it said."""
+        """Start the device's daemon if needed, and limit its clients' memory. Raises NotMade."""
         async with self._alone:
             if not await self._lives(card):
-                await self._start(card)
-            await self._limit(card, memory_mib)
+                home = self._folder / card
+                for name in ("pipe", "log", "shm"):
+                    (home / name).mkdir(parents=True, exist_ok=True)
+                shm = home / "shm"
+                shm.chmod(0o1777)  # like /dev/shm: clients run as any user
+                await self._backend.set_exclusive(card, exclusive=True)
+                private = ("unshare", "--mount", "sh", "-c", _PRIVATE_SHM, str(shm), CONTROL, "-d")
+                status, said = await self._run(card, [*self._launcher, *private])
+                if status:
+                    raise NotMade(f"the MPS daemon of card {card} does not start: {said}")
+                _log.info("card %s: MPS daemon started", card)
+            # For clients that emptied their environment, in which each has its own limit.
+            _, servers = await self._asked(card, "get_server_list")
+            lines = [f"set_default_device_pinned_mem_limit 0 {memory_mib}M"]
+            lines += [
+                f"set_device_pinned_mem_limit {server} 0 {memory_mib}M"
+                for server in servers.split()
+                if server.isdecimal()
+            ]
+            status, said = await self._asked(card, *lines)
+            if status:
+                raise NotMade(f"the MPS daemon of card {card} takes no limit: {said}")
 
     async def keep(self, needed: Mapping[str, int]) -> dict[str, bool]:
-        """End the daemons that no pod needs, and restart those of `needed` that died.
+        """Stop daemons that no pod needs, restart dead ones; return whether each of those runs.
 
-        `needed` has by card the memory of its largest share, in MiB. Return the cards whose daemon
-        had died, and whether it runs again."""
+        `needed` is the largest share of each device in MiB."""
         died: dict[str, bool] = {}
         for card in sorted(path.name for path in self._folder.glob("*")):
             try:
@@ -80,7 +94,7 @@ class Daemons:
                         if await self._lives(card):
                             await self._asked(card, "quit")
                             _log.info("card %s: nobody needs its MPS daemon: ended", card)
-                        with suppress(NotMade):  # a card that is gone needs nothing
+                        with suppress(NotMade):  # the device may be gone
                             await self._backend.set_exclusive(card, exclusive=False)
                         await asyncio.to_thread(
                             shutil.rmtree, self._folder / card, ignore_errors=True
@@ -95,34 +109,6 @@ class Daemons:
                     died[card] = False
         return died
 
-    async def _start(self, card: str) -> None:
-        """Raises NotMade."""
-        home = self._folder / card
-        for name in ("pipe", "log", "shm"):
-            (home / name).mkdir(parents=True, exist_ok=True)
-        (home / "shm").chmod(0o1777)  # as /dev/shm: clients run as whom they like
-        await self._backend.set_exclusive(card, exclusive=True)
-        private = ("unshare", "--mount", "sh", "-c", _PRIVATE_SHM, str(home / "shm"), CONTROL, "-d")
-        status, said = await self._run(card, [*self._launcher, *private])
-        if status:
-            raise NotMade(f"the MPS daemon of card {card} does not start: {said}")
-        _log.info("card %s: MPS daemon started", card)
-
-    async def _limit(self, card: str, memory_mib: int) -> None:
-        """For clients that emptied their environment, where each has its own limit.
-
-        Raises NotMade: the daemon does not take it."""
-        _, servers = await self._asked(card, "get_server_list")
-        lines = [f"set_default_device_pinned_mem_limit 0 {memory_mib}M"]
-        lines += [
-            f"set_device_pinned_mem_limit {server} 0 {memory_mib}M"
-            for server in servers.split()
-            if server.isdecimal()
-        ]
-        status, said = await self._asked(card, *lines)
-        if status:
-            raise NotMade(f"the MPS daemon of card {card} takes no limit: {said}")
-
     async def _lives(self, card: str) -> bool:
         if not (self._folder / card / "pipe").is_dir():
             return False
@@ -133,9 +119,6 @@ class Daemons:
         return await self._run(card, [CONTROL], "".join(f"{line}\n" for line in lines))
 
     async def _run(self, card: str, words: Sequence[str], said: str = "") -> tuple[int, str]:
-        """The status of a command about the card's daemon, and what it answered.
-
-        Raises NotMade: there is no such program here, or it does not end."""
         home = self._folder / card
         environ = os.environ | {
             "CUDA_VISIBLE_DEVICES": card,
@@ -151,7 +134,7 @@ class Daemons:
 
 
 def _ran(words: Sequence[str], environ: dict[str, str], said: str) -> tuple[int, str]:
-    """Its status and its answer; a file takes it, for a daemon may keep a pipe open for ever."""
+    # Not a pipe: a daemon may keep it open for ever.
     with tempfile.TemporaryFile() as answer:
         done = subprocess.run(
             words,
@@ -168,7 +151,7 @@ def _ran(words: Sequence[str], environ: dict[str, str], said: str) -> tuple[int,
 
 
 class Instances:
-    """The MIG instances of one node's cards."""
+    """The MIG instances of one node's devices."""
 
     def __init__(self, backend: DeviceBackend) -> None:
         self._backend = backend
@@ -178,21 +161,27 @@ class Instances:
     async def ensure(
         self, wanted: Iterable[Share], needed: Collection[Share]
     ) -> dict[Share, MadeInstance]:
-        """Have those of these shares there, which are of one container.
-
-        Raises NotMade: one of them cannot be there; the message says what stands in its way. Raises
-        OSError: one of them cannot be noted as ours."""
+        """Make the MIG instances of one container's shares. Raises NotMade, OSError."""
         made: dict[Share, MadeInstance] = {}
+        loop = asyncio.get_running_loop()
         for share in wanted:
-            if share.instance is not None:
-                others = _of_card(needed, share.device)
-                made[share] = await self._patiently(share, cut(share.instance), others)
+            if share.instance is None:
+                continue
+            others = _of_card(needed, share.device)
+            until = loop.time() + PATIENCE_S
+            while share not in made:
+                try:
+                    made[share] = await self._backend.make_instance(
+                        share.device, cut(share.instance), others, least_mib=share.memory_mib
+                    )
+                except InTheWay:
+                    if loop.time() > until:
+                        raise
+                    await asyncio.sleep(_AGAIN_S)
         return made
 
     async def keep(self, cards: Iterable[str], needed: Collection[Share]) -> None:
-        """Destroy what is ours and not needed, on these cards, which are in MIG mode.
-
-        What the driver holds is tried again in the next round. Raises OSError."""
+        """Destroy our instances on these devices that no pod needs or uses. Raises OSError."""
         for card in cards:
             try:
                 kept = await self._backend.keep_instances(card, _of_card(needed, card))
@@ -205,7 +194,7 @@ class Instances:
             if kept.gone:
                 _log.info("card %s: no pod needs %s: destroyed", card, _names(kept.gone))
             if (kept.held, kept.foreign) != self._left.get(card, ((), ())):
-                # What stays on the card is logged once for each change of it.
+                # Log what stays once, until it changes.
                 self._left[card] = kept.held, kept.foreign
                 if kept.held:
                     _log.warning(
@@ -223,22 +212,6 @@ class Instances:
                         _names(kept.foreign),
                     )
 
-    async def _patiently(
-        self, share: Share, wanted: MigInstance, others: Collection[MigInstance]
-    ) -> MadeInstance:
-        """Raises InTheWay, NotMade."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + PATIENCE_S
-        while True:
-            try:
-                return await self._backend.make_instance(
-                    share.device, wanted, others, least_mib=share.memory_mib
-                )
-            except InTheWay:
-                if loop.time() > until:
-                    raise
-            await asyncio.sleep(_AGAIN_S)
-
 
 def _of_card(shares: Iterable[Share], card: str) -> set[MigInstance]:
     return {cut(each.instance) for each in shares if each.device == card and each.instance}
@@ -249,7 +222,7 @@ def _names(instances: Iterable[MigInstance]) -> str:
 
 
 class Limit(NamedTuple):
-    """Bytes of a device for the processes of a cgroup, whose path is as the kernel says it."""
+    """A limit in bytes of a device for a cgroup, whose path is as the kernel reports it."""
 
     device: str
     cgroup: str
@@ -259,7 +232,7 @@ class Limit(NamedTuple):
 def limits_of(
     claims: Iterable[Claim], cgroups: Mapping[tuple[str, str], str], devices: Mapping[str, Device]
 ) -> Iterator[Limit]:
-    """Those of containers that HAMi-core holds; `cgroups` are by pod and container."""
+    """Yield the limits of containers in HAMi-core mode; `cgroups` are by pod and container."""
     for claim in claims:
         for share in (*claim.placed.shares, *claim.placed.borrowed):
             cgroup = cgroups.get((claim.pod, share.container))
@@ -269,7 +242,7 @@ def limits_of(
 
 
 class DriverLimits:
-    """The limits of one node, whose cgroups (version 2) are at one folder."""
+    """The driver's memory limits on one node, with its cgroups (version 2) in one folder."""
 
     def __init__(self, backend: DeviceBackend, cgroups: Path) -> None:
         self._backend = backend
@@ -278,12 +251,14 @@ class DriverLimits:
         self._logged: set[str] = set()
 
     async def hold(self, limits: Iterable[Limit]) -> None:
-        """Have the driver hold them where it can; what it cannot is said once."""
+        """Set the limits where the driver can, and log once where it cannot."""
         if not (self._cgroups / _VERSION_2).exists():
             self._log_once(f"there are no cgroups of version 2 at {self._cgroups}, see --cgroups")
         wanted = list(limits)
         cgroups = {limit.cgroup for limit in wanted}
-        self._found = await asyncio.to_thread(self._folders, cgroups)
+        self._found = await asyncio.to_thread(
+            lambda: {each: self._found.get(each) or self._folder(each) for each in cgroups}
+        )
         without: set[str] = set()
         for limit in wanted:
             if limit.device in without:
@@ -309,15 +284,9 @@ class DriverLimits:
         self._logged.add(problem)
         _log.info("a container is held by HAMi-core alone: %s", problem)
 
-    def _folders(self, cgroups: Iterable[str]) -> dict[str, Path]:
-        return {each: self._found.get(each) or self._folder(each) for each in cgroups}
-
     def _folder(self, cgroup: str) -> Path:
-        """That of the cgroup, which need not be there.
-
-        To a process with a cgroup namespace of its own, as an agent in a pod has, the kernel says
-        the way up from its own cgroup and only the end of the path. That has the container's id in
-        it, and is found below the kubelet's folders."""
+        # To a process in its own cgroup namespace, such as an agent in a pod, the kernel gives a
+        # path up from its own cgroup. The end of it has the container's id.
         _, up, end = cgroup.rpartition(_UP)
         end = end.lstrip("/")
         if up:

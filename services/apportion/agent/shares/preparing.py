@@ -1,9 +1,8 @@
-"""From who holds a slot to what his container gets: the ledger decides, the hands make it.
+"""Work out what a container gets from the ledger, and make it.
 
-The kubelet asks before every start of a container. It may do so before the binding is in the
-ledger, so the answer waits a while for it; and long after the pod was answered for, when a
-container is started again. Invariant: a container starts only with what the ledger says that it
-holds, all of which is there by then, and only after SharesAllocated is in the ledger."""
+The binding may not be in the ledger yet, so the answer waits a while for it. Invariant: a
+container starts only with the shares that the ledger says it has, only when all of them are in
+place, and only after SharesAllocated is in the ledger."""
 
 import asyncio
 import hashlib
@@ -31,22 +30,19 @@ from apportion_schemas.quantities import TEXT_MAX
 
 _log = logging.getLogger(__name__)
 
-PATIENCE_S: Final = 20.0
-"""How long a start waits for its binding; a kubelet gives up after 30 seconds and asks again."""
+PATIENCE_S: Final = 20.0  # how long a start waits for its binding; the kubelet retries after 30 s
 
+# modes in which a share changes the state of the device, which others use too
 _OF_THE_CARD: Final = frozenset({"mig", "mps"})
-"""Modes in which a share is a state of the card, which others need as well."""
 
+# Report that a claim is allocated, or why it cannot be.
 Answer = Callable[[Claim, str], Awaitable[bool]]
-"""Tells the ledger that a claim is allocated, or why it cannot be."""
 
 
 class Rounds:
-    """The turns of one node: preparations run concurrently, a round of tidying runs alone.
+    """Locking on one node: preparations run concurrently, a cleanup round runs alone.
 
-    A round reads which pods are there and takes away what none of them has, with time in between. A
-    pod that comes in that time may be given what is left there. Invariant: no preparation begins
-    during a round, and no round during a preparation."""
+    A pod that arrives during a round might be given what the round is removing."""
 
     def __init__(self) -> None:
         self._round = asyncio.Lock()
@@ -54,7 +50,7 @@ class Rounds:
 
     @asynccontextmanager
     async def preparing(self) -> AsyncIterator[None]:
-        """A preparation; it waits for the end of a round."""
+        """Enter a preparation; waits for the end of a round."""
         async with self._round:
             self._preparing += 1
         try:
@@ -64,13 +60,13 @@ class Rounds:
 
     @asynccontextmanager
     async def tidying(self) -> AsyncIterator[bool]:
-        """A round, or False where something is being prepared: there is a next round."""
+        """Enter a round; yields False during a preparation, so that this round is skipped."""
         async with self._round:
             yield self._preparing == 0
 
 
 def largest(shares: Iterable[Share]) -> dict[str, int]:
-    """By card, the memory of its largest share, in MiB."""
+    """The memory of the largest share of each device, in MiB."""
     most: dict[str, int] = {}
     for share in shares:
         most[share.device] = max(most.get(share.device, 0), share.memory_mib)
@@ -78,7 +74,7 @@ def largest(shares: Iterable[Share]) -> dict[str, int]:
 
 
 class Hands(NamedTuple):
-    """What makes a grant true on the node, and who needs what has been made."""
+    """What applies a grant on the node, and the books that say what is still needed."""
 
     regions: Regions
     instances: Instances
@@ -97,12 +93,10 @@ class SharePreparing:
     hands: Hands
     granted: Callable[[Held], Grant]
     _: KW_ONLY
-    at_allocate: bool = False
-    """Containers have what they get before they are prepared for."""
-    handed: BootBook[str] | None = None
-    """The node's own book of what was handed out to which pod."""
+    at_allocate: bool = False  # containers were given their edits at Allocate, before preparation
+    handed: BootBook[str] | None = None  # what this node has handed out to which pod
+    # True if containers of a namespace may decline HAMi-core
     may_be_unheld: Callable[[str], bool] = lambda _namespace: False
-    """Whether containers of a namespace may decline HAMi-core."""
     _plans: dict[str, tuple[Claim, tuple[Kept, ...]]] = field(default_factory=dict, init=False)
     _planned_as: tuple[object, object] = field(default=(None, None), init=False)
 
@@ -124,9 +118,7 @@ class SharePreparing:
         return prepared.edits
 
     def _check_doubtful(self, claim: Claim) -> None:
-        """Have the node's book agree that a pod that is said to run so was handed this.
-
-        Phase and annotations of a pod are what somebody wrote. Raises NotPrepared."""
+        # Anyone may have written the phase and annotations of the pod.
         book = self.handed
         if not claim.doubtful or book is None or book.entries.get(claim.pod) == _digest(claim):
             return
@@ -138,13 +130,10 @@ class SharePreparing:
         raise NotPrepared(problem)
 
     async def live_shares(self, *, but: str = "") -> list[Share]:
-        """The shares that may be in use on this node, of all pods but one, whose own containers
-        make way for one another. Raises NotPrepared: the books cannot be read.
+        """The shares that may be in use here, without those of pod `but`. Raises NotPrepared.
 
-        No event tells an agent that a pod is gone. The kubelet keeps a pod in its checkpoint until
-        its containers have ended, and the ledger says what that pod holds. A pod that is not in the
-        ledger was given nothing by us. Invariant: once the ledger was read to its end, no container
-        of ours uses a share that is not named here."""
+        The kubelet keeps a pod in its checkpoint until its containers have ended. Invariant:
+        once the ledger was read to its end, no container of ours uses any other share."""
         pods = await self.hands.books.pods() - {but}
         claims = [claim.placed for pod, claim in self.view.held.items() if pod in pods]
         return [share for each in claims for share in (*each.shares, *each.borrowed)]
@@ -156,10 +145,7 @@ class SharePreparing:
         return self.granted(self._held(claim, container, source)).edits
 
     def kept(self, configuration: object) -> list[Kept]:
-        """What the regions of all containers here have to contain, by the ledger.
-
-        Plans are made again only for claims that are new or changed, and all of them once the
-        configuration or the devices are others."""
+        """The required content of the regions of all containers here; cached by claim."""
         planned_as = configuration, self.devices()
         if any(now is not then for now, then in zip(planned_as, self._planned_as, strict=True)):
             self._plans.clear()
@@ -180,14 +166,12 @@ class SharePreparing:
                 try:
                     plan = self.granted(self._held(claim, container, source)).region
                 except GrantRefused:
-                    continue  # a start of it says why
+                    continue  # its start reports why
                 if plan is not None:
                     yield Kept(claim.placed.namespace, plan)
 
     async def resize(self, pod: str) -> None:
-        """Hold the containers of a pod that runs to what the ledger says that it holds now.
-
-        One that has not started is held to it when it does."""
+        """Apply the current limits in the ledger to the running containers of a pod."""
         claim = self.view.held.get(pod)
         if claim is None:
             return
@@ -206,12 +190,7 @@ class SharePreparing:
                 )
 
     async def _made(self, claim: Claim, holder: Holder) -> Grant:
-        """What the container gets, made.
-
-        Raises GrantRefused: the node cannot give what the ledger says. Raises NotMade: a card
-        cannot be brought into the state that the share needs. Raises NotPrepared: the kubelet's
-        books cannot be read. Raises RegionInvalid: the container has more devices than a region has
-        room for. Raises OSError: the disk is full, or may not be written to."""
+        """Raises GrantRefused, NotMade, NotPrepared, RegionInvalid, OSError."""
         hands = self.hands
         shares, container = self._shares(claim, holder)
         needed: list[Share] = []
@@ -220,7 +199,19 @@ class SharePreparing:
         instances = await hands.instances.ensure(shares, needed)
         prepared = self.granted(self._held(claim, container, shares, instances))
         if self.at_allocate:
-            _check(holder, claim.of(container), prepared.edits)
+            # After a resize the environment differs, but HAMi-core goes by its region.
+            if not holder.handed:
+                raise GrantRefused(
+                    "the kubelet's checkpoint does not say what it was given at Allocate"
+                )
+            to = claim.of(container)
+            for handed in holder.handed:
+                if handed.to != to and handed.edits != prepared.edits:
+                    given = f"what is for {handed.to}" if handed.to else "nothing"
+                    raise GrantRefused(
+                        f"at Allocate it was given {given}, for the ledger did not name this pod "
+                        "then; delete the pod, so that another one is made"
+                    )
         most = largest([*needed, *claim.placed.shares, *claim.placed.borrowed])
         for card in prepared.daemons:
             await hands.daemons.ensure(card, most[card])
@@ -237,7 +228,6 @@ class SharePreparing:
         shares: Iterable[Share],
         instances: Mapping[Share, MadeInstance] | None = None,
     ) -> Held:
-        """What the container holds. Raises GrantRefused where it holds nothing that is here."""
         return Held.of(
             claim.pod,
             container,
@@ -249,8 +239,8 @@ class SharePreparing:
         )
 
     async def _claim(self, holder: Holder) -> Claim:
-        """What the ledger says of the pod, which may be on its way."""
         try:
+            # The binding may still be on its way.
             async with asyncio.timeout(PATIENCE_S):
                 claim = await self.view.bound_claim(holder.pod)
         except TimeoutError:
@@ -268,13 +258,13 @@ class SharePreparing:
         return claim
 
     def _shares(self, claim: Claim, holder: Holder) -> tuple[list[Share], str]:
-        """What the container holds; of several with the same slots, what the one that lends does.
+        """The container's shares and its name; with shared slots, those of the lending container.
 
-        Raises GrantRefused: the pod holds a device that is not here or not well."""
+        Raises GrantRefused if the pod has a device that is missing or unhealthy."""
         if trouble := trouble_of(claim.node, self.devices(), claim):
             raise GrantRefused(trouble)
-        # An init container that has the same slots as a later container gets what that one holds,
-        # which is at least as much, since the kubelet does not say which of the two starts.
+        # The kubelet does not say whether an init container or a later one with the same slots
+        # starts. The init container gets what the later one has, which is at least as much.
         own = {share.container for share in claim.placed.shares}
         names = [name for name in holder.containers if name in own] or list(holder.containers)
         container = names[-1]
@@ -282,26 +272,8 @@ class SharePreparing:
         return [each for each in source if each.container == container], container
 
 
-def _check(holder: Holder, to: str, edits: Edits) -> None:
-    """Let a container start only with what was meant for it, or is the same as that.
-
-    Who was resized since has an older environment; HAMi-core goes by its region.
-
-    Raises GrantRefused: at Allocate it was given something else, which cannot be changed any
-    more."""
-    if not holder.handed:
-        raise GrantRefused("the kubelet's checkpoint does not say what it was given at Allocate")
-    for handed in holder.handed:
-        if handed.to != to and handed.edits != edits:
-            given = f"what is for {handed.to}" if handed.to else "nothing"
-            raise GrantRefused(
-                f"at Allocate it was given {given}, for the ledger did not name this pod then; "
-                "delete the pod, so that another one is made"
-            )
-
-
 def _digest(claim: Claim) -> str:
-    """What tells these shares from others; a resize changes amounts alone, and is the ledger's."""
+    # Without amounts, because a resize changes them.
     devices = sorted((share.container, share.device) for share in claim.placed.shares)
     return hashlib.sha256(msgspec.json.encode(devices)).hexdigest()
 

@@ -1,10 +1,8 @@
-"""Regions of containers on this node's disk: made before the container is, and kept while it runs.
+"""Regions of containers on this node's disk: created before the container, kept while it runs.
 
-One folder for each container, which it has for writing, and in it the region of HAMi-core, or what
-its sister for NPUs puts there. A container that is restarted finds its region as it was, without
-the processes of its earlier life. Invariants: a region that a container may have mapped is never
-replaced, only its numbers are, unless the container itself took it away; and nothing that a
-container puts into its folder ends a round, or makes one longer than its bounds."""
+Invariants: a region that a container may have mapped is only changed in place, unless the
+container itself removed it. Nothing that a container puts into its folder can fail a round or
+make it exceed its bounds."""
 
 import logging
 import os
@@ -25,40 +23,36 @@ from apportion.runtime.files.atomic import write_whole
 from apportion_schemas.allocation import BreachCode
 from apportion_schemas.catalogue import untoken
 
-_OPEN_TO_ALL = 0o777
-"""Mode of a container's folder: its processes run as whom they like (HAMi does the same)."""
+_OPEN_TO_ALL = 0o777  # mode of a container's folder, as in HAMi: its processes run as any user
 _WRITABLE = 0o666
-REMOVED_MAX: Final = 10_000
-"""Files and folders that one round removes; the next round goes on where this one stopped."""
+REMOVED_MAX: Final = 10_000  # files and folders removed per round; the next round continues
 
 _log = logging.getLogger(__name__)
 
 
 class Kept(NamedTuple):
-    """One container by the ledger: its pod's namespace, and what its region has to contain."""
+    """A container in the ledger: its pod's namespace, and the required content of its region."""
 
     namespace: str
     plan: RegionPlan
 
 
 class Breach(NamedTuple):
-    """A container that is not held to its share of a device; see `ShareBreached` for `code`.
-
-    `memory` is in bytes and `cores` in percent: the limits that were found, or the use."""
+    """A container that exceeds its share of a device, with the limits or use found."""
 
     pod: str
     container: str
     device: str
     code: BreachCode
-    memory: int = 0
-    cores: int = 0
+    memory: int = 0  # bytes
+    cores: int = 0  # percent
 
 
 class Regions:
-    """The regions below one folder of the node."""
+    """The regions in one folder of the node."""
 
     def __init__(self, folder: Path, first: Collection[str] = ()) -> None:
-        """`first` are the namespaces whose priority counts for others as well; see `advise`."""
+        """`first` are namespaces whose priority also counts elsewhere; see `advise`."""
         self._folder = folder
         self._first = first
         self._missing: set[str] = set()
@@ -66,12 +60,9 @@ class Regions:
         self._lock = threading.Lock()
 
     def ensure(self, plan: RegionPlan, *, starting: bool = False) -> None:
-        """Have the region there with these limits: make it, or set those of the one that is there.
+        """Create the region, or set these limits in the existing one. Raises OSError.
 
-        `starting`: no process of the container is left.
-
-        Raises OSError: the disk is full, or nobody may write there. Raises RegionInvalid: more
-        devices than a region has room for."""
+        `starting`: no process is left. Raises RegionInvalid if there are too many devices."""
         path = Path(plan.path)
         with self._lock:
             open_to_all(path.parent)
@@ -85,13 +76,13 @@ class Regions:
                         self._written[plan.path] = plan
                         return
             except (FileNotFoundError, RegionInvalid):
-                pass  # none yet, or one that nothing can be read from: HAMi-core cannot either
+                pass  # none yet, or one that HAMi-core cannot read either
             except OSError as error:
                 _log.warning("%s is replaced: %s", path, error)
             self._make(plan)
 
     def resize(self, plan: RegionPlan) -> bool:
-        """Set other limits of a container that runs; whether it has a region of these devices."""
+        """Set new limits of a running container; True if it has a region of these devices."""
         with self._lock:
             try:
                 with SharedFile(Path(plan.path)) as file:
@@ -107,14 +98,14 @@ class Regions:
     def round(self, kept: Iterable[Kept], now_s: float, recent_s: float) -> list[Breach]:
         """Restore every region to what the ledger says, then decide which containers wait.
 
-        Return the devices whose limits a container had raised or taken away since the last round of
-        this life; the log names other changes as well. See `feedback` for the times."""
+        Return the devices whose limits a container raised or removed since the last round. For
+        the times, see `feedback`."""
         breaches: list[Breach] = []
         with self._lock, ExitStack() as files:
             contenders = []
             for namespace, plan in kept:
                 if not Path(plan.path).parent.is_dir():
-                    continue  # it was not prepared yet
+                    continue  # not prepared yet
                 try:
                     region, differed, found = self._restored(plan, files)
                 except (OSError, RegionInvalid) as error:
@@ -129,9 +120,6 @@ class Regions:
         return breaches
 
     def _restored(self, plan: RegionPlan, files: ExitStack) -> tuple[Region, bool, list[Breach]]:
-        """The region, whether it differed, and which breaches that is.
-
-        Raises OSError, RegionInvalid."""
         path = Path(plan.path)
         whose = _pod(path.parent), _container(path)
         try:
@@ -147,7 +135,6 @@ class Regions:
         return Region(files.enter_context(SharedFile(path))), True, removed
 
     def _make(self, plan: RegionPlan) -> None:
-        """Put a new region in the place of whatever is there. Raises OSError, RegionInvalid."""
         path = Path(plan.path)
         if path.is_dir() and not path.is_symlink():
             remove(path, REMOVED_MAX)
@@ -157,9 +144,7 @@ class Regions:
     def read(
         self, only: Collection[tuple[str, str]] | None = None
     ) -> Iterator[tuple[str, str, Region]]:
-        """The pod, the container and the region of each, open until the next one is asked for.
-
-        `only` are pods and containers."""
+        """Yield pod, container and region, of all or `only` these; each is then closed."""
         for pod, path in self.each():
             if only is not None and (pod, _container(path)) not in only:
                 continue
@@ -167,18 +152,17 @@ class Regions:
                 try:
                     region = Region(files.enter_context(SharedFile(path)))
                 except (OSError, RegionInvalid):
-                    continue  # its container broke it, and is the only one to suffer
+                    continue  # its container broke it, which affects that container alone
                 yield pod, _container(path), region
 
     def each(self) -> Iterator[tuple[str, Path]]:
-        """The pod and the file of every region here."""
+        """Yield the pod and the file of every region."""
         for folder in sorted(self._folder.glob("*_*")):
             yield _pod(folder), folder / REGION
 
     def keep(self, pods: Collection[str]) -> None:
-        """Take away what other pods had, once they were missing twice in a row.
-
-        `pods` are those that the kubelet knows of; it may have just begun with empty books."""
+        """Remove the folders of pods that were missing from `pods` twice in a row."""
+        # Twice, because a kubelet that just started may not know all of its pods.
         folders = [(_pod(path), path) for path in self._folder.glob("*_*")]
         missing = {pod for pod, _ in folders if pod not in pods}
         left = REMOVED_MAX
@@ -193,7 +177,7 @@ class Regions:
 
 
 def open_to_all(folder: Path) -> None:
-    """Have a folder there that everybody may write in. Raises OSError."""
+    """Create a folder that all users may write to. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(_OPEN_TO_ALL)
 
@@ -212,19 +196,14 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class SharedFile:
-    """The bytes of one file (`region.Stored`), opened so that a container cannot lead us elsewhere.
+    """A file (`region.Stored`) in a folder that its container can change; this process is root.
 
-    A container can write to its own folder, with its region in it: it may put there a link to a
-    file of the node, a pipe that no process reads, or a shorter file. We run as root. Invariant:
-    what is opened here is a regular file of its own with one name, and no mapped memory of ours
-    ends when its owner truncates it."""
+    Invariant: it is a regular file with a single name, no link or pipe, and not mapped, so a
+    container that truncates it does no harm."""
 
     def __init__(self, path: Path) -> None:
-        """Open it.
-
-        Raises OSError: it is not there. Raises RegionInvalid: it is no regular file, or has another
-        name somewhere."""
-        # To open a device does something to it; to look at it by O_PATH does not.
+        """Raises OSError if it does not exist, RegionInvalid if it is irregular or a hard link."""
+        # Opening a device can have side effects; O_PATH only looks at it.
         looked = os.open(path, _LOOK)
         try:
             status = os.fstat(looked)
@@ -246,7 +225,7 @@ class SharedFile:
         os.pwrite(self._descriptor, data, at)
 
     def close(self) -> None:
-        """Let the descriptor go; the file stays."""
+        """Close the descriptor; the file stays."""
         os.close(self._descriptor)
 
     def __enter__(self) -> Self:
@@ -257,12 +236,9 @@ class SharedFile:
 
 
 def remove(folder: Path, most: int) -> int:
-    """Remove a folder and all that is in it, up to so many things; return how many were removed.
+    """Remove a folder and at most `most` entries in it; return how many. Raises OSError.
 
-    However deep the folders in it are, they are emptied at the top, so this neither recurses nor
-    holds more than two of them open; and it follows no link.
-
-    Raises OSError: something in it cannot be removed."""
+    Nested folders are moved to the top first: no recursion, and at most two are open."""
     done = 0
     top = os.open(folder, _FOLDER)
     try:
@@ -283,7 +259,6 @@ def remove(folder: Path, most: int) -> int:
 
 
 def _emptied(top: int, name: str, most: int) -> int:
-    """Unlink the files of one folder, and move its folders up into `top`; return how many."""
     done = 0
     inner = os.open(name, _FOLDER, dir_fd=top)
     try:
@@ -300,6 +275,5 @@ def _emptied(top: int, name: str, most: int) -> int:
 
 
 def _names(folder: int, most: int) -> list[tuple[str, bool]]:
-    """Some of what is in it, and whether each is a folder."""
     with os.scandir(folder) as entries:
         return [(each.name, each.is_dir(follow_symlinks=False)) for each in islice(entries, most)]

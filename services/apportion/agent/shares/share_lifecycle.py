@@ -1,8 +1,6 @@
-"""The shares of one node: made when somebody is about to use them, held to their size, taken back.
+"""Create, limit and remove the shares of one node, for a kubelet or for `apportion run`.
 
-What is the same whoever asks for shares: a kubelet on a node of a cluster, or `apportion run` on a
-machine without one. Each has books of its own, which say what pods there are. Invariant: nothing is
-taken back that a pod of these books has."""
+Invariant: nothing is removed that a pod in the books has."""
 
 import asyncio
 import logging
@@ -15,7 +13,7 @@ from apportion.agent.boot_book import BootBook
 from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.places import Places, label_for_containers, needed_glibc
 from apportion.agent.reporting.agent import Agent, Node
-from apportion.agent.reporting.view import Claim, NodeView
+from apportion.agent.reporting.view import NodeView
 from apportion.agent.shares.cards import Daemons, DriverLimits, Instances
 from apportion.agent.shares.preparing import Hands, Rounds, SharePreparing, largest
 from apportion.agent.shares.regions import Breach, Regions
@@ -27,12 +25,10 @@ from apportion.core.grants.controls import heeded, uncontrolled
 from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
-from apportion_schemas import Share, ShareBreached
+from apportion_schemas import ShareBreached
 
-ADVISE_S: Final = 5.0
-"""Between two rounds of who waits for whom; HAMi's monitor has the same."""
-RECENT_S: Final = 2 * ADVISE_S
-"""A kernel of so long ago still counts as use."""
+ADVISE_S: Final = 5.0  # between two rounds of deciding which containers wait; as in HAMi's monitor
+RECENT_S: Final = 2 * ADVISE_S  # a kernel this long ago still counts as use
 TIDY_S: Final = 10.0
 _HANDED: Final = "handed.json"
 DAEMON_DIED: Final = "its MPS daemon died, and the processes of its pods with it"
@@ -45,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class ShareLifecycle:
-    """What is kept of one node."""
+    """Everything that maintains the shares of one node."""
 
     def __init__(
         self,
@@ -58,7 +54,7 @@ class ShareLifecycle:
         clock: Clock,
         adapt: Adapt = lambda _pod, made: made,
     ) -> None:
-        """`adapt` makes of a pod's grant what fits its place, where that is no container."""
+        """`adapt` changes a pod's grant to fit its environment, where that is no container."""
         self._agent = agent
         self._node = node
         self._places = places
@@ -78,7 +74,7 @@ class ShareLifecycle:
         )
 
         def granted(held: Held) -> Grant:
-            # By the configuration as it is now.
+            # Read the configuration each time, because it may change.
             core_limit = not agent.configuration.nvidia.disable_core_limit
             on_node = structs.replace(places.of_grants(), core_limit=core_limit)
             return adapt(held.pod, grants.grant(held, on_node))
@@ -95,20 +91,14 @@ class ShareLifecycle:
         self.breaches = Breaches(node, view, clock, lambda: agent.revision, places.may_be_unheld)
         self.sampling.expose(metrics, places.metrics_as)
 
-    async def make_places(self) -> None:
-        """Have the folders there that containers are given. Raises OSError."""
-        await asyncio.to_thread(self._make_places)
-
     async def look(self) -> set[str]:
-        """The uids of the pods that the books have; what the ledger says of these is kept in mind.
-
-        Raises NotPrepared."""
+        """Return the uids of the pods in the books; their claims are kept. Raises NotPrepared."""
         pods = await self._books.pods()
         self._view.there = frozenset(pods)
         return pods
 
     def loops(self) -> list[Callable[[], Coroutine[None, None, None]]]:
-        """What goes on until cancelled."""
+        """The loops to run until cancelled."""
         return [
             self._advise, self._tidy, self._resize, self._report_daemons, self.breaches.report,
         ]  # fmt: skip
@@ -127,9 +117,9 @@ class ShareLifecycle:
                 self.breaches.note_again("look", seen.breaches)
 
     async def _resize(self) -> None:
-        """Hold running containers to their size: all of them at first, then whoever got another."""
         await self._agent.reported(1)  # the ledger has been read to its end
         view = self._view
+        # All running containers first, then those that were resized.
         view.resized.update(view.held)
         while True:
             view.was_resized.clear()
@@ -138,24 +128,22 @@ class ShareLifecycle:
             await view.was_resized.wait()
 
     async def _tidy(self) -> None:
-        """Take away what pods had that the books have forgotten; and find what has died."""
         await self._agent.reported(1)  # the ledger has been read to its end
         while True:
             try:
                 async with self._hands.rounds.tidying() as alone:
                     if alone:
                         await self._tidied()
-            except (NotPrepared, OSError) as problem:  # a full disk, too, is over some day
+            except (NotPrepared, OSError) as problem:  # a full disk may recover
                 _log.warning("nothing is tidied up: %s", problem)
             await asyncio.sleep(TIDY_S)
 
     async def _tidied(self) -> None:
-        """Raises NotPrepared."""
         hands = self._hands
         pods = await self.look()
         await asyncio.to_thread(hands.regions.keep, pods)
-        # After a reboot the books have a pod with claims alone only once it is prepared anew, which
-        # one that is doubtful cannot be without its entry.
+        # After a reboot, a pod with only claims is in the books only once it was prepared again,
+        # and a doubtful one cannot be prepared without its entry.
         doubtful = {pod for pod, claim in self._view.held.items() if claim.doubtful}
         over = self._handed.entries.keys() - pods - doubtful
         await asyncio.to_thread(self._handed.strike, *over)
@@ -169,11 +157,9 @@ class ShareLifecycle:
         self._daemons_seen.set()
 
     async def _report_daemons(self) -> None:
-        """Report each card whose MPS daemon died as failed, and as healthy once that runs again.
-
-        A loop of its own: no container's start waits until the ledger has it."""
         node = self._node
         while True:
+            # A separate loop, so that no container's start waits for the ledger.
             await self._daemons_seen.wait()
             self._daemons_seen.clear()
             died, self._daemons_died = self._daemons_died, set()
@@ -183,7 +169,8 @@ class ShareLifecycle:
                     node.failed = failed
                     await self._agent.report(node)
 
-    def _make_places(self) -> None:
+    def make_places(self) -> None:
+        """Create the folders that containers are given. Blocks. Raises OSError."""
         (self._places.state / "shares").mkdir(parents=True, exist_ok=True)
         given = [self._places.state / "shares", self._places.run]
         if self._places.library:
@@ -205,11 +192,7 @@ _Key = tuple[str, str, str, str]
 
 
 class Breaches:
-    """What was found on one node and is to be reported.
-
-    Invariants: each code is reported at most once an hour for a container and device, however often
-    it is found, so a container cannot fill the ledger; and no loop that restores a limit waits for
-    an append."""
+    """Breaches to report, each once an hour per container and device, to protect the ledger."""
 
     def __init__(
         self,
@@ -231,7 +214,7 @@ class Breaches:
         self._doubtful: dict[str, set[_Key]] = {}
 
     def note(self, found: Iterable[Breach]) -> None:
-        """Report these, unless they were in this hour."""
+        """Report these, unless they were reported in this hour."""
         hour = self._hour_now()
         if hour != self._hour:
             self._hour = hour
@@ -243,15 +226,14 @@ class Breaches:
                 self._news.set()
 
     def note_again(self, source: str, found: Iterable[Breach]) -> None:
-        """Report those that the last look of this source found as well: the others may be about to
-        start or to end."""
+        """Report those that `source` found twice; one may be a starting or ending process."""
         now = {_key(each): each for each in found}
         before = self._doubtful.get(source, set())
         self._doubtful[source] = set(now)
         self.note(each for key, each in now.items() if key in before)
 
     async def report(self) -> None:
-        """Append what is due, until cancelled."""
+        """Append reports as they come, until cancelled."""
         while True:
             await self._news.wait()
             while self._due:
@@ -260,8 +242,12 @@ class Breaches:
 
     async def _report(self, found: Breach) -> None:
         claim = self._view.held.get(found.pod)
-        share = _share(claim, found) if claim is not None else None
-        if claim is None or share is None:
+        if claim is None or found.device not in claim.devices:
+            return
+        shares = (*claim.placed.shares, *claim.placed.borrowed)
+        where = found.container, found.device
+        share = next((each for each in shares if (each.container, each.device) == where), None)
+        if share is None:
             return
         said = dict[str, str](claim.placed.controls.get(found.container, {}).items())
         may_be_unheld = self._may_be_unheld(claim.placed.namespace)
@@ -293,11 +279,3 @@ class Breaches:
 
 def _key(found: Breach) -> _Key:
     return found.pod, found.container, found.device, found.code
-
-
-def _share(claim: Claim, found: Breach) -> Share | None:
-    """What the container has of the device, which the pod itself holds."""
-    for share in (*claim.placed.shares, *claim.placed.borrowed):
-        if (share.container, share.device) == (found.container, found.device):
-            return share if found.device in claim.devices else None
-    return None

@@ -1,47 +1,46 @@
-"""The sums of an hour: for each share how much was used for how long, and the most at once.
+"""Hourly sums of use: for each share, how much was used for how long, and the peak.
 
-An account is kept on the disk as well, so that an agent that dies loses no more than a minute of
-it. Invariants: what was looked at for a time is in one record, and no time is in two; a share or
-program whose sums no event can hold is left out by its name, and takes no other with it."""
+Invariants: every sampled time is in exactly one record. A share or program whose sums do not fit
+an event is left out and logged, without affecting the others."""
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from apportion.agent.usage.uses import Key, Look, Unshared, Use
+from apportion.agent.usage.uses import Key, Look, Use
 from apportion_schemas import MigInstance, ShareUsed, UnsharedUsed, UsageRecorded
 from apportion_schemas.quantities import TEXT_MAX
 from apportion_schemas.usage import SHARES_MAX, UNSHARED_MAX
 
 _MIB: Final = 1 << 20
-_TIME_MAX: Final = 1 << 37
-"""In seconds since 1970; later ones are beyond the year 6000, and some beyond all dates."""
+_TIME_MAX: Final = 1 << 37  # seconds since 1970; beyond the year 6000, datetime fails
 _Used = TypeVar("_Used", ShareUsed, UnsharedUsed)
 
 _log = logging.getLogger(__name__)
 
 
 class _Sums(Struct, kw_only=True):
-    """In seconds, and in MiB times seconds."""
+    """Sums in seconds, and in MiB times seconds."""
 
     seconds: float = 0.0
     memory_mib_seconds: float = 0.0
     memory_mib_peak: int = 0
 
     def add(self, held_mib: int, seconds: float) -> None:
-        """One look, which stands for the time since the one before."""
+        """Add one sample, which counts for the seconds since the previous one."""
         self.seconds += seconds
         self.memory_mib_seconds += held_mib * seconds
         self.memory_mib_peak = max(self.memory_mib_peak, held_mib)
 
 
 class _Share(_Sums):
-    """Of one share so far; the sizes are those that it had last."""
+    """The sums of one share so far, with the sizes that it had last."""
 
     pod: str
     namespace: str
@@ -57,11 +56,11 @@ class _Share(_Sums):
 
     @property
     def key(self) -> Key:
-        """As `Use.key`."""
+        """The same as `Use.key`."""
         return self.pod, self.container, self.device, self.instance
 
     def add_use(self, use: Use, seconds: float) -> None:
-        """As `add`, with compute."""
+        """Do the same as `add`, with compute."""
         self.add(use.memory_used // _MIB, seconds)
         self.memory_mib, self.cores = use.memory_limit // _MIB, use.cores_limit
         self.bound = use.bound
@@ -77,12 +76,12 @@ class _Unshared(_Sums):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells it from other programs."""
+        """The unique key of a program."""
         return self.device, self.command, self.pod
 
 
 class _Saved(Struct):
-    """An account on the disk. Times are in seconds since 1970."""
+    """An account on disk. Times are in seconds since 1970."""
 
     began_s: float
     shares: list[_Share]
@@ -94,26 +93,35 @@ _decode = msgspec.msgpack.Decoder(list[_Saved]).decode
 
 
 class Account:
-    """One node's sums from `began_s` to `ended_s`, in seconds since 1970; open while that is 0."""
+    """One node's sums between two times in seconds since 1970; open while `ended_s` is 0."""
 
-    def __init__(self, began_s: float) -> None:
+    def __init__(
+        self,
+        began_s: float,
+        ended_s: float = 0.0,
+        shares: Iterable[_Share] = (),
+        unshared: Iterable[_Unshared] = (),
+    ) -> None:
         self.began_s = began_s
-        self.ended_s = 0.0
-        self._shares: dict[Key, _Share] = {}
-        self._unshared: dict[tuple[str, str, str], _Unshared] = {}
+        self.ended_s = ended_s
+        self._shares = {each.key: each for each in shares}
+        self._unshared = {each.key: each for each in unshared}
 
     def add(self, look: Look, seconds: float) -> None:
-        """One look, which stands for so many seconds."""
+        """Add one sample, which counts for `seconds`."""
         for use in look.uses:
             if use.key not in self._shares:
                 named = (use.pod, use.namespace, use.name, use.container)
                 self._shares[use.key] = _Share(*named, use.device, use.instance)
             self._shares[use.key].add_use(use, seconds)
-        for key, held in _programs(look.unshared).items():
-            self._unshared.setdefault(key, _Unshared(*key)).add(held // _MIB, seconds)
+        held: Counter[tuple[str, str, str]] = Counter()  # by program: processes come and go
+        for each in look.unshared:
+            held[each.device, each.owner.command[:TEXT_MAX], each.owner.pod] += each.memory
+        for key, memory in held.items():
+            self._unshared.setdefault(key, _Unshared(*key)).add(memory // _MIB, seconds)
 
     def records(self, node: str) -> Iterator[UsageRecorded]:
-        """The events of a closed account, as few as hold it; none if nothing was held or used."""
+        """The events of a closed account, as few as hold it; none if nothing was used."""
         shares = list(_used(ShareUsed, self._shares.values()))
         most = sorted(self._unshared.values(), key=lambda each: -each.memory_mib_seconds)
         unshared = tuple(_used(UnsharedUsed, most[:UNSHARED_MAX]))
@@ -125,52 +133,32 @@ class Account:
             )
 
     def to_saved(self) -> _Saved:
-        """The account as it is kept on the disk."""
+        """The account in its form on disk."""
         shares, unshared = list(self._shares.values()), list(self._unshared.values())
         return _Saved(self.began_s, shares, unshared, self.ended_s)
 
-    @classmethod
-    def of_saved(cls, saved: _Saved) -> Account:
-        """The account that was saved. Raises ValueError where its times are none."""
-        if not 0 <= saved.began_s < _TIME_MAX or not 0 <= saved.ended_s < _TIME_MAX:
-            raise ValueError(f"it lasts from {saved.began_s} to {saved.ended_s}")
-        account = cls(saved.began_s)
-        account.ended_s = saved.ended_s
-        account._shares = {each.key: each for each in saved.shares}
-        account._unshared = {each.key: each for each in saved.unshared}
-        return account
-
 
 def saved(accounts: Iterable[Account]) -> bytes:
-    """The accounts as they are kept on the disk."""
+    """Encode the accounts for the disk."""
     return msgspec.msgpack.encode([each.to_saved() for each in accounts])
 
 
 def restored(data: bytes) -> list[Account]:
-    """The accounts that were saved.
-
-    Raises ValueError where the bytes are broken (msgspec.DecodeError among them)."""
-    return [Account.of_saved(each) for each in _decode(data)]
+    """Decode saved accounts. Raises ValueError if the bytes are broken."""
+    accounts = []
+    for each in _decode(data):
+        if not 0 <= each.began_s < _TIME_MAX or not 0 <= each.ended_s < _TIME_MAX:
+            raise ValueError(f"it lasts from {each.began_s} to {each.ended_s}")
+        accounts.append(Account(each.began_s, each.ended_s, each.shares, each.unshared))
+    return accounts
 
 
 def _used(kind: type[_Used], sums: Iterable[_Share | _Unshared]) -> Iterator[_Used]:
-    """The sums as the ledger has them, whose fields have the same names.
-
-    Those that an event cannot hold are left out."""
     for each in sums:
         fields = {name: getattr(each, name) for name in kind.__struct_fields__}
         try:
             whole = {n: round(v) if isinstance(v, float) else v for n, v in fields.items()}
             yield msgspec.convert(whole, kind)
-        except (ValueError, OverflowError) as error:  # of msgspec as well
+        except (ValueError, OverflowError) as error:  # includes msgspec's errors
             name = str(each.key[:3])
             _log.warning("the use of %s is left out of the record: %s", name, error)
-
-
-def _programs(unshared: Iterable[Unshared]) -> dict[tuple[str, str, str], int]:
-    """Bytes by device, command and pod: processes come and go, programs stay."""
-    held: dict[tuple[str, str, str], int] = {}
-    for each in unshared:
-        key = (each.device, each.owner.command[:TEXT_MAX], each.owner.pod)
-        held[key] = held.get(key, 0) + each.memory
-    return held

@@ -1,10 +1,8 @@
-"""The series of a scrape: our own names, and by a switch those of the systems that we replace.
+"""Metrics of use under our own names and, on request, under those of replaced systems.
 
-Each row of a table is a gauge and how it reads a use, so that a dashboard written for HAMi's
-vGPUmonitor (`cmd/vGPUmonitor/metrics.go`), for the monitor of volcano-vgpu-device-plugin
-(`cmd/vgpu-monitor/metrics.go`) or for gpu-manager (its display of metrics) finds what it asks for,
-in its units: their ratios are of a hundred. Invariant: a series is of something that is on the node
-now, and there are no more of them than it has shares, cards and programs."""
+Sources: HAMi's vGPUmonitor (`cmd/vGPUmonitor/metrics.go`), volcano-vgpu-device-plugin's monitor
+(`cmd/vgpu-monitor/metrics.go`) and gpu-manager, with their units: ratios are percent. Invariant:
+every series is about something that is on the node now."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple
@@ -17,13 +15,13 @@ from apportion_schemas import Device
 
 _MIB: Final = 1 << 20
 _PERCENT: Final = 100
+# systems whose names are available in addition to our own
 NAMES: Final = ("hami", "volcano", "gpu-manager")
-"""Whose names there are beside our own."""
 Names = Literal["hami", "volcano", "gpu-manager"]
 
 
 class Seen(NamedTuple):
-    """A look at a node, and its devices by id."""
+    """A sample of a node's use, and its devices by id."""
 
     node: str
     devices: Mapping[str, Device]
@@ -31,19 +29,16 @@ class Seen(NamedTuple):
 
 
 class _Monitor(NamedTuple):
-    """The gauges of one system, each with the field of a `Use` or `Load` that it reads.
-
-    `kinds.0` is the first of `Use.kinds`. Labels of a use and of a card are those of the gauges."""
+    """The gauges of one system, each with a field of `Use` or `Load`; `kinds.0` is an element."""
 
     of_use: Mapping[Family, str]
     of_card: Mapping[Family, str]
     use_labels: Callable[[Use], tuple[str, ...]]
     card_labels: Callable[[str, Device], tuple[str, ...]]
-    whole: int = 1
-    """What fields of cores are divided by: they are percent."""
+    whole: int = 1  # divisor of fields of cores, which are percent
 
     def samples(self, seen: Seen) -> Iterator[Sample]:
-        """Its series; a gauge that has no value for a use or card has none of it."""
+        """Yield its series, without gauges that have no value for a use or device."""
         for use in seen.look.uses:
             yield from self._read(self.of_use, use, self.use_labels(use))
         for load in seen.look.loads:
@@ -65,7 +60,6 @@ class _Monitor(NamedTuple):
 def _gauges(
     prefix: str, text: str, labels: tuple[str, ...], *rows: tuple[str, str, str]
 ) -> dict[Family, str]:
-    """From rows of name, meaning and field; `text` has a place for the meaning."""
     return {
         Family(prefix + name, text.format(meaning), labels): field for name, meaning, field in rows
     }
@@ -106,7 +100,6 @@ _UNSHARED = Family(
 
 
 def _ours(seen: Seen) -> Iterator[Sample]:
-    """Our own series: containers, devices, and who has no share."""
     yield from _OURS.samples(seen)
     for each in seen.look.unshared:
         labels = (each.device, str(each.pid), each.owner.command, each.owner.pod)
@@ -137,8 +130,7 @@ _HAMI = _Monitor(
     lambda use: (use.namespace, use.name, use.container, str(use.position), use.device),
     lambda node, card: (node, str(card.index), card.id, card.model),
 )
-_ZONE = "vGPU"
-"""A label that the plugin's monitor puts on all its series."""
+_ZONE = "vGPU"  # a label that the plugin's monitor puts on all its series
 _VOLCANO_LABELS = ("podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid", "zone")
 _VOLCANO = _Monitor(
     _gauges(
@@ -168,7 +160,7 @@ _DESCRIBED = Family(
 
 
 def _volcano(seen: Seen) -> Iterator[Sample]:
-    """Under the names of volcano-vgpu-device-plugin's monitor, which are HAMi's older ones, too."""
+    # These are HAMi's older names as well.
     yield from _VOLCANO.samples(seen)
     for use in seen.look.uses:
         if use.kinds is not None:
@@ -190,7 +182,6 @@ _TOTAL = "total"
 
 
 def _gpu_manager(seen: Seen) -> Iterator[Sample]:
-    """Under the names of gpu-manager: each card, and the sum of a container's cards."""
     containers: dict[tuple[str, str, str, str], list[Use]] = {}
     for use in seen.look.uses:
         labels = (use.container, use.namespace, seen.node, use.name)
@@ -217,11 +208,11 @@ _TABLE: Final[dict[str, _Row]] = {
 
 
 def families(also: tuple[Names, ...]) -> list[Family]:
-    """Our gauges, and those under other names."""
+    """Our gauges and those of the other systems."""
     return [family for names in ("", *also) for family in _TABLE[names][0]]
 
 
 def samples(seen: Seen, also: tuple[Names, ...]) -> Iterator[Sample]:
-    """What these gauges are of what was seen."""
+    """Yield the values of these gauges."""
     for names in ("", *also):
         yield from _TABLE[names][1](seen)

@@ -1,24 +1,21 @@
-"""Whose a process is, as the kernel tells it: its pod by its cgroup, its container by its mounts.
+"""Find the pod of a process by its cgroup, and the container by its mounts.
 
-What a process says of itself (its environment, its name) is not asked, for it may say what it
-likes. The kubelet puts every container into a cgroup with the uid of its pod in its path, and
-mounts a file from that container's folder (`pods/UID/containers/NAME/…`) into it. Neither changes
-while a program runs, so both are read once for each. Invariant: a container is named only with a
-pod, and both by the same uid."""
+The kubelet puts the pod's uid into the cgroup's path and mounts `pods/UID/containers/NAME/…`.
+Neither changes while a program runs, so both are read once. A process can set its environment
+and name, so these are not used. Invariant: pod and container of a process come from the same
+uid."""
 
 import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-_KNOWN_MAX: Final = 4_096
-"""Processes that are remembered; a card has a few dozen."""
+_KNOWN_MAX: Final = 4_096  # cached processes; a GPU has a few dozen
+# read of a file in /proc; a container has dozens of mounts of 100 bytes
 _BYTES_MAX: Final = 1 << 20
-"""Of a file below /proc; a container has a few dozen mounts, of a hundred bytes each."""
-_STARTED: Final = 19
-"""Of the fields of `stat` behind the program's name; see proc(5)."""
+_STARTED: Final = 19  # index of the start time in `stat`, after the program's name; see proc(5)
+# A pod's uid. It has `_` for `-` where systemd makes the cgroups; a static pod's has neither.
 _UID: Final = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
-"""Of a pod, with `_` for `-` where systemd makes the cgroups; of a static pod without either."""
 _in_cgroup = re.compile(rf"pod({_UID})(?:\.slice)?(?:/|$)", re.MULTILINE).search
 _container_in_cgroup = re.compile(
     rf"^0::(/[^\n]*?pod(?:{_UID})(?:\.slice)?/[^/\n]+)", re.MULTILINE
@@ -27,27 +24,25 @@ _in_mounts = re.compile(rf"/pods/({_UID})/containers/([a-z0-9-]{{1,63}})/").find
 
 
 class Owner(NamedTuple):
-    """The uid of its pod and the name of its container, each empty where it has none.
-
-    `inner` is the process's own id in its container, and `command` the name of its program.
-    `cgroup` is the path of the container's own cgroup of version 2, as the kernel says it here."""
+    """The owner of a process: a pod's uid and a container's name, or empty."""
 
     pod: str
     container: str
-    inner: int
-    command: str
+    inner: int  # the process id in the container
+    command: str  # the program's name
+    # path of the container's own cgroup (version 2), as the kernel reports it here
     cgroup: str = ""
 
 
 class Owners:
-    """The processes below one folder like `/proc`."""
+    """The processes in a folder like `/proc`."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = str(proc)
         self._known: dict[int, tuple[tuple[str, str], Owner]] = {}
 
     def of(self, pid: int) -> Owner | None:
-        """Whose the process is; None where there is no such process, or not any more."""
+        """The owner of a process; None if there is no such process any more."""
         folder = f"{self._proc}/{pid}"
         life = _life(folder)
         known = self._known.get(pid)
@@ -68,25 +63,22 @@ class Owners:
         except OSError:
             return None
         container = ""
-        with suppress(OSError):  # it has ended, or is another user's and we may not look
-            container = _container(_text(f"{folder}/mountinfo"), pod) if pod else ""
+        with suppress(OSError):  # it has ended, or belongs to another user
+            if pod:
+                mounts = _in_mounts(_text(f"{folder}/mountinfo"))
+                names = {found[2] for found in mounts if found[1] == pod}
+                container = names.pop() if len(names) == 1 else ""  # a contradiction proves nothing
         fields = dict(line.partition(":")[::2] for line in status.splitlines())
         ids = fields.get("NSpid", "").split() or [str(pid)]
         name = fields.get("Name", "").strip()
-        # The cgroup right below the pod's: a container may make others in its own.
+        # The cgroup directly below the pod's: a container may create others in its own.
         own = _container_in_cgroup(cgroup)
         return Owner(pod, container, int(ids[-1]), name, own[1] if own else "")
 
 
-def _container(mounts: str, pod: str) -> str:
-    """Of the first mount that says so; none where two contradict each other."""
-    names = {found[2] for found in _in_mounts(mounts) if found[1] == pod}
-    return names.pop() if len(names) == 1 else ""
-
-
 def _life(folder: str) -> tuple[str, str] | None:
-    """What tells a process from a later one of its number: its program and when it started."""
     try:
+        # The start time tells the process from a later one with the same id.
         program, _, fields = _text(f"{folder}/stat").rpartition(")")
         return program, fields.split()[_STARTED]
     except (OSError, IndexError):
@@ -99,12 +91,12 @@ def _text(path: str) -> str:
 
 
 class Books(Protocol):
-    """What knows the pods of this node and their processes: a kubelet, or our own list of runs.
+    """Knows the pods of this node and their processes: the kubelet, or our own list of runs.
 
-    Invariant: a pod that is not in the books uses nothing on the node that could be taken away."""
+    Invariant: a pod that is not in the books uses nothing on the node that could be reclaimed."""
 
     async def pods(self) -> set[str]:
-        """Their uids. Raises NotPrepared where nobody can tell now."""
+        """The uids of the pods. Raises NotPrepared if they cannot be known now."""
 
     def owner(self, pid: int) -> Owner | None:
-        """Whose a process is; None where it has ended."""
+        """The owner of a process; None if it has ended."""

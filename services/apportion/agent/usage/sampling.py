@@ -1,10 +1,7 @@
-"""The look at a node every few seconds: for scrapes, for whoever listens, and for the hour's sums.
+"""Sample the use of a node every few seconds, for metrics, subscribers and hourly sums.
 
-Samples are plain messages on `apportion.usage.NODE`, which nobody stores; once an hour their sums
-become an event. Nodes begin their hours at different minutes, so that ten thousand of them do not
-write at once. Invariants: a look that fails is left out and said once; neither what containers do
-nor a ledger that takes no records stops the looks; an hour's sums are kept until they are recorded.
-"""
+Invariants: a failed sample is left out and logged once. Neither containers nor a ledger that
+accepts no records stop the sampling. An hour's sums are kept until they are recorded."""
 
 import asyncio
 import logging
@@ -34,10 +31,9 @@ from apportion_schemas.catalogue import token
 SAMPLE_S: Final = 5.0
 RECORD_S: Final = 3_600.0
 SAVE_S: Final = 60.0
+# A sample counts for the time since the previous one, but for at most so many intervals.
 LOOKS_MISSED_MAX: Final = 3
-"""A look stands for the time since the one before, but not for hours in which nobody looked."""
-CLOSED_MAX: Final = 48
-"""So many hours wait for a ledger that takes no records; then one is dropped."""
+CLOSED_MAX: Final = 48  # hours kept while the ledger accepts no records; then one is dropped
 SUBJECT: Final = "apportion.usage"
 _SAVED: Final = "usage.msgpack"
 _MIB: Final = 1 << 20
@@ -45,15 +41,14 @@ _UNSHARED_SENT: Final = 256
 
 Send = Callable[[str, bytes], Awaitable[None]]
 
-_BROKEN: Final = ".broken"
-"""How the name of an account ends that was set aside."""
+_BROKEN: Final = ".broken"  # suffix of a broken account that was set aside
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 
 
 class Sampling:
-    """The looks at one node."""
+    """The sampling of one node."""
 
     def __init__(
         self,
@@ -66,7 +61,7 @@ class Sampling:
         places: Places,
         limits: DriverLimits | None = None,
     ) -> None:
-        """`limits` are those that the driver is to hold the containers to that are seen."""
+        """`limits` are the driver's limits to set for the sampled containers."""
         self._agent = agent
         self._node = node
         self._view = agent.view_of(node.name)
@@ -77,6 +72,7 @@ class Sampling:
         self._saved = places.state / _SAVED
         self._sample_s = places.sample_s
         self._record_s = places.record_s
+        # Nodes begin their hours at different times, so that they do not all write at once.
         self._offset_s = zlib.crc32(node.name.encode()) % places.record_s
         self._accounts = [Account(0.0)]  # the last one is open
         self._closed = asyncio.Event()
@@ -87,11 +83,11 @@ class Sampling:
 
     @property
     def look(self) -> Look:
-        """What the last look at the node found."""
+        """The result of the last sample."""
         return self._look
 
     def expose(self, metrics: Metrics, also: tuple[Names, ...]) -> None:
-        """Let whoever scrapes this process have the last look, under other names as well."""
+        """Export the last sample as metrics, also under other systems' names."""
 
         def found() -> Iterator[Sample]:
             return samples(Seen(self._node.name, self._node.devices, self._look), also)
@@ -99,8 +95,8 @@ class Sampling:
         metrics.looked_up(families(also), found)
 
     async def run(self, send: Send) -> None:
-        """Look at the node again and again, and record each hour, until cancelled."""
-        await self._agent.reported(1)  # by then the ledger was read to its end
+        """Sample the node and record each hour, until cancelled."""
+        await self._agent.reported(1)  # the ledger has been read to its end by that time
         self._accounts = await asyncio.to_thread(self._restored)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._look_on(send), name="usage looks")
@@ -119,7 +115,7 @@ class Sampling:
                 account.ended_s = self._wall_s()
                 self._accounts.append(Account(account.ended_s))
                 if len(self._accounts) > CLOSED_MAX + 1:
-                    dropped = self._accounts.pop(1)  # the first is on its way
+                    dropped = self._accounts.pop(1)  # the first is being sent
                     _log.warning(
                         "the use since %s is lost: no record was taken", _time(dropped.began_s)
                     )
@@ -131,8 +127,7 @@ class Sampling:
             await asyncio.sleep(max(0.0, now_s + self._sample_s - self._clock.monotonic()))
 
     async def _looked(self) -> bool:
-        """Look once; whether anything could be seen."""
-        # Processes before pods: a pod is in the books by the time that its first process runs.
+        # Processes before pods: a pod is in the books before its first process runs.
         loads = await self._node.backend.loads()
         try:
             pods = await self._books.pods()
@@ -151,7 +146,7 @@ class Sampling:
         if self._limits is not None:
             cgroups = self._look.cgroups
             await self._limits.hold(limits_of(claims, cgroups, self._node.devices))
-        # Name a process that uses a card without a share, once.
+        # Log a process that uses a GPU without a share, once.
         found = {(each.device, each.pid): each for each in self._look.unshared}
         for key in found.keys() - self._unshared:
             each = found[key]
@@ -206,7 +201,6 @@ class Sampling:
         )
 
     async def _record_closed(self) -> None:
-        """Append the hours that ended, the oldest first, until cancelled."""
         while True:
             while len(self._accounts) > 1:
                 account = self._accounts[0]
@@ -230,14 +224,14 @@ class Sampling:
         return self._clock.now().timestamp()
 
     def _restored(self) -> list[Account]:
-        """The accounts of an earlier life: hours that were not recorded yet, and an open one."""
+        # Those of an earlier life: hours that were not recorded yet, and an open one.
         accounts: list[Account] = []
         try:
             accounts = restored(self._saved.read_bytes())
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
-            # A broken account is kept under another name, so that it can be examined.
+            # A broken account is kept under another name for examination.
             aside = self._saved.with_name(self._saved.name + _BROKEN)
             with suppress(OSError):
                 self._saved.replace(aside)

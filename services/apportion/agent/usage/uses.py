@@ -1,11 +1,9 @@
-"""From loads and regions to shares: what each container uses of what it was given.
+"""Attribute loads and regions to shares: what each container uses of its share.
 
-Use is what the driver counts: of a MIG instance by its own counters, of all others by the processes
-that are theirs. What a container's region tells is taken only where the driver tells nothing of its
-processes, for the container may write anything there. Invariants: every share of a pod that is on
-the node has exactly one use, which is zero where nothing runs and never more than its device has;
-what is granted is the ledger's; what a process uses counts for a share of its own pod, or for no
-share; and a region is told a number only in the slot of the process that it is of."""
+Invariants: every share of a pod on the node has exactly one use, zero if nothing runs and never
+more than the device has. Limits come from the ledger. A region, which its container can change,
+counts only where the driver reports no use. A process counts for a share of its own pod or for
+none. A region gets an id only in the slot of that process."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -21,37 +19,32 @@ from apportion.core.grants.region import Region
 from apportion_schemas import Device, MigInstance, Share
 from apportion_schemas.quantities import WHOLE
 
-Container = tuple[str, str]
-"""Pod and container."""
+Container = tuple[str, str]  # pod and container
 _MIB: Final = 1 << 20
+# Bytes of a process, for context and modules, that the driver counts and a region may not.
 _UNCOUNTED: Final = 512 * _MIB
-"""Of a process: memory of its context and modules that the driver counts and a region need not."""
+# MPS's server has a context of its own on the device. The kernel cuts names after 15 characters.
 _OUR_DAEMONS: Final = frozenset({"nvidia-cuda-mps", "nvidia-cuda-mps-server"})
-"""MPS's server has a context of its own on the card; the kernel cuts names after 15 characters."""
-Key = tuple[str, str, str, MigInstance | None]
-"""Pod, container, device, and the instance of it."""
+Key = tuple[str, str, str, MigInstance | None]  # pod, container, device and its instance
 OwnerOf = Callable[[int], Owner | None]
 
 
 class Reading(NamedTuple):
-    """What a region tells of the use of one of its devices: bytes, and percent of its compute.
-
-    `kinds` and `idle_s` are as in `Use`; `running` is whether HAMi-core knows of a process. `pids`
-    has by the id in the container of each process the id on the node that the region says."""
+    """What a region says about one of its devices: memory in bytes, and percent of the compute."""
 
     memory_used: int
     cores_used: int
-    kinds: tuple[int, int, int]
+    kinds: tuple[int, int, int]  # as in `Use`
     idle_s: float | None
-    running: bool
-    pids: Mapping[int, int] = {}
+    running: bool  # HAMi-core knows a process
+    pids: Mapping[int, int] = {}  # node id by id in the container, according to the region
 
 
 def read(regions: Regions, now_s: float) -> dict[Container, dict[str, Reading]]:
-    """By container and device; `now_s` is in seconds since 1970."""
+    """Read all regions, by container and device; `now_s` is in seconds since 1970."""
     found = {}
     for pod, name, region in regions.read():
-        with suppress(OSError):  # the disk fails, and that container's file is on it
+        with suppress(OSError):  # a disk error affects that container alone
             found[pod, name] = _reading(region, now_s)
     return found
 
@@ -59,7 +52,7 @@ def read(regions: Regions, now_s: float) -> dict[Container, dict[str, Reading]]:
 def wrong_pids(
     readings: Mapping[Container, Mapping[str, Reading]], pids: Mapping[Container, Mapping[int, int]]
 ) -> dict[Container, Mapping[int, int]]:
-    """Those `pids` whose region has another id on the node for one of its processes."""
+    """The `pids` of containers whose region has another node id for one of its processes."""
     return {
         container: known
         for container, known in pids.items()
@@ -69,11 +62,11 @@ def wrong_pids(
 
 
 def tell_pids(regions: Regions, pids: Mapping[Container, Mapping[int, int]]) -> int:
-    """Write down each process's id on the node, where another one stands; how many there were."""
+    """Correct the node ids of processes in regions; return how many were wrong."""
     written = 0
     for pod, name, region in regions.read(pids):
         known = pids[pod, name]
-        with suppress(OSError):  # a full disk has no room for what a container left out of its file
+        with suppress(OSError):  # on a full disk, a hole in the container's file cannot be filled
             for process in region.processes():
                 pid = known.get(process.pid, 0)
                 if pid and pid != process.host_pid:
@@ -90,7 +83,11 @@ def _reading(region: Region, now_s: float) -> dict[str, Reading]:
         device: Reading(
             sum(each.memory[at] for each in processes),
             min(sum(each.cores[at] for each in processes), WHOLE),
-            _sums(each.kinds[at] for each in processes),
+            (
+                sum(each.kinds[at][0] for each in processes),
+                sum(each.kinds[at][1] for each in processes),
+                sum(each.kinds[at][2] for each in processes),
+            ),
             max(0.0, now_s - last_s) if last_s else None,
             bool(processes),
             pids,
@@ -99,43 +96,33 @@ def _reading(region: Region, now_s: float) -> dict[str, Reading]:
     }
 
 
-def _sums(kinds: Iterable[tuple[int, int, int]]) -> tuple[int, int, int]:
-    contexts, modules, data = 0, 0, 0
-    for each in kinds:
-        contexts, modules, data = contexts + each[0], modules + each[1], data + each[2]
-    return contexts, modules, data
-
-
 class Use(NamedTuple):
-    """Of one device by one container: bytes, and percent of its compute, each with its limit.
-
-    `position` is the device's in the container. `kinds` are the bytes of contexts, of modules and
-    of data, and `idle_s` the seconds since a kernel was launched: told by regions alone. `bound` is
-    the revision of the pod's binding."""
+    """What one container uses of one device: memory in bytes, compute in percent."""
 
     pod: str
     namespace: str
     name: str
     container: str
-    position: int
+    position: int  # index of the device in the container
     device: str
     instance: MigInstance | None
     memory_limit: int
     memory_used: int
     cores_limit: int
     cores_used: int | None
+    # bytes of contexts, modules and data, from the region
     kinds: tuple[int, int, int] | None = None
-    idle_s: float | None = None
-    bound: int = 0
+    idle_s: float | None = None  # since the last kernel launch, from the region
+    bound: int = 0  # the revision of the pod's binding
 
     @property
     def key(self) -> Key:
-        """What tells it from every other one of the node."""
+        """The unique key of this use on the node."""
         return self.pod, self.container, self.device, self.instance
 
 
 class Unshared(NamedTuple):
-    """A process that uses a device of which neither its pod nor anybody else gave it a share."""
+    """A process that uses a device of which its pod has no share."""
 
     device: str
     pid: int
@@ -144,23 +131,21 @@ class Unshared(NamedTuple):
 
 
 class Look(NamedTuple):
-    """All that was seen at one moment.
-
-    `pids` has by container the processes that use a device: their id on the node, by the inner one.
-    `cgroups` has the cgroup of each container with such a process that the kernel names. `breaches`
-    are containers whose region does not have their processes, or counts far less memory than the
-    driver; a process that has just begun or ended may be among them."""
+    """One sample of a node."""
 
     uses: tuple[Use, ...] = ()
     loads: tuple[Load, ...] = ()
     unshared: tuple[Unshared, ...] = ()
+    # of processes that use a device: node id by inner id
     pids: Mapping[Container, Mapping[int, int]] = {}
-    cgroups: Mapping[Container, str] = {}
+    cgroups: Mapping[Container, str] = {}  # if the kernel names one
+    # Containers whose region lacks their processes or counts far less memory than the driver. A
+    # process that has just started or ended can cause one, too.
     breaches: tuple[Breach, ...] = ()
 
 
 class Counted:
-    """What processes use, laid at the doors of the shares of these claims."""
+    """The use of the claims' shares, counted by process."""
 
     def __init__(self, claims: Iterable[Claim], loads: Iterable[Load], owner_of: OwnerOf) -> None:
         self._claims = {claim.pod: claim for claim in claims}
@@ -178,15 +163,9 @@ class Counted:
     def look(
         self, devices: Mapping[str, Device], readings: Mapping[Container, Mapping[str, Reading]]
     ) -> Look:
-        """All of it, with what regions tell."""
+        """Combine the counts with the readings of regions."""
         uses = tuple(
-            self._use(
-                claim,
-                position,
-                share,
-                devices[share.device],
-                _measured(claim, share.container, readings),
-            )
+            self._use(claim, position, share, devices[share.device], readings)
             for claim in self._claims.values()
             for position, share in _positions(claim, devices)
         )
@@ -212,9 +191,16 @@ class Counted:
         position: int,
         share: Share,
         card: Device,
-        readings: Mapping[str, Reading],
+        readings: Mapping[Container, Mapping[str, Reading]],
     ) -> Use:
-        instance, region = _cut(share.instance), readings.get(share.device)
+        # HAMi-core writes down all that NVML lists, but uses CUDA's order (see `Regions`), so a
+        # region that names devices of other containers is ignored.
+        found = readings.get((claim.pod, share.container), {})
+        shares = (each for each in claim.placed.shares if each.container == share.container)
+        region = (
+            found.get(share.device) if found.keys() <= {each.device for each in shares} else None
+        )
+        instance = _cut(share.instance)
         named = (claim.pod, claim.placed.namespace, claim.placed.name, share.container)
         where = (position, share.device, instance)
         memory, cores = self._used.get((claim.pod, share.container, share.device, instance), (0, 0))
@@ -233,17 +219,23 @@ class Counted:
         return Use(*named, *where, granted, memory, share.cores, cores, *reported)
 
     def _add(self, load: Load, process: Running) -> None:
-        """Count one process; one that has just ended counts for no share."""
+        # A process that has just ended counts for no share.
         owner = self._owner_of(process.pid)
         if owner is None:
             return
-        if owner.command in _OUR_DAEMONS and owner.pod not in self._claims:
-            return  # a process names itself, so one of a pod with shares counts by any name
-        share = self._share(load, owner)
-        if share is None:
-            held = process.memory or 0
-            self._unshared.append(Unshared(load.device, process.pid, owner, held))
+        claim = self._claims.get(owner.pod)
+        if owner.command in _OUR_DAEMONS and claim is None:
+            return  # processes choose their names, so those of a pod with shares always count
+        shares = [
+            share
+            for share in ((*claim.placed.shares, *claim.placed.borrowed) if claim else ())
+            if share.device == load.device and _cut(share.instance) == load.instance
+        ]
+        if not shares:
+            unshared = Unshared(load.device, process.pid, owner, process.memory or 0)
+            self._unshared.append(unshared)
             return
+        share = next((each for each in shares if each.container == owner.container), shares[0])
         self._pids.setdefault((owner.pod, share.container), {})[owner.inner] = process.pid
         if owner.container == share.container and load.instance is None:
             of = owner.pod, share.container, load.device
@@ -256,48 +248,25 @@ class Counted:
         both = None if cores is None or process.cores is None else cores + process.cores
         self._used[key] = (memory + (process.memory or 0), both)
 
-    def _share(self, load: Load, owner: Owner) -> Share | None:
-        """That of its own container, or else of its pod."""
-        claim = self._claims.get(owner.pod)
-        if claim is None:
-            return None
-        held = [
-            share
-            for share in (*claim.placed.shares, *claim.placed.borrowed)
-            if share.device == load.device and _cut(share.instance) == load.instance
-        ]
-        own = (share for share in held if share.container == owner.container)
-        return next(own, held[0] if held else None)
-
-
-def _measured(
-    claim: Claim, container: str, readings: Mapping[Container, Mapping[str, Reading]]
-) -> Mapping[str, Reading]:
-    """What the container's region tells, unless it names cards that are not the container's.
-
-    HAMi-core writes down all that NVML lists, but goes by CUDA's order; see `Regions`."""
-    found = readings.get((claim.pod, container), {})
-    held = {share.device for share in claim.placed.shares if share.container == container}
-    return found if found.keys() <= held else {}
-
 
 def _positions(claim: Claim, devices: Mapping[str, Device]) -> Iterator[tuple[int, Share]]:
-    """Its shares, each with its position in its container: NVML's order, as in a grant."""
     counts: dict[str, int] = {}
     here = [share for share in claim.placed.shares if share.device in devices]
-    here.sort(key=lambda share: (devices[share.device].index, _start(share)))
+    # NVML's order, as in a grant.
+    here.sort(
+        key=lambda share: (
+            devices[share.device].index,
+            share.instance.start if share.instance else 0,
+        )
+    )
     for share in here:
         position = counts.get(share.container, 0)
         counts[share.container] = position + 1
         yield position, share
 
 
-def _start(share: Share) -> int:
-    return share.instance.start if share.instance else 0
-
-
 def _cut(instance: MigInstance | None) -> MigInstance | None:
-    """The instance as a driver knows it, which has not heard of groups."""
     if instance is None:
         return None
+    # A driver does not know groups.
     return msgspec.structs.replace(instance, group="", position=0)

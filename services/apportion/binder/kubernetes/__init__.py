@@ -1,1 +1,1 @@
-"""What the binder does in a Kubernetes cluster: binds, evicts, and writes what people see."""
+"""The binder's Kubernetes side: binds and evicts pods, and writes what users see of them."""

@@ -1,11 +1,10 @@
-"""What nodes show of GPU memory and cores: extended resources in `status` of the node.
+"""Publishes GPU memory and cores as extended resources in each node's `status`.
 
-The kubelet shows the slots, which an agent registers with it; memory and cores are no devices, and
-an agent has no right at the API server. So who binds shows them too: the kubelet counts what is
-shown, and a pod that wrote more than it holds (`core.ledger.allocatable`) may only be bound once
-its node shows as much. What a pod wrote that was resized since is read from the pod. Several
-binders, or one that begins anew, write the same amounts. Invariant: no pod is bound to a node that
-shows less than its pods wrote, unless the API server forbids us to say it."""
+Unlike slots, they are no devices that an agent could register. A kubelet admits a pod only if
+its node shows enough, so a pod that requested more than it was allocated
+(`core.ledger.allocatable`) is bound only after the amounts were raised. All binders write the
+same amounts. Invariant: no pod is bound to a node that shows less than its pods requested,
+unless the API server forbids the write."""
 
 import asyncio
 import logging
@@ -38,11 +37,10 @@ from apportion.runtime.process.clock import BackOff, Clock
 from apportion_schemas import ConfigurationChanged, NodeObserved, NodeReported, PodResized
 from apportion_schemas.decoding import from_outside
 
-AGAIN_S = 300.0
-"""A kubelet that lost its checkpoint sets what it does not know to nothing, and nobody is told."""
+AGAIN_S = 300.0  # a kubelet that lost its checkpoint sets unknown amounts to 0 without a notice
+# How long a kubelet may need to see its node's new status. It watches its node and its pods
+# separately, and rejects for good a pod that does not fit the node that it knows.
 SEEN_S = 1.0
-"""How long a kubelet may need to see what its node shows: it hears of its node and of its pods in
-two streams, and a pod for which the node that it knows has no room is turned away for good."""
 BACK_OFF = BackOff(0.2, 5.0)
 _FORBIDDEN = 403
 
@@ -61,7 +59,7 @@ class _Container(msgspec.Struct, frozen=True, rename="camel"):
     restart_policy: str = ""
 
     def read(self, at: int, names: Collection[str], *, init: bool) -> Container:
-        """As the sum over containers wants it, with its amounts of these names alone."""
+        """Return the container with only the amounts of `names`, for `node_amounts`."""
         role: Role = "app" if not init else "sidecar" if self.restart_policy else "init"
         limits, requests = (
             {name: amount for name, amount in (said or {}).items() if name in names}
@@ -88,9 +86,9 @@ _decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """What a node was made to show, and whether it was ready then: who comes back may show less.
+    """What was last written to a node, and whether it was ready.
 
-    `raised`: it is more than its cards have, for the sake of some pod."""
+    After it was not, it may show less. `raised`: more than its devices have, for some pod."""
 
     amounts: Mapping[str, int]
     ready: bool
@@ -101,7 +99,7 @@ _NOTHING = _Written({}, ready=False, raised=False)
 
 
 class Allocatable:
-    """The nodes whose status may have to change, and the loop that changes it."""
+    """Keeps the status of all nodes up to date."""
 
     def __init__(self, api: KubeApi, state: State, clock: Clock) -> None:
         self._api = api
@@ -120,31 +118,27 @@ class Allocatable:
         return manifest_config(self._state.configuration).dialects
 
     def observe(self, change: Change) -> None:
-        """Take note of what the fold changed; give this to the reader."""
+        """Note the change of a fold; pass this to the reader."""
         node = change.node
         if change.refused:
             return
         if isinstance(change.data, ConfigurationChanged):
             self._note_all()
-        elif node is not None and self._concerns(change, node):
+        elif node is not None and (
+            isinstance(change.data, NodeReported | NodeObserved | PodResized)
+            or self._written.get(node.name, _NOTHING).raised
+            or (change.pod is not None and beyond(change.pod, node, self._config))
+        ):
             if not node.ready:
                 self._doubt(node.name)
             self._note(node.name)
-
-    def _concerns(self, change: Change, node: NodeState) -> bool:
-        """Whether the node may have to show something else now."""
-        if isinstance(change.data, (NodeReported, NodeObserved, PodResized)):
-            return True
-        if self._written.get(node.name, _NOTHING).raised:
-            return True
-        return change.pod is not None and bool(beyond(change.pod, node, self._config))
 
     def _note(self, node: str) -> None:
         self._due[node] = None
         self._news.set()
 
     def _doubt(self, node: str) -> None:
-        """Of what it was made to show only the names are known from here on."""
+        """Assume that the node may have lost its amounts, and keep only their names."""
         if written := self._written.get(node):
             self._written[node] = msgspec.structs.replace(written, ready=False)
 
@@ -153,38 +147,35 @@ class Allocatable:
             self._note(name)
 
     async def run(self, reader: Reader[Change]) -> None:
-        """Have every node show what it should, once all is folded and until cancelled."""
+        """Keep all nodes up to date until cancelled, once the ledger is read."""
         await reader.caught_up()
         await self.keep()
 
     async def keep(self) -> None:
-        """Have every node show what it should by the state as it is, until cancelled."""
+        """Keep all nodes up to date with the current state until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat(), name="show everything again")
             group.create_task(self._write_all(), name="show what changed")
 
     async def ready(self, pod: PodState, node: NodeState) -> None:
-        """Wait until the node shows enough for this pod beside those that are placed there, and its
-        kubelet has had the time to see it."""
-        failures = 0
-        while not (self._forbidden or self._shows(pod, node)):
+        """Wait until the node shows enough for this pod, and its kubelet has seen it."""
+        failures, name = 0, node.name
+        while not self._forbidden and (
+            name not in self._written
+            or name in self._due
+            or self._turns[name].locked()
+            or beyond(pod, node, self._config)
+        ):
             try:
-                await self._write(node.name)
+                await self._write(name)
             except KubeUnavailable:
                 failures += 1
                 await self._clock.pause(BACK_OFF.after(failures))
             else:
                 break
-        since_s = self._clock.monotonic() - self._raised_s.get(node.name, -math.inf)
+        since_s = self._clock.monotonic() - self._raised_s.get(name, -math.inf)
         if since_s < SEEN_S:
-            await self._clock.pause(2 * (SEEN_S - since_s))  # half of it at least
-
-    def _shows(self, pod: PodState, node: NodeState) -> bool:
-        """Whether it does already: nothing is due or under way, and the pod changes nothing."""
-        name = node.name
-        if name not in self._written or name in self._due or self._turns[name].locked():
-            return False
-        return not beyond(pod, node, self._config)
+            await self._clock.pause(2 * (SEEN_S - since_s))  # jitter may halve the pause
 
     async def _repeat(self) -> None:
         while True:
@@ -213,9 +204,7 @@ class Allocatable:
             await self._news.wait()
 
     async def _write(self, name: str) -> None:
-        """Have the node show what it should, unless it does.
-
-        Raises KubeUnavailable: no answer, or the API server has too much to do; it is due still."""
+        """Write the node's amounts if they changed; raises KubeUnavailable and stays due."""
         async with self._turns[name]:
             self._due.pop(name, None)
             node = self._state.nodes.get(name)
@@ -223,7 +212,7 @@ class Allocatable:
                 self._written.pop(name, None)
                 self._raised_s.pop(name, None)
                 return
-            # A pod that may have been resized asks for something else than it wrote.
+            # A pod that was changed may have been resized: read its original request.
             while unread := [
                 pod
                 for pod in node.pods.values()
@@ -249,9 +238,7 @@ class Allocatable:
             self._written[name] = now
 
     async def _read(self, pod: PodState) -> None:
-        """Find out what the pod wrote; one that is gone, or is another by now, wrote nothing.
-
-        Raises KubeUnavailable: no answer."""
+        """Read what the pod requested, nothing if it is gone. Raises KubeUnavailable."""
         path = pod_path(pod.submitted.namespace, pod.submitted.name)
         try:
             body = await self._api.find(path)
@@ -261,14 +248,12 @@ class Allocatable:
         mine = found.metadata.uid == pod.uid
         try:
             self._wrote[pod.uid] = _written(found.spec, names_of(self._config)) if mine else {}
-        except ManifestError as error:  # the kubelet took what we cannot add up
+        except ManifestError as error:  # the kubelet accepted what we cannot add up
             _log.warning("what pod %s asks for cannot be added up: %s", pod.uid, error)
             self._wrote[pod.uid] = {}
 
     async def _patched(self, name: str, amounts: Mapping[str, str | None]) -> bool:
-        """Whether the node shows these now; None takes a name away.
-
-        Raises KubeUnavailable: no answer, or the API server has too much to do."""
+        """Return True if the node shows these amounts now. Raises KubeUnavailable."""
         body = _encode({"status": {"capacity": amounts, "allocatable": amounts}})
         path = f"/api/v1/nodes/{quote(name, safe='')}/status"
         answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
@@ -283,7 +268,6 @@ class Allocatable:
 
 
 def _written(spec: _Spec, names: Collection[str]) -> dict[str, int]:
-    """What the kubelet counts of these names. Raises ManifestError."""
     parts = [*(spec.init_containers or ()), *spec.containers]
     inits = len(spec.init_containers or ())
     containers = [part.read(at, names, init=at < inits) for at, part in enumerate(parts)]

@@ -1,15 +1,14 @@
-"""Claims of a pod that has a place, bound before it is: volumes and ResourceClaims.
+"""Binds the volume claims and ResourceClaims of a placed pod, before the pod is bound.
 
-As kube-scheduler's VolumeBinding does it, a volume that is there already is kept for the claim;
-else the claim is told the node, and its provisioner makes the volume there. Kubernetes' volume
-controller binds claim and volume, and only then is the pod bound. Invariants: a pod is bound only
-once every claim of it has a volume that its node can reach; what is asked for may be asked again.
+Volumes, as in kube-scheduler's VolumeBinding: an existing free volume is reserved for the claim,
+or its provisioner makes one on the node; Kubernetes' volume controller binds the two.
+Invariants: a pod is bound only once its node can reach a volume for each claim; every step may
+be repeated.
 
-As DynamicResources does it, the finalizer comes first, so that a claim that is in use is not
-deleted, then allocation and reservation in one write. A claim is let go of once its pod has ended,
-also where Kubernetes' own controller does the same. Invariants: a claim is allocated as the pod's
-live placement says, or not at all; what an earlier placement of the pod left is taken back first;
-of a claim of somebody else, or of a pod that is bound, nothing is changed."""
+ResourceClaims, as in kube-scheduler's DynamicResources: first the finalizer, so that a claim in
+use is not deleted, then allocation and reservation in one write. Invariants: a claim is
+allocated exactly as the pod's live placement says, or released; claims of other drivers and of
+bound pods are not changed."""
 
 import asyncio
 import logging
@@ -65,17 +64,15 @@ from apportion.runtime.process.clock import Clock
 from apportion_schemas import PodGone, PodPlaced, PodSubmitted
 from apportion_schemas.workload import Term
 
-WAIT_S = 10.0
-"""How long one try waits for volumes; a delivery that comes again waits on."""
-PATIENCE_S = 600.0
-"""How long after the placement it is decided anew: kube-scheduler's `bindTimeoutSeconds`."""
+WAIT_S = 10.0  # how long one try waits for volumes; a redelivery continues to wait
+PATIENCE_S = 600.0  # age of a placement after which it fails: kube-scheduler's `bindTimeoutSeconds`
 LOOK_AT_VOLUMES_S: Final = 1.0
 CHOSEN_MAX = 4_096
 _TRY_TIMEOUT_S: Final = 6.0
 _VOLUMES = "/api/v1/persistentvolumes"
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
+# interval of checks of all claims, for pods that ended while no binder ran
 LOOK_EVERY_S: Final = 60.0
-"""How often all claims are looked at: for pods that went while nobody was here."""
 GATHER_S: Final = 0.2
 PAUSE_S: Final = 2.0
 Json = dict[str, Any]
@@ -83,20 +80,17 @@ Json = dict[str, Any]
 _log = logging.getLogger(__name__)
 
 
-class _Impossible(Exception):
-    """The pod cannot have its claim, or the volume on this node; the text says why."""
+class _Impossible(Exception): ...
 
 
 class _Try(NamedTuple):
-    """One try: for which pod, with which attempt, on which node."""
-
     pod: PodState
     attempt: int
     node: NodeState
 
 
 class VolumeBinding:
-    """Has the volumes of pods made and bound, over one API server."""
+    """Has the volumes of pods provisioned and bound."""
 
     def __init__(self, api: KubeApi, state: State, clock: Clock) -> None:
         self._api = api
@@ -105,9 +99,7 @@ class VolumeBinding:
         self._chosen: dict[tuple[str, int, str], None] = {}
 
     async def ready(self, pod: PodState, attempt: int, node: NodeState) -> Failed | None:
-        """None once the pod may be bound to the node, as far as its claims go.
-
-        Raises KubeUnavailable: nobody answered."""
+        """Return None once the pod's volumes allow binding it. Raises KubeUnavailable."""
         one = _Try(pod, attempt, node)
         try:
             about = one.pod.submitted
@@ -125,14 +117,14 @@ class VolumeBinding:
                 if not waits and not claim.spec.volume_name:
                     raise _Impossible(f"claim {name} has no volume, and waits for no pod")
                 waiting.append(claim)
-            # The smallest first, so that none takes a volume that only another one needs.
+            # Smallest first, so that no claim takes a volume that only a larger one could use.
             for claim in sorted(waiting, key=size_of):
                 await self._ask_for(one, claim)
             left = [claim.metadata.name for claim in waiting]
             until_s = self._clock.monotonic() + WAIT_S
             while left:
                 if self._clock.monotonic() >= until_s:
-                    # Wait on, or look for another node where that has taken long.
+                    # After PATIENCE_S the scheduler looks for another node.
                     said, now = f"claim {', '.join(left)} has no volume yet", self._clock.now()
                     began = datetime.fromisoformat(pod.placed_time) if pod.placed_time else now
                     late = (now - began).total_seconds() >= PATIENCE_S
@@ -169,18 +161,16 @@ class VolumeBinding:
         return claim
 
     async def _has_volume(self, one: _Try, claim: Claim) -> bool:
-        """Whether the claim is bound, to a volume that the node can reach."""
         name = claim.metadata.name
         if not claim.spec.volume_name:
             return False
         body = await self._api.find(f"{_VOLUMES}/{quote(claim.spec.volume_name, safe='')}")
         if body is None:
-            return False  # it may come yet: who made it tells of it twice
+            return False  # the claim may be stored before its volume
         _reach(affinity_of(read_volume(body)), one.node, name)
         return claim.bound
 
     async def _ask_for(self, one: _Try, claim: Claim) -> None:
-        """Keep a volume for the claim, or tell its provisioner the node."""
         name = claim.metadata.name
         if claim.spec.volume_name or SELECTED_NODE in claim.metadata.annotations:
             return
@@ -191,7 +181,7 @@ class VolumeBinding:
         free = matching(claim, found)
         near = [each for each in free if _reaches(affinity_of(each), one.node)]
         if near:
-            # The volume says whose it is to be; Kubernetes' controller does the rest.
+            # A volume's claimRef reserves it; Kubernetes' controller then binds the two.
             volume = near[0]
             meta = claim.metadata
             reference = {
@@ -224,7 +214,7 @@ class VolumeBinding:
     async def _patch(
         self, path: str, seen: Any, metadata: dict[str, Any], rest: dict[str, Any] | None = None
     ) -> None:
-        """Change an object that is as it was seen; if it is not, the next try sees it anew."""
+        """Change an object unless it changed since it was read; then the next try does it."""
         meta = {"resourceVersion": seen.resource_version, "uid": seen.uid, **metadata}
         body = {"metadata": meta, **(rest or {})}
         await self._api.change(
@@ -247,27 +237,25 @@ def _reach(terms: tuple[Term, ...], node: NodeState, claim: str) -> None:
 
 
 def has_claims(pod: PodSubmitted) -> bool:
-    """Whether the pod asks for devices by claims."""
+    """Return True if the pod requests devices by ResourceClaims."""
     return any(claim_of(ask.container) for ask in pod.shape.asks)
 
 
 class ClaimBinding:
-    """Allocates the claims of pods, over one API server."""
+    """Allocates the ResourceClaims of pods."""
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
 
     async def ready(self, placed: PodPlaced, node: NodeState) -> Failed | None:
-        """None once every claim of the pod is allocated as it is placed, and reserved for it.
-
-        Raises KubeUnavailable: nobody answered."""
+        """Return None once the pod's claims are allocated. Raises KubeUnavailable."""
         try:
             body = await self._api.get(pod_path(placed.namespace, placed.name))
             pod = PodClaims(body)
             if pod.pod != placed.pod:
                 raise _Impossible("another pod has its name by now")
             if pod.node:
-                return None  # by whom it was bound is for the binding to find out
+                return None  # the binding call finds out how it was bound
             left = {share.container for share in placed.shares if claim_of(share.container)}
             for key in dict.fromkeys(pod.keys):
                 left.discard(await self._ready(key.partition("/")[2], placed, node))
@@ -281,7 +269,7 @@ class ClaimBinding:
         return None
 
     async def _ready(self, name: str, placed: PodPlaced, node: NodeState) -> str:
-        """Allocate one claim of the pod; what it is called in the ledger."""
+        """Allocate one claim of the pod; return its name as a container of the ledger."""
         path = _path(placed.namespace, name)
         raw = await self._api.find(path)
         if raw is None:
@@ -308,18 +296,15 @@ class ClaimBinding:
             document = await _write_status(self._api, path, document, None, [])
         if FINALIZER not in document["metadata"].get("finalizers", ()):
             finalizers = [*document["metadata"].get("finalizers", ()), FINALIZER]
-            document = await _put(
-                self._api,
-                path,
-                document | {"metadata": document["metadata"] | {"finalizers": finalizers}},
-            )
+            changed = document["metadata"] | {"finalizers": finalizers}
+            document = await _put(self._api, path, document | {"metadata": changed})
         consumer = {"resource": "pods", "name": placed.name, "uid": placed.pod}
         await _write_status(self._api, path, document, wanted, [consumer])
         return container
 
 
 class ClaimRelease:
-    """Lets claims go whose pods have ended."""
+    """Releases the claims of pods that have ended."""
 
     def __init__(self, api: KubeApi, state: State, clock: Clock) -> None:
         self._api = api
@@ -329,7 +314,7 @@ class ClaimRelease:
         self._news = asyncio.Event()
 
     def observe(self, change: Change) -> None:
-        """Take note of a pod that had claims and has gone; give this to the reader."""
+        """Note a pod that had claims and is gone; pass this to the reader."""
         if not isinstance(change.data, PodGone) or change.pod is None or change.refused:
             return
         if has_claims(change.pod.submitted):
@@ -337,7 +322,7 @@ class ClaimRelease:
             self._news.set()
 
     async def run(self, reader: Reader[Change]) -> None:
-        """Let claims go until cancelled: at first all that are left over, then of pods that go."""
+        """Release claims until cancelled: first all leftovers, then as pods end."""
         await reader.caught_up()
         path = CLAIMS
         while True:
@@ -375,11 +360,11 @@ class ClaimRelease:
                             break
                     else:
                         await self._let_go(claim, bytes(item))
-                except KubeRefused as error:  # the next look at all claims tries again
+                except KubeRefused as error:  # the next check of all claims tries again
                     _log.warning("claim %s is not let go of: %s", claim.key, error)
 
     async def _uses(self, claim: ResourceClaim, consumer: Consumer) -> bool:
-        """Whether the pod is there; who else may have reserved a claim is for others to know."""
+        """Return True if the consumer is not a pod, or a pod that has not ended."""
         if consumer.resource != "pods" or consumer.uid in self._state.pods:
             return True
         body = await self._api.find(pod_path(claim.metadata.namespace, consumer.name))
@@ -400,7 +385,7 @@ class ClaimRelease:
         except KubeRefused as error:
             if error.status not in (NOT_FOUND, CONFLICT):
                 raise
-            self._left.add(claim.metadata.namespace)  # it changed: look again
+            self._left.add(claim.metadata.namespace)  # it changed: check again
             self._news.set()
         else:
             _log.info("claim %s is free again", claim.key)
@@ -425,11 +410,9 @@ def _path(namespace: str, name: str = "") -> str:
 
 
 async def _put(api: KubeApi, path: str, document: Json) -> Json:
-    """Write the object as it was read but for our change; the object as it is then.
-
-    Raises KubeUnavailable, KubeRefused: it is as it was, or nobody knows."""
+    """Replace an unchanged object and return it. Raises KubeUnavailable, KubeRefused."""
     kind = {"apiVersion": API.removeprefix("/apis/"), "kind": "ResourceClaim"}
-    whole = document | kind  # what comes in a list does not say what it is
+    whole = document | kind  # items of a list lack apiVersion and kind
     answer = await api.change("PUT", path, whole, timeout_s=_TRY_TIMEOUT_S)
     found: Json = msgspec.json.decode(answer)
     return found
@@ -439,6 +422,6 @@ async def _write_status(
     api: KubeApi, path: str, document: Json, allocated: Json | None, reserved: list[Json]
 ) -> Json:
     status = dict(document.get("status") or {})
-    status.pop("devices", None)  # of the allocation before
+    status.pop("devices", None)  # belongs to the previous allocation
     status |= {"allocation": allocated, "reservedFor": reserved}
     return await _put(api, f"{path}/status", document | {"status": status})

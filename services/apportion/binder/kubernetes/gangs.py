@@ -1,8 +1,8 @@
-"""Lets gangs in: Volcano's controllers make a job's pods only once its PodGroup is `Inqueue`.
+"""Admits gangs: Volcano's controllers create a job's pods once its PodGroup is `Inqueue`.
 
-That is its scheduler's part, and so ours where we take its place. A gang waits in the ledger like
-any pod, so every gang of an open queue is let in. Invariant: only the phase of a PodGroup that
-waits is changed; one that its controllers changed since it was read is looked at again."""
+Every gang of an open queue is admitted, because a gang can wait in the ledger like any pod.
+Invariant: only the phase of a waiting PodGroup is changed, and only if it did not change since
+it was read."""
 
 import asyncio
 import contextlib
@@ -23,11 +23,9 @@ from apportion_schemas import PodGroupObserved, QueueObserved
 from apportion_schemas.decoding import from_outside
 
 PAUSE_S = 1.0
-LOOK_AGAIN_S = 20.0
-"""Between two looks at every gang without pods."""
+LOOK_AGAIN_S = 20.0  # interval of checks of every gang without pods
 JSON_MERGE_PATCH = "application/merge-patch+json"
-QUEUE_S = 60.0
-"""Between two looks whether Volcano's API is served and its Queue `default` is there."""
+QUEUE_S = 60.0  # interval of checks for Volcano's API and its Queue `default`
 QUEUES = f"/apis/{VOLCANO}/v1beta1/queues"
 DEFAULT = "default"
 _DEFAULT_QUEUE = msgspec.json.encode(
@@ -61,7 +59,7 @@ _decode = from_outside(msgspec.json.Decoder(_PodGroup).decode)
 
 
 class Gangs:
-    """Gangs that may have to be let in, and the loop that does."""
+    """Admits gangs whose PodGroup waits, through one API server."""
 
     def __init__(self, api: KubeApi, state: State, clock: Clock) -> None:
         self._api = api
@@ -72,7 +70,7 @@ class Gangs:
         self._news = asyncio.Event()
 
     def observe(self, change: Change) -> None:
-        """Take note of what the fold changed; give this to the reader."""
+        """Note the change of a fold; pass this to the reader."""
         data = change.data
         if change.refused:
             return
@@ -85,16 +83,15 @@ class Gangs:
 
     def _note(self, group: str) -> None:
         if api_of(group):
-            return  # nobody waits with the pods of these until they are let in
+            return  # groups of other APIs get their pods without being admitted
         self._waiting[group] = None
         self._news.set()
 
     async def run(self, reader: Reader[Change]) -> None:
-        """Let gangs in until cancelled."""
+        """Admit waiting gangs of open queues until cancelled."""
         await reader.caught_up()
-        self._look()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._look_again())
+            tasks.create_task(self._look())
             tasks.create_task(self._have_default_queue())
             while True:
                 await self._news.wait()
@@ -103,22 +100,18 @@ class Gangs:
                 for name in waiting:
                     await self._let_in(name)
 
-    async def _look_again(self) -> None:
-        """Try again what was refused, and find a PodGroup that an equal one has replaced."""
-        while True:
+    async def _look(self) -> None:
+        while True:  # retries refused gangs, and finds PodGroups that equal ones replaced
+            for gang, group in self._state.groups.items():
+                if group.observed is not None and not group.pods:
+                    self._note(gang)
             await self._clock.pause(LOOK_AGAIN_S)
-            self._look()
-
-    def _look(self) -> None:
-        for gang, group in self._state.groups.items():
-            if group.observed is not None and not group.pods:
-                self._note(gang)
 
     async def _have_default_queue(self) -> None:
-        """Make Volcano's Queue `default` where Volcano's API is there and the queue is not.
+        """Create Volcano's Queue `default` if it is missing and Volcano's API is served.
 
-        Its own scheduler makes it at its start. Without it Volcano's controllers make no PodGroup
-        for a Job that names no queue, and so no pods."""
+        Without it (its own scheduler creates it) Volcano creates no pods for a Job that names no
+        queue."""
         while DEFAULT not in self._state.queues:
             await self._discovery.look()
             if self._discovery.has(QUEUES):
@@ -135,7 +128,7 @@ class Gangs:
     async def _let_in(self, group: str) -> None:
         known = self._state.groups.get(group)
         if known is None or known.observed is None or known.pods:
-            return  # unknown by now, or it has pods and so was let in
+            return  # gone, or admitted already because it has pods
         queue = self._state.queues.get(known.observed.queue)
         if queue is not None and not queue.open:
             return
@@ -143,8 +136,18 @@ class Gangs:
         path = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{namespace}/podgroups/{name}"
         try:
             found = _decode(await self._api.get(path))
-            if found.status.phase in WAITS:
-                await self._patch(path, found)
+            if found.status.phase not in WAITS:
+                return
+            # Volcano's own CRD has no status subresource, so the status is written with the
+            # object. A CRD that has one ignores the status there silently: patch it next.
+            version = {"resourceVersion": found.metadata.resource_version}
+            change = {"metadata": version, "status": {"phase": IN}}
+            for where in (path, f"{path}/status"):
+                answer = await self._api.change(
+                    "PATCH", where, change, content_type=JSON_MERGE_PATCH
+                )
+                if _decode(answer).status.phase == IN:
+                    return
         except KubeUnavailable:
             self._note(group)
             await self._clock.pause(PAUSE_S)
@@ -153,18 +156,3 @@ class Gangs:
                 self._note(group)
                 return
             _log.warning("gang %s was not let in, and will be tried again: %s", group, error)
-
-    async def _patch(self, path: str, found: _PodGroup) -> None:
-        """Set the phase of a PodGroup as it was read.
-
-        Volcano's own CRD has no status subresource, so the status is written with the object. Where
-        a CRD has one, the API server ignores the status in such a patch without a word.
-
-        Raises KubeRefused: the API server refused it. Raises KubeUnavailable: there was no
-        answer."""
-        version = {"resourceVersion": found.metadata.resource_version}
-        for where in (path, f"{path}/status"):
-            change = {"metadata": version, "status": {"phase": IN}}
-            answer = await self._api.change("PATCH", where, change, content_type=JSON_MERGE_PATCH)
-            if _decode(answer).status.phase == IN:
-                return

@@ -1,18 +1,15 @@
-"""Tells people where they look: events of the pod, and its condition PodScheduled.
+"""Writes Kubernetes events of pods, and the pods' condition PodScheduled.
 
-The fold says what is so; a pod is told when that changed. Of why it waits only the newest is worth
-telling; what happened to it (a card failed, then left the bus) is told in full. Names and contents
-come from the ledger, so several binders, or one that restarts, say the same thing once; what was
-said before and is so again counts up the event that there is. The API server drops an event after
-an hour by default, so the event of a pod that waits is counted up every `RENEW_S`. Invariants:
-events give way to bindings; every bound pod that is still there gets its event in the end; an event
-that the API server keeps failing delays no other; and what waits in memory has a limit: bindings
-beyond it are read from the state again."""
+Of the reasons why a pod waits, only the newest is written; everything that happened to it is.
+Names and contents come from the ledger, so several binders write an event once. Invariants:
+events yield to bindings; every bound pod that still exists gets its event eventually; an event
+that the API server keeps failing delays no other; the queue is bounded, and bindings beyond it
+are read from the state again."""
 
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from hashlib import sha256
 from typing import Literal
@@ -60,36 +57,30 @@ UNTOLD_MAX = 10_000
 TELLERS = 2
 TRIES = 5
 PAUSE_S = 0.5
-PAUSE_MAX_S = 5.0
-"""Retry-After is heeded up to this: one event must not hold up all others for hours."""
+PAUSE_MAX_S = 5.0  # limit for Retry-After, because one event must not delay the others for hours
 GIVE_WAY_S = 0.1
 GIVE_WAY_TIMES = 20
-RECALLED_S = 300.0
-"""Of pods bound that long before a binder starts, the event may not have been written."""
+RECALLED_S = 300.0  # the event of a pod bound this long before our start may be missing
 RENEW_SLOTS = 25
 RENEW_SLOT_S = 60.0
+# how often a waiting pod's event is renewed, well before it expires
 RENEW_S = RENEW_SLOTS * RENEW_SLOT_S
-"""How often the event of a pod that waits is counted up, well before it expires."""
-RENEWED_MAX = 600
-"""Pods whose events are counted up in one slot."""
-MESSAGE_MAX = 1000
-"""Of 1,024 bytes that the API server takes."""
+RENEWED_MAX = 600  # events renewed per slot
+MESSAGE_MAX = 1000  # bytes, of the 1,024 that the API server accepts
 NAME_MAX = 253 - 1 - 16
 COMPONENT = "apportion"
 SCHEDULED = "Scheduled"
 REVISION = f"{PREFIX}revision"
-DECLARED_WITHIN_S = 15.0
-"""A gang that is not declared for so long, or at most twice that, is told of."""
+DECLARED_WITHIN_S = 15.0  # undeclared gangs are reported after one to two of these intervals
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 
 
 class Tale(Struct, frozen=True, kw_only=True):
-    """One thing to tell of a pod; `unschedulable` also makes it the pod's condition.
+    """An event to write; `unschedulable` also sets the pod's condition.
 
-    `revision` tells one telling from the next; the event has it in an annotation. `renews`: it was
-    told before and is so still."""
+    `revision` tells repeated events apart. `renews`: it was written before and is still true."""
 
     uid: str
     namespace: str
@@ -114,7 +105,7 @@ class _Event(Struct, frozen=True, rename="camel"):
 
     @property
     def revision(self) -> int:
-        """Of the ledger, as of which this was said last."""
+        """The ledger's revision when this event was last written."""
         text = (self.metadata.annotations or {}).get(REVISION, "")
         return int(text) if text.isdecimal() else 0
 
@@ -123,7 +114,7 @@ _decode_event = from_outside(msgspec.json.Decoder(_Event).decode)
 
 
 class Telling:
-    """What is to be told, and the loop that does; bad news goes first."""
+    """Queues pod events and writes them; warnings go first."""
 
     def __init__(
         self, api: KubeApi, state: State, clock: Clock, metrics: Metrics, *, pace: Pace
@@ -149,26 +140,28 @@ class Telling:
             lambda: len(self._bad) + len(self._good) + len(self._failing)
         )
 
-    # -------------------------------------------------------------- what there is to tell
-
     def observe(self, change: Change) -> None:
-        """Take note of what the fold changed; give this to the reader."""
+        """Note the change of a fold; pass this to the reader."""
         if not self._live or change.refused:
             return
         data = change.data
         if isinstance(data, PodRejected):
             self._note(_rejected(data))
         elif isinstance(data, PodEvicted) and change.pod is not None:
-            # Both sides hear of it, the one that goes and the one for which it goes.
+            # Both pods get an event: the victim and the preemptor.
             said, revision = words.eviction(data), self._state.revision
             self._note(_tale(change.pod.submitted, "Preempted", said, revision, kind="Normal"))
             other = self._state.pods.get(data.beneficiary)
             if other is not None:
                 self._note(_tale(other.submitted, "Preempting", said, revision, kind="Normal"))
         elif isinstance(data, HEALTH) and change.node is not None:
-            for pod, recovered in self._failed.news(change.node):
-                self._note(_recovered(pod, recovered, self._state.revision))
-                self._note(_failed(self._state, pod, self._state.revision))
+            revision = self._state.revision
+            for pod, device in self._failed.news(change.node):
+                if device:
+                    said = f"its device {words.device_words(device)} has recovered"
+                    about = pod.submitted
+                    self._note(_tale(about, "DeviceRecovered", said, revision, kind="Normal"))
+                self._note(_failed(self._state, pod, revision))
         elif change.pod is not None:
             self._note(_of(self._state, change.pod, data, self._state.revision))
 
@@ -179,7 +172,6 @@ class Telling:
         self._put(tale, self._bad if tale.kind == "Warning" else self._good)
 
     def _put(self, tale: Tale, waiting: dict[str, Tale]) -> None:
-        """Queue a tale in place of an earlier one; beyond the limit the oldest makes room."""
         key = _place_of(tale)
         waiting.pop(key, None)
         waiting[key] = tale
@@ -194,12 +186,10 @@ class Telling:
                 self._reported.labels("dropped").inc()
         self._news.set()
 
-    # -------------------------------------------------------------- telling
-
     async def run(self, reader: Reader[Change]) -> None:
-        """Write what changed into events and conditions of pods, until cancelled."""
+        """Write events and conditions of pods until cancelled."""
         await reader.caught_up()
-        # From here on changes are told; of what was before, only what still troubles a pod.
+        # Changes are reported from now on; of earlier ones, only those that still affect a pod.
         self._live = True
         for rejected in self._state.rejected.values():
             self._note(_rejected(rejected))
@@ -226,7 +216,6 @@ class Telling:
                 self._note(_undeclared(pod))
 
     async def _renew(self) -> None:
-        """Count up the events of pods that wait before they expire, some pods at a time."""
         for number in itertools.count():
             await self._clock.pause(RENEW_SLOT_S)
             turn, slot = divmod(number, RENEW_SLOTS)
@@ -238,27 +227,26 @@ class Telling:
             )
             undeclared = {pod.submitted.uid: pod for pod in self._undeclared.named()}
             every = dict.fromkeys(itertools.chain(state.rejected, refused, undeclared))
-            # The same slot for every binder.
+            # Each pod has the same slot in every binder.
             due = [uid for uid in every if crc32(uid.encode()) % RENEW_SLOTS == slot]
-            begin = turn * RENEWED_MAX % max(1, len(due))  # where the last turn ended
+            begin = turn * RENEWED_MAX % max(1, len(due))  # continue after the previous turn
             for uid in (due[begin:] + due[:begin])[:RENEWED_MAX]:
-                tale = self._why_waits(uid, undeclared)
+                rejected, pod = state.rejected.get(uid), state.pods.get(uid)
+                if rejected is not None:
+                    tale: Tale | None = _rejected(rejected)
+                elif uid in undeclared:
+                    tale = _undeclared(undeclared[uid])
+                elif pod is not None:
+                    tale = _of(state, pod, pod.refusal, pod.refused_revision)
+                else:
+                    continue
                 if tale is not None and not self._is_queued(tale):
                     self._note(msgspec.structs.replace(tale, renews=True))
-
-    def _why_waits(self, uid: str, undeclared: Mapping[str, PodState]) -> Tale | None:
-        """Why the pod waits, as its owner was told before."""
-        rejected, pod = self._state.rejected.get(uid), self._state.pods.get(uid)
-        if rejected is not None:
-            return _rejected(rejected)
-        if uid in undeclared:
-            return _undeclared(undeclared[uid])
-        return None if pod is None else _of(self._state, pod, pod.refusal, pod.refused_revision)
 
     async def _tell_all(self) -> None:
         while True:
             if not (self._bad or self._good) and self._recall:
-                # Those told already are known to the API server.
+                # The API server recognises events that were written already.
                 span, state = self._recall, self._state
                 pods = [pod for pod in state.pods.values() if pod.bound_revision in span]
                 pods.sort(key=lambda pod: pod.bound_revision)
@@ -269,14 +257,14 @@ class Telling:
                 if len(pods) > UNTOLD_MAX:
                     self._recall = range(pods[UNTOLD_MAX].bound_revision, span.stop)
             if not self._bad and self._good:
-                # Good news waits a while where bindings need most of what the API server takes.
+                # Normal events yield for a while if bindings use most of the pace.
                 for _ in range(GIVE_WAY_TIMES):
                     if self._bad or 2 * self._pace.in_flight < self._pace.limit:
                         break
                     await self._clock.pause(GIVE_WAY_S)
             for waiting in (self._bad, self._good, self._failing):
                 if waiting:
-                    tries = 1 if waiting is self._failing else TRIES  # others may come
+                    tries = 1 if waiting is self._failing else TRIES  # new events go first
                     await self._tell(waiting.pop(next(iter(waiting))), tries)
                     break
             else:
@@ -291,20 +279,32 @@ class Telling:
         if answer is not None and answer.status == CONFLICT and (tale.revision or tale.renews):
             answer = await self._say_again(f"{path}/{_event_name(tale)}", tale)
         if answer is None:
-            # The API server failed: once nothing else waits, and unless there is newer to say.
+            # The API server failed: retry once the other queues are empty.
             if not self._is_queued(tale):
                 self._put(tale, self._failing)
             return
         self._count(answer)
         if tale.renews:
             return
-        if tale.unschedulable and self._still_waits(tale.uid):  # it may have been bound meanwhile
+        if tale.unschedulable and self._still_waits(tale.uid):  # it may be bound by now
+            condition = {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": tale.message,
+            }
+            pod = self._state.pods.get(tale.uid)
+            if pod is not None:
+                condition["lastTransitionTime"] = f"{pod.submitted_time[:19]}Z"
+            nominated = self._state.nominated.get(tale.uid)  # None removes the field
+            status = {"conditions": [condition], "nominatedNodeName": nominated}
+            # A strategic merge patch keeps the pod's other conditions.
+            body = _encode({"metadata": {"uid": tale.uid}, "status": status})
             path = f"{pod_path(tale.namespace, tale.name)}/status"
-            self._count(await self._send("PATCH", path, self._condition(tale)))
+            self._count(await self._send("PATCH", path, body))
 
     async def _say_again(self, path: str, tale: Tale) -> Answer | None:
-        """Count up the event that says so already, unless that was of this very revision, or
-        another binder has renewed it."""
+        """Increase the count of the existing event, unless it is already up to date."""
         answer = await self._send("GET", path)
         if answer is None or not answer.ok:
             return answer
@@ -318,21 +318,16 @@ class Telling:
             "resourceVersion": known.metadata.resource_version,
             "annotations": {REVISION: str(max(tale.revision, known.revision))},
         }
-        body = {"metadata": meta, "count": known.count + 1, "lastTimestamp": self._now()}
+        body = {"metadata": meta, "count": known.count + 1, "lastTimestamp": self._ago(0)}
         return await self._send("PATCH", path, _encode(body))
 
     async def _send(
         self, method: str, path: str, body: bytes | None = None, *, tries: int = TRIES
     ) -> Answer | None:
-        """What the server answered; None where it never did."""
+        kind = MERGE_PATCH if method == "PATCH" else "application/json"
         for _ in range(tries):
             try:
-                answer = await self._api.request(
-                    method,
-                    path,
-                    body=body,
-                    content_type=MERGE_PATCH if method == "PATCH" else "application/json",
-                )
+                answer = await self._api.request(method, path, body=body, content_type=kind)
             except KubeUnavailable:
                 await self._clock.pause(PAUSE_S)
                 continue
@@ -343,7 +338,7 @@ class Telling:
         return None
 
     def _count(self, answer: Answer | None) -> None:
-        """Refused: an event that is there, a pod or namespace that is gone. Nobody waits for it."""
+        # Refused if the event exists already, or the pod or its namespace is gone: no retry.
         if answer is not None and not answer.ok and answer.body:
             _log.debug("not told: %s", answer.refusal())
         outcome = "dropped" if answer is None else "told" if answer.ok else "known already"
@@ -352,9 +347,6 @@ class Telling:
     def _is_queued(self, tale: Tale) -> bool:
         key = _place_of(tale)
         return key in self._bad or key in self._good or key in self._failing
-
-    def _now(self) -> str:
-        return self._ago(0)
 
     def _ago(self, span_s: float) -> str:
         return (self._clock.now() - timedelta(seconds=span_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -366,23 +358,15 @@ class Telling:
         return pod.phase is Phase.PENDING
 
     def _event(self, tale: Tale) -> bytes:
-        now = self._now()
+        now, namespace = self._ago(0), {"namespace": tale.namespace}
+        annotations = {REVISION: str(tale.revision)}
+        pod = {"apiVersion": "v1", "kind": "Pod", "name": tale.name, "uid": tale.uid}
         return _encode(
             {
                 "apiVersion": "v1",
                 "kind": "Event",
-                "metadata": {
-                    "name": _event_name(tale),
-                    "namespace": tale.namespace,
-                    "annotations": {REVISION: str(tale.revision)},
-                },
-                "involvedObject": {
-                    "apiVersion": "v1",
-                    "kind": "Pod",
-                    "namespace": tale.namespace,
-                    "name": tale.name,
-                    "uid": tale.uid,
-                },
+                "metadata": {"name": _event_name(tale), "annotations": annotations, **namespace},
+                "involvedObject": pod | namespace,
                 "type": tale.kind,
                 "reason": tale.reason,
                 "message": tale.message,
@@ -394,29 +378,13 @@ class Telling:
             }
         )
 
-    def _condition(self, tale: Tale) -> bytes:
-        """A strategic patch, which leaves the pod's other conditions alone."""
-        condition = {
-            "type": "PodScheduled",
-            "status": "False",
-            "reason": "Unschedulable",
-            "message": tale.message,
-        }
-        pod = self._state.pods.get(tale.uid)
-        if pod is not None:
-            condition["lastTransitionTime"] = f"{pod.submitted_time[:19]}Z"
-        nominated = self._state.nominated.get(tale.uid)  # None takes it away
-        status = {"conditions": [condition], "nominatedNodeName": nominated}
-        return _encode({"metadata": {"uid": tale.uid}, "status": status})
-
 
 def _place_of(tale: Tale) -> str:
-    """Which untold tale this one takes the place of: why a pod waits, or what says the same."""
+    """The key of a queued event; a newer event with the same key replaces it."""
     return tale.uid if tale.unschedulable else _event_name(tale)
 
 
 def _event_name(tale: Tale) -> str:
-    """The same for what is the same, whenever it is said."""
     same = sha256(f"{tale.uid}/{tale.reason}/{tale.message}".encode())
     return f"{tale.name[:NAME_MAX]}.{same.hexdigest()[:16]}"
 
@@ -427,11 +395,10 @@ def _rejected(data: PodRejected) -> Tale:
 
 
 def _of(state: State, pod: PodState, data: object, revision: int) -> Tale | None:
-    """What an event of the ledger says to the owner of a pod, if anything."""
     about = pod.submitted
     match data:
         case PodRefused() if about.chooser:
-            return None  # kube-scheduler asked, tells the reason, and keeps the condition
+            return None  # kube-scheduler reports the reason and sets the condition
         case PodRefused():
             said = event_words(state, pod, data)
             return _tale(about, "FailedScheduling", said, revision, unschedulable=True)
@@ -468,13 +435,6 @@ def _failed(state: State, pod: PodState, revision: int) -> Tale | None:
     return _tale(pod.submitted, "DeviceFailed", failed_words(failed), revision) if failed else None
 
 
-def _recovered(pod: PodState, device: str, revision: int) -> Tale | None:
-    if not device:
-        return None
-    said = f"its device {words.device_words(device)} has recovered"
-    return _tale(pod.submitted, "DeviceRecovered", said, revision, kind="Normal")
-
-
 def _tale(
     about: PodSubmitted | PodRejected,
     reason: str,
@@ -484,50 +444,43 @@ def _tale(
     kind: Literal["Normal", "Warning"] = "Warning",
     unschedulable: bool = False,
 ) -> Tale:
+    encoded = message.encode()
+    if len(encoded) > MESSAGE_MAX:
+        message = encoded[: MESSAGE_MAX - 3].decode(errors="ignore") + "…"
     return Tale(
         uid=about.uid,
         namespace=about.namespace,
         name=about.name,
         kind=kind,
         reason=reason,
-        message=_cut(message),
+        message=message,
         revision=revision,
         unschedulable=unschedulable,
     )
 
 
-def _cut(message: str) -> str:
-    encoded = message.encode()
-    if len(encoded) <= MESSAGE_MAX:
-        return message
-    return encoded[: MESSAGE_MAX - 3].decode(errors="ignore") + "…"
-
-
+# events by which a device may fail or recover
 HEALTH = (DeviceHealthChanged, NodeObserved, NodeReported)
-"""The events by which a device may fail or recover."""
 
 
 class FailedDevices:
-    """The failed devices of each node, as of the last look.
+    """The failed devices of each node at the last check.
 
-    A device fails by an event of its agent, by a mark on its node, or because its agent no longer
-    reports it; so this compares the failed devices of before and now, whatever the event was.
-    Invariant: each failure is named once, and a recovery only where the failure was seen."""
+    A device fails by its agent's event, by a mark on its node, or because its agent no longer
+    reports it. Invariant: each failure is reported once, and a recovery only if its failure was."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._failed: dict[str, dict[str, FailedDevice]] = {}
 
     def at_first(self) -> Iterator[PodState]:
-        """Every pod that holds a failed device; from here on `news` tells what changed."""
+        """Yield every pod with a failed device; later, `news` yields the changes."""
         for node in self._state.nodes.values():
             for pod, _ in self.news(node):
                 yield pod
 
     def news(self, node: NodeState) -> Iterator[tuple[PodState, str]]:
-        """The pods whose devices failed or recovered since the last look.
-
-        With the device that recovered, or nothing where one failed."""
+        """Yield pods with the device that recovered, or with "" if one failed."""
         before = self._failed.pop(node.name, {})
         now = {each.device: each for each in map(failure, node.devices) if each is not None}
         if now:
@@ -539,12 +492,11 @@ class FailedDevices:
 
 
 class UndeclaredGangs:
-    """The gangs without a declaration, as of the last look.
+    """The gangs without a PodGroup at the last check.
 
-    A scheduler is silent about a gang whose PodGroup it has not seen, because that usually comes a
-    moment after the pods. When it does not come, the pods wait and no decision says why, so their
-    owner has to hear it. Invariant: each pod is named once, and none whose gang was declared before
-    the second look."""
+    It usually comes shortly after the pods, so schedulers do not report such a gang. If it never
+    comes, the owner needs an event. Invariant: each pod is reported once, and only if two checks
+    found no PodGroup."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -552,7 +504,7 @@ class UndeclaredGangs:
         self._named: set[str] = set()
 
     def look(self) -> Iterator[PodState]:
-        """Pods that wait for a declaration that was missing at the last look already."""
+        """Yield pending pods whose gang was undeclared at the last check already."""
         groups = {
             name: group for name, group in self._state.groups.items() if group.observed is None
         }
@@ -565,7 +517,7 @@ class UndeclaredGangs:
         self._before = frozenset(groups)
 
     def named(self) -> Iterator[PodState]:
-        """Pods that were named and wait for the same still."""
+        """Yield reported pods that still wait for their gang's PodGroup."""
         for uid in self._named:
             pod = self._state.pods.get(uid)
             if pod is not None and pod.phase is PENDING:

@@ -1,9 +1,8 @@
-"""Publishes the devices of the ledger as ResourceSlices, one pool for each node.
+"""Publishes the devices of the ledger as ResourceSlices, one pool per node.
 
-Kubernetes' own parts read them; nothing here depends on it. A kubelet deletes those of its node
-when it starts, or when it misses the node's plugin: so they are watched, and made again.
-Invariants: all slices of a pool have one generation, and a change of any of them is a new one; a
-slice of ours that no device stands behind is deleted."""
+A kubelet deletes its node's slices when it starts or loses the node's plugin, so they are
+watched and created again. Invariants: all slices of a pool have one generation, and any change
+raises it; slices without devices are deleted."""
 
 import asyncio
 import hashlib
@@ -38,11 +37,11 @@ from apportion_schemas import (
 )
 from apportion_schemas.decoding import from_outside
 
-GATHER_S: Final = 0.2
-"""How long news are gathered before they are published."""
+GATHER_S: Final = 0.2  # how long changes are collected before they are published
 PAUSE_S: Final = 2.0
+# Annotation: the digest of the published pool. The API server adds fields to a slice, so slices are
+# not compared directly.
 DIGEST: Final = "apportion.dev/digest"
-"""Annotation: what the pool was made of. The API server adds to what is in a slice."""
 _NEWS = (
     DeviceCordoned, DeviceCordonLifted, DeviceHealthChanged, DeviceUncordoned, NodeGone,
     NodeObserved, NodeReported,
@@ -78,13 +77,8 @@ class _Slice(Struct, frozen=True):
 _decode = from_outside(msgspec.json.Decoder(_Slice).decode)
 
 
-def _read(raw: bytes) -> tuple[str, _Slice, int]:
-    found = _decode(raw)
-    return found.metadata.name, found, 0  # of when it is does not matter
-
-
 class Slices:
-    """Keeps the pools of all nodes as the ledger has their devices."""
+    """Keeps the ResourceSlices of all nodes up to date."""
 
     def __init__(self, api: KubeApi, state: State, clock: Clock) -> None:
         self._api = api
@@ -93,12 +87,17 @@ class Slices:
         self._marked: dict[str, None] = {}
         self._news = asyncio.Event()
         self._pools: defaultdict[str, dict[str, _Slice]] = defaultdict(dict)
-        published = Kind({}, _read, self._changed, expected=tuple)
+
+        def read(raw: bytes) -> tuple[str, _Slice, int]:
+            found = _decode(raw)
+            return found.metadata.name, found, 0  # the version is not used
+
+        published = Kind({}, read, self._changed, expected=tuple)
         selector = f"spec.driver={DRIVER}"
         self._watch = Watch(api, SLICES, published, clock=clock, selector=selector)
 
     def observe(self, change: Change) -> None:
-        """Take note of what the fold changed; give this to the reader."""
+        """Note the change of a fold; pass this to the reader."""
         if change.refused:
             return
         if isinstance(change.data, ConfigurationChanged):
@@ -107,12 +106,21 @@ class Slices:
             self._mark(change.node.name)
 
     def not_ready(self) -> list[str]:
-        """Why it is not known what is published."""
+        """Return why the published slices are unknown, if they are."""
         return [self._watch.problem] if self._watch.problem else []
 
     async def require(self) -> None:
-        """See `require_gates`."""
-        sample = _document("apportion-asks-for-feature-gates", _sample()[-1], "", 0)
+        """Check that the API server has the feature gates. See `require_gates`."""
+        # One slice with a field of each feature gate.
+        shared = Device(id="sample-0", index=0, family=FAMILY, model="A100-40GB",
+                        memory_mib=1, physical_memory_mib=1)  # fmt: skip
+        cut = msgspec.structs.replace(shared, id="sample-1", index=1, mode="mig")
+        devices = [
+            DeviceState(each, memory_free_mib=1, cores_free=1, slots_free=1, template_cpu_free=0)
+            for each in (shared, cut)
+        ]
+        name = "apportion-asks-for-feature-gates"
+        sample = _document(name, pool("sample", devices)[-1], "", 0)
         gates = {
             "spec.devices.allowMultipleAllocations": "DRAConsumableCapacity",
             "spec.devices.consumesCounters": "DRAPartitionableDevices",
@@ -120,7 +128,7 @@ class Slices:
         await require_gates(self._api, sample, gates)
 
     async def run(self, reader: Reader[Change]) -> None:
-        """Publish the devices of all nodes, and whatever changes, until cancelled."""
+        """Publish the devices of all nodes until cancelled."""
         await reader.caught_up()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch.run(), name="watch resourceslices")
@@ -138,7 +146,7 @@ class Slices:
                         _log.warning(
                             "devices of %s are not published: %s; trying again", node, error
                         )
-                        # Others go before what may be refused again.
+                        # The failed node goes last, because it may fail again.
                         self._mark(*list(marked)[at + 1 :], node)
                         await self._clock.pause(PAUSE_S)
                         break
@@ -156,8 +164,11 @@ class Slices:
         self._news.set()
 
     async def _renew(self, node: str) -> None:
-        """Bring the pool of a node up to date, if it is not."""
-        wanted, found = self._wanted(node), self._pools.get(node, {})
+        wanted, found = list[Json](), self._pools.get(node, {})
+        state = self._state.nodes.get(node)
+        if state is not None and state.present and state.observed is not None:
+            geometries = self._state.configuration.nvidia.known_mig_geometries
+            wanted = pool(node, state.devices, geometries)
         digest = hashlib.sha256(_encode(wanted)).hexdigest()
         names = [slice_name(node, number) for number in range(len(wanted))]
         generations = {each.spec.pool.generation for each in found.values()}
@@ -176,26 +187,19 @@ class Slices:
         for name in found.keys() - set(names):
             await self._write(node, "DELETE", f"{SLICES}/{quote(name, safe='')}", None)
 
-    def _wanted(self, node: str) -> list[Json]:
-        """The pool of the node, empty where it is no node of Kubernetes."""
-        state = self._state.nodes.get(node)
-        if state is None or not state.present or state.observed is None:
-            return []
-        return pool(node, state.devices, self._state.configuration.nvidia.known_mig_geometries)
-
     async def _write(self, node: str, method: str, path: str, body: Json | None) -> None:
-        """Another binder, or the kubelet, may have been there first: then it is looked at anew."""
         content = _encode(body) if body is not None else None
         answer = await self._api.request(method, path, body=content)
         if answer.ok:
             return
         if answer.status not in _CONFLICTS:
             raise answer.refusal()
+        # Another binder or the kubelet was faster: check again.
         self._mark(node)
 
 
 def slice_name(node: str, number: int) -> str:
-    """What the slice of a node is called: a node's own name may fill a name."""
+    """The name of a node's slice. Hashed, because a node's name may have full length."""
     return f"apportion-{hashlib.sha256(node.encode()).hexdigest()[:16]}-{number}"
 
 
@@ -206,15 +210,3 @@ def _document(name: str, spec: Json, digest: str, generation: int) -> Json:
         "metadata": {"name": name, "annotations": {DIGEST: digest}},
         "spec": spec | {"pool": spec["pool"] | {"generation": generation}},
     }
-
-
-def _sample() -> list[Json]:
-    """Slices with a field of each feature gate."""
-    shared = Device(id="sample-0", index=0, family=FAMILY, model="A100-40GB",
-                    memory_mib=1, physical_memory_mib=1)  # fmt: skip
-    cut = msgspec.structs.replace(shared, id="sample-1", index=1, mode="mig")
-    devices = [
-        DeviceState(each, memory_free_mib=1, cores_free=1, slots_free=1, template_cpu_free=0)
-        for each in (shared, cut)
-    ]
-    return pool("sample", devices)

@@ -1,10 +1,8 @@
-"""A binding in Kubernetes: one `pods/binding` call, whose annotations go onto the pod with it. An
-eviction is one deletion, as kube-scheduler makes it.
+"""Binds pods with one `pods/binding` call, and evicts them like kube-scheduler.
 
-So a pod and what the devices' plugins must know of it change in one write or not at all.
-Invariants: a call that may have been done is looked up before anything is said of it; a pod that is
-bound where it was placed, by this attempt, is bound, however often that is asked; as many requests
-are with the API server at once as it answers promptly (`Pace`)."""
+The call carries the annotations, so binding and annotations change in one write. Invariants:
+after a call with an unknown outcome, the pod is read before anything is reported; a pod that
+this attempt has bound to its node is always reported as bound."""
 
 import asyncio
 import logging
@@ -43,25 +41,23 @@ from apportion_schemas.decoding import from_outside
 
 FIRST = 16.0
 LEAST = 1.0
+# An API server handles 200 concurrent writes of all its clients by default. Each request has its
+# own connection, which costs the server as much as two bindings.
 MOST = 64.0
-"""An API server lets 200 writes in by default, of all its clients; and each that is under way has a
-connection of its own, whose making costs the server as much as two bindings."""
 PROMPT_S = 0.1
 SLOW_S = 1.0
 LESS = 0.7
-CALM_S = 0.5
-"""After a step down, answers to what was sent before it say nothing new."""
+CALM_S = 0.5  # after a reduction, ignore slow answers to requests from before it
 TRY_TIMEOUT_S = 6.0
 BACK_OFF = BackOff(0.1, 2.0)
-AGAIN = BackOff(0.2, 12.0)
-"""A pod whose placements come to nothing over and over rests before each next binding."""
+AGAIN = BackOff(0.2, 12.0)  # pause before the next binding of a pod whose placements keep failing
 _CREATED = 201
+# may be fixed by others: credentials, permissions, or a pod that the watcher will remove
 _PASSING = (401, 403, 404)
-"""What may be mended without us: credentials, rights, a pod of which the watcher will tell."""
 
 
 class Pace:
-    """A limit that adapts; take a `turn` for each request and say how it was `answered`."""
+    """An adaptive limit: take a `turn` per request and report how it was `answered`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -73,7 +69,7 @@ class Pace:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for room, in the order of asking, and take it."""
+        """Wait for a free slot, in order of arrival, and use it."""
         if self.in_flight >= int(self.limit) or self._waiting:
             ahead: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(ahead)
@@ -81,7 +77,7 @@ class Pace:
                 await ahead
             except asyncio.CancelledError:
                 if ahead.done() and not ahead.cancelled():
-                    self._release()  # room was given to one who no longer wants it
+                    self._release()  # a slot was given to this cancelled task
                 raise
         else:
             self.in_flight += 1
@@ -91,18 +87,15 @@ class Pace:
             self._release()
 
     def answered(self, took_s: float) -> None:
-        """The server answered within so many seconds: how many may be under way follows."""
+        """Adapt the limit to an answer that took this long."""
         if took_s > SLOW_S:
-            self._slower()
+            self.refused()
         elif took_s < PROMPT_S:
             more = 1.0 if self._doubling else 1 / self.limit
             self.limit = min(self.limit + more, MOST)
 
     def refused(self) -> None:
-        """The server said that it has too much to do, or nothing at all."""
-        self._slower()
-
-    def _slower(self) -> None:
+        """Lower the limit: the server is slow, overloaded or did not answer."""
         self._doubling = False
         now_s = self._clock.monotonic()
         if now_s >= self._calm_until:
@@ -139,7 +132,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Unclear(NamedTuple):
-    """The request may have been done, and is to be made again."""
+    """The request may have succeeded and must be repeated."""
 
     pause_s: float
 
@@ -157,7 +150,6 @@ class KubernetesTarget:
         *,
         dra: bool = False,
     ) -> None:
-        """Without `allocatable`, nodes show what they show. `dra`: pods may have claims."""
         self._api = api
         self._allocatable = allocatable
         self._state = state
@@ -167,7 +159,7 @@ class KubernetesTarget:
         self._claims = ClaimBinding(api) if dra else None
 
     async def bind(self, placed: PodPlaced) -> Outcome:
-        """See `Target`. Goes on until there is an outcome; the caller has the patience."""
+        """See `Target`. Retries until there is an outcome; the caller sets a timeout."""
         node = self._state.nodes.get(placed.node)
         if node is None or node.gone:
             return await self._gone(placed)
@@ -200,9 +192,9 @@ class KubernetesTarget:
             await self._clock.pause(max(BACK_OFF.after(failures), outcome.pause_s))
 
     async def _lacking(self, placed: PodPlaced, ready: Awaitable[Failed | None]) -> Outcome | None:
-        """What is to be said of a pod that lacks volumes or claims; it may have been bound before.
+        """Return the outcome for a pod that lacks volumes or claims, or None.
 
-        None once all that is `ready` looks for is there."""
+        Before a final failure the pod is read, because it may have been bound earlier."""
         try:
             problem = await ready
             if problem is None or not problem.final:
@@ -213,19 +205,15 @@ class KubernetesTarget:
         return problem if isinstance(outcome, _Unclear) else outcome
 
     async def evict(self, evicted: PodEvicted) -> Failed | None:
-        """See `Target`. The pod says why it goes, and the one for which it goes where it will be.
+        """See `Target`. Also writes the reason, and nominates a node for the preemptor.
 
-        Source: kube-scheduler's preemption. The pod gets the condition DisruptionTarget, is deleted
-        with the grace of its own spec, and the other one gets `status.nominatedNodeName`."""
+        Source: kube-scheduler's preemption, with the condition DisruptionTarget and the pod's
+        own grace period."""
         path = pod_path(evicted.namespace, evicted.name)
         try:
-            # A condition of a pod that goes for another: controllers count it as no failure.
-            condition = {
-                "type": "DisruptionTarget",
-                "status": "True",
-                "reason": "PreemptionByScheduler",
-                "message": words.eviction(evicted),
-            }
+            # Controllers do not count the end of a pod with this condition as a failure.
+            condition = {"type": "DisruptionTarget", "status": "True"}
+            condition |= {"reason": "PreemptionByScheduler", "message": words.eviction(evicted)}
             status = {"conditions": [condition]}
             await self._patch_status(evicted.namespace, evicted.name, evicted.pod, status)
             body = _encode(
@@ -242,10 +230,7 @@ class KubernetesTarget:
         return None
 
     async def resize(self, resized: PodResized) -> Failed | None:
-        """See `Target`: the annotations are those of a binding with these shares, and
-        `RESIZED_CORES`.
-
-        The API server takes annotations of a pod with its status, for which we have the right."""
+        """See `Target`. Annotations are written with the status, which RBAC permits."""
         pod, node = self._state.pods.get(resized.pod), self._state.nodes.get(resized.node)
         if pod is None or pod.placement is None or node is None:
             return None
@@ -263,28 +248,22 @@ class KubernetesTarget:
     async def _patch_status(
         self, namespace: str, name: str, uid: str, status: Mapping[str, object]
     ) -> None:
-        """Say this of the pod, for people and controllers: nothing here depends on it.
-
-        Raises KubeUnavailable: nobody answered."""
+        """Patch the pod's status for users and controllers. Raises KubeUnavailable."""
         document = {"metadata": {"uid": uid}, "status": status}
         answer = await self._patch(namespace, name, document)
         if not answer.ok:
             _log.info("pod %s/%s: its status is left: %s", namespace, name, answer.refusal())
 
     async def _patch(self, namespace: str, name: str, document: Mapping[str, object]) -> Answer:
+        path, body = f"{pod_path(namespace, name)}/status", _encode(document)
         return await self._api.request(
-            "PATCH",
-            f"{pod_path(namespace, name)}/status",
-            body=_encode(document),
-            content_type=MERGE_PATCH,
-            timeout_s=TRY_TIMEOUT_S,
+            "PATCH", path, body=body, content_type=MERGE_PATCH, timeout_s=TRY_TIMEOUT_S
         )
 
     async def _gone(self, placed: PodPlaced) -> Outcome:
-        """What became of the placement on a node that has left: a call before may have bound it.
+        """Return the outcome if the node is gone: an earlier call may have bound the pod.
 
-        A pod that is not bound is not given up at once, for such a call may take effect yet: it is
-        looked for as often as any binding is tried, which takes longer than the API server may."""
+        Otherwise the failure is not final, because such a call may still take effect."""
         left = KubeRefused(0, "", f"node {placed.node} has left the cluster")
         try:
             outcome = await self._look(placed, left)
@@ -295,14 +274,12 @@ class KubernetesTarget:
         return outcome
 
     async def _try(self, placed: PodPlaced, binding: bytes) -> Outcome | _Unclear:
+        path = f"{pod_path(placed.namespace, placed.name)}/binding"
         async with self._pace.turn():
             began_s = self._clock.monotonic()
             try:
                 answer = await self._api.request(
-                    "POST",
-                    f"{pod_path(placed.namespace, placed.name)}/binding",
-                    body=binding,
-                    timeout_s=TRY_TIMEOUT_S,
+                    "POST", path, body=binding, timeout_s=TRY_TIMEOUT_S
                 )
             except KubeUnavailable:
                 self._pace.refused()
@@ -326,20 +303,11 @@ class KubernetesTarget:
         )
 
     def _binding(self, pod: PodState, placed: PodPlaced, node: NodeState) -> bytes:
-        annotations = self._annotations(pod, placed, node)
-        return _encode(
-            {
-                "apiVersion": "v1",
-                "kind": "Binding",
-                "metadata": {
-                    "name": placed.name,
-                    "namespace": placed.namespace,
-                    "uid": placed.pod,
-                    "annotations": annotations,
-                },
-                "target": {"apiVersion": "v1", "kind": "Node", "name": placed.node},
-            }
-        )
+        metadata = {"name": placed.name, "namespace": placed.namespace, "uid": placed.pod}
+        annotations = {"annotations": self._annotations(pod, placed, node)}
+        target = {"apiVersion": "v1", "kind": "Node", "name": placed.node}
+        kind = {"apiVersion": "v1", "kind": "Binding"}
+        return _encode({**kind, "metadata": {**metadata, **annotations}, "target": target})
 
     async def _refused(self, placed: PodPlaced, answer: Answer) -> Outcome | _Unclear:
         refusal = answer.refusal()
@@ -351,9 +319,7 @@ class KubernetesTarget:
             return _Unclear(0.0)
 
     async def _look(self, placed: PodPlaced, refusal: KubeRefused) -> Outcome | _Unclear:
-        """What a pod is that could not be bound; a refusal to tell says at most that it is gone.
-
-        Raises KubeUnavailable: nobody answered."""
+        """Read a pod that could not be bound. Raises KubeUnavailable."""
         try:
             body = await self._api.get(pod_path(placed.namespace, placed.name))
         except KubeRefused as error:

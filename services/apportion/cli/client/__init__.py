@@ -1,1 +1,1 @@
-"""What verbs talk to: the gateway, the ledger, and the moments and names of a command line."""
+"""Clients of the gateway and the ledger, and the parsing of names and times."""

@@ -1,7 +1,6 @@
-"""What the Tab key offers: the names of pods, nodes, devices and other things that there are.
+"""Shell completion: offer names of pods, nodes, devices and other objects.
 
-Names come from the gateway, in one question that waits for a second at most. Invariant: whatever
-goes wrong, the shell gets no names and no error."""
+Invariant: if the gateway does not answer within a second, the shell gets no names and no error."""
 
 import os
 from collections.abc import Callable
@@ -29,8 +28,8 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def _pods(gateway: Gateway) -> list[str]:
-    """Names in the namespace `default`, others with theirs before them."""
     page = gateway.ask("pods", answer=Page[PodAnswer], query={"limit": LIMIT})
+    # Pods of the namespace `default` can be named without it.
     default = [pod.name for pod in page.items if pod.namespace == "default"]
     return default + [f"{pod.namespace}/{pod.name}" for pod in page.items]
 
@@ -68,6 +67,5 @@ DEVICES = _complete(_devices)
 GANGS = _complete(_list("gangs", GangAnswer, lambda gang: gang.group))
 QUEUES = _complete(_list("queues", QueueAnswer, lambda queue: queue.queue))
 QUOTAS = _complete(_list("quotas", QuotaAnswer, lambda each: f"{each.namespace}/{each.quota}"))
-TARGETS = _complete(_nodes, _devices)
-"""For verbs that take a node or a device."""
+TARGETS = _complete(_nodes, _devices)  # for verbs that take a node or a device
 ANYTHING = _complete(_nodes, _devices, _pods)

@@ -1,7 +1,7 @@
-"""The configuration that the cluster obeys now, for verbs that read manifests or change it.
+"""Read the cluster's configuration, for verbs that read manifests or change it.
 
-Invariant: it is the gateway's, folded up to the ledger's end, so a document that was applied a
-moment ago is never missed, and one that every fold refuses is never obeyed."""
+Invariant: it is read as of the ledger's end, so a document that was just applied is never
+missed."""
 
 import asyncio
 import sys
@@ -20,46 +20,38 @@ from apportion_schemas import Configuration
 
 
 async def configuration_now(where: Where) -> ConfigurationAnswer:
-    """The configuration in force at the ledger's end. Raises LedgerError, Unreachable."""
+    """Return the configuration at the ledger's end. Raises LedgerError, Unreachable."""
     async with open_ledger(where.reach()) as ledger:
         newest = await ledger.last_revision()
     return await asyncio.to_thread(configuration_at, where, newest)
 
 
 def configuration_at(where: Where, revision: int) -> ConfigurationAnswer:
-    """The configuration at this revision or a later one. Raises NotFound, Unreachable."""
-    query = {"at_least": revision, "wait_s": WAIT_S}
+    """Return the configuration at `revision` or later. Raises NotFound, Unreachable."""
     return Gateway(where.gateway_url()).ask(
-        "configuration", answer=ConfigurationAnswer, query=query
+        "configuration", answer=ConfigurationAnswer, query={"at_least": revision, "wait_s": WAIT_S}
     )
 
 
 def manifest_config_now(where: Where) -> ManifestConfig:
-    """How manifests are read in the cluster now. Raises NotFound, Unreachable."""
+    """Return how the cluster reads manifests now. Raises NotFound, Unreachable."""
     return manifest_config(run(configuration_now(where)).configuration)
 
 
-def read_configuration_file(file: str) -> Configuration:
-    """The configuration of a file, or the end of the verb with all that is wrong."""
-    return read_both(file)[1]
-
-
-def read_both(file: str) -> tuple[object, Configuration]:
-    """The document of a file and the configuration that it is, or the end of the verb."""
+def read_configuration_file(file: str) -> tuple[object, Configuration]:
+    """Return a file's document and the configuration in it. Raises NotFound."""
     found = list(read_manifest_files([file], sys.stdin.buffer))
-    problems = [str(each) for each in found if isinstance(each, Problem)]
-    documents = [each for each in found if not isinstance(each, Problem)]
-    if problems:
+    if problems := [str(each) for each in found if isinstance(each, Problem)]:
         raise NotFound("\n".join(problems))
+    documents = [each for each in found if not isinstance(each, Problem)]
     if len(documents) != 1:
-        raise NotFound(f"{file}: holds {len(documents)} documents: write one")
+        raise NotFound(f"{file}: has {len(documents)} documents; write exactly one")
     (document,) = documents
     try:
         return document.content, read_configuration(document.content)
     except ManifestError:
-        errors = every_error(document.content)
         said = [
             str(Problem(file, str(error), line=document.parsed.line_of(error.field)))
-            for error in errors
+            for error in every_error(document.content)
         ]
         raise NotFound("\n".join(said)) from None

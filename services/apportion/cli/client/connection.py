@@ -1,11 +1,7 @@
-"""Where the ledger and the gateway are: told, or written down by the `apportion up` that runs.
+"""Find the ledger and the gateway, as given or from a running `apportion up`.
 
-`up` keeps its data in one folder (`--data`, APPORTION_DATA, or `apportion` in XDG_STATE_HOME, which
-is `~/.local/state`): there are the ledger, the passwords of every role (`credentials.json`) and,
-while it runs, `connection.json`. Both are readable by their owner only. So in a second terminal
-every verb finds its way; elsewhere APPORTION_NATS_URL and APPORTION_GATEWAY tell.
-
-Invariant: what is told wins over what is found, and an address is shown without its password."""
+`up` keeps in one folder the ledger, its passwords (`credentials.json`) and `connection.json`.
+Invariant: an explicit address wins, and is printed without its password."""
 
 import functools
 import os
@@ -19,6 +15,7 @@ import click
 import msgspec
 
 from apportion.cli.exits import Unreachable
+from apportion.cli.usage import CONNECTION as CONNECTION_OPTIONS
 from apportion.cli.usage import FILE
 from apportion.runtime.process.reach import Reach
 from apportion.runtime.process.tls import NATS_TLS, forget_files
@@ -35,22 +32,21 @@ GATEWAY_ENV = "APPORTION_GATEWAY"
 MAX_BYTES_ENV = "APPORTION_MAX_BYTES"
 TOKENS_ENV = "APPORTION_TOKENS"
 TOKEN_ENV = "APPORTION_TOKEN"  # noqa: S105 - the name of a variable
-GATEWAY_TLS = GATEWAY_ENV
-"""What the variables begin with that name the files of TLS with the gateway."""
+GATEWAY_TLS = GATEWAY_ENV  # prefix of the variables that name the TLS files for the gateway
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
 
 
 class Connection(msgspec.Struct, frozen=True):
-    """What a running `apportion up` says of itself: the gateway's URL, and its process ids."""
+    """The gateway's URL and the process ids of a running `apportion up`."""
 
     gateway: str
     processes: dict[str, int] = {}
 
 
 class Where(msgspec.Struct, frozen=True):
-    """What the person told: an empty text is "not told"."""
+    """What the user gave to find the ledger and the gateway; empty means not given."""
 
     data: Path
     nats: str = ""
@@ -60,7 +56,7 @@ class Where(msgspec.Struct, frozen=True):
     ledger_key: Path | None = None
 
     def reach(self, role: str = "operator") -> Reach:
-        """How this role comes to the ledger. Raises Unreachable."""
+        """Return how `role` connects to the ledger. Raises Unreachable."""
         if self.nats:
             return Reach(self.nats, self.nats_key, self.nats_token, self.ledger_key)
         from apportion.runtime.jetstream.server.embedded import ServerFailed, load_credentials
@@ -70,29 +66,29 @@ class Where(msgspec.Struct, frozen=True):
             known = load_credentials(self.data)
         except ServerFailed as error:
             raise Unreachable(str(error)) from None
-        if not self.running():  # the server of one that runs may be away, and is waited for
+        if not self.running():  # if it runs, the server may be down for now, and we wait for it
             try:
                 socket.create_connection((known.host, known.port), LOOK_S).close()
             except OSError:
                 raise Unreachable(
-                    f"nothing runs with its data in {self.data}; start it with `apportion up`, "
-                    f"give its --data, or name the ledger: --nats URL or {NATS_ENV}"
+                    f"no ledger is running in {self.data}; start `apportion up`, pass its folder "
+                    f"with --data DIR, or name a ledger with --nats URL or {NATS_ENV}"
                 ) from None
         return known.reach_for(role)
 
     def running(self) -> bool:
-        """Whether an `up` of this folder says that it runs."""
+        """True if an `up` of this data folder is running."""
         return (self.data / CONNECTION).exists()
 
     def gateway_url(self) -> str:
-        """The gateway's URL. Raises Unreachable."""
+        """Return the gateway's URL. Raises Unreachable."""
         if self.gateway:
             return self.gateway.rstrip("/")
         return read_connection(self.data).gateway
 
 
 def default_data() -> Path:
-    """The folder of `apportion up` where nothing else is told."""
+    """Return APPORTION_DATA, or else `apportion` in XDG_STATE_HOME (`~/.local/state`)."""
     given = os.environ.get(DATA_ENV)
     return Path(given) if given else _state_folder()
 
@@ -103,10 +99,9 @@ def _state_folder() -> Path:
 
 
 def elsewhere(data: Path) -> str:
-    """What a verb needs before it in another terminal to find that folder, and to be known by its
-    gateway; empty if nothing.
+    """Return the environment prefix with which a verb in another terminal finds `data`.
 
-    Our own APPORTION_DATA does not count: another terminal need not have it."""
+    Our own APPORTION_DATA does not count, because another terminal need not have it."""
     needs = {} if data == _state_folder() else {DATA_ENV: str(data)}
     if token := os.environ.get(TOKEN_ENV):
         needs[TOKEN_ENV] = str(Path(token).absolute())
@@ -114,21 +109,21 @@ def elsewhere(data: Path) -> str:
 
 
 def read_connection(data: Path) -> Connection:
-    """What the `up` of this folder wrote down. Raises Unreachable."""
+    """Read what the `up` of this folder wrote. Raises Unreachable."""
     path = data / CONNECTION
     try:
         return msgspec.json.decode(path.read_bytes(), type=Connection)
     except FileNotFoundError:
         raise Unreachable(
-            f"no `apportion up` runs with its data in {data}; start one, give its --data, "
-            f"or tell where the gateway is: --gateway URL or {GATEWAY_ENV}"
+            f"no `apportion up` is running in {data}; start one, pass its folder with --data DIR, "
+            f"or name a gateway with --gateway URL or {GATEWAY_ENV}"
         ) from None
     except (OSError, msgspec.DecodeError) as error:
         raise Unreachable(f"cannot read {path}: {error}") from None
 
 
 def write_connection(data: Path, connection: Connection) -> None:
-    """Write it down, readable by its owner only."""
+    """Write `connection.json`, readable by its owner only."""
     from apportion.runtime.files.atomic import write_whole
 
     write_whole(data / CONNECTION, msgspec.json.encode(connection), mode=0o600)
@@ -138,68 +133,75 @@ _DATA: Option = click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help=f"Folder of the `apportion up` to talk to.  [{DATA_ENV}]",
+    help=f"Data folder of a running `apportion up`.  [{DATA_ENV}]",
 )
-_NATS: Option = click.option("--nats", default="", metavar="URL", help=f"The ledger.  [{NATS_ENV}]")
+_NATS: Option = click.option(
+    "--nats", default="", metavar="URL", help=f"URL of the ledger.  [{NATS_ENV}]"
+)
 _KEY: Option = click.option(
     "--nats-key", type=FILE, metavar="FILE", envvar=NATS_KEY_ENV, show_envvar=True,
-    help="With --nats: seed of the nkey by which to connect.",
+    help="Seed of the nkey to connect to --nats with.",
 )  # fmt: skip
 _TOKEN: Option = click.option(
     "--nats-token", type=FILE, metavar="FILE", envvar=NATS_TOKEN_ENV, show_envvar=True,
-    help="With --nats: token by which to connect.",
+    help="Token to connect to --nats with.",
 )  # fmt: skip
 _LEDGER_KEY: Option = click.option(
     "--ledger-key", type=FILE, metavar="FILE", envvar=LEDGER_KEY_ENV, show_envvar=True,
-    help="With --nats: key that those who append share.",
+    help="Key that all writers of the ledger share; needed to append with --nats.",
 )  # fmt: skip
 _GATEWAY: Option = click.option(
-    "--gateway", default="", metavar="URL", help=f"The gateway.  [{GATEWAY_ENV}]"
+    "--gateway", default="", metavar="URL", help=f"URL of the gateway.  [{GATEWAY_ENV}]"
 )
 
 
 def _keep_token(_context: click.Context, _option: click.Parameter, path: str | None) -> None:
-    """Whoever asks the gateway finds it in the environment, as the CA of its certificate."""
     if path is not None:
-        os.environ[TOKEN_ENV] = path
+        os.environ[TOKEN_ENV] = path  # where the gateway client reads it
 
 
 _GATEWAY_TOKEN: Option = click.option(
     "--token", metavar="FILE", callback=_keep_token, expose_value=False,
-    help=f"A gateway with a login: the token by which it knows who reads.  [{TOKEN_ENV}]",
+    help=f"Token for a gateway that requires a login.  [{TOKEN_ENV}]",
 )  # fmt: skip
 _NATS_TLS: Option = client_tls_options("nats", NATS_TLS, "the ledger's")
 _GATEWAY_TLS: Option = client_tls_options("gateway", GATEWAY_TLS, "the gateway's")
-JSON: Option = click.option("--json", "as_json", is_flag=True, help="JSON instead of words.")
+JSON: Option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def connection_options(command: Command, *options: Option) -> Command:
+    """Add `options` and --data, which --help leaves out."""
+    others = {*getattr(command, "__click_params__", ())}
+    for option in reversed((*options, _DATA)):
+        command = option(command)
+    CONNECTION_OPTIONS.update({*command.__click_params__} - others)  # type: ignore[attr-defined]
+    return command
 
 
 def _where(*options: Option) -> Option:
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def wrapped(**given: Any) -> None:
+            keys = {
+                name: given.pop(name, None) for name in ("nats_key", "nats_token", "ledger_key")
+            }
             where = Where(
                 data=given.pop("data") or default_data(),
                 nats=given.pop("nats", "") or os.environ.get(NATS_ENV, ""),
                 gateway=given.pop("gateway", "") or os.environ.get(GATEWAY_ENV, ""),
-                nats_key=given.pop("nats_key", None),
-                nats_token=given.pop("nats_token", None),
-                ledger_key=given.pop("ledger_key", None),
+                **keys,
             )
             command(where=where, **given)
 
-        shown: Command = wrapped
-        for option in reversed((*options, _DATA, JSON)):
-            shown = option(shown)
-        return shown
+        return connection_options(JSON(wrapped), *options)
 
     return decorate
 
 
-asks_gateway = _where(_GATEWAY, _GATEWAY_TOKEN, _GATEWAY_TLS)
-"""Gives a command `where` and `as_json`, and the options for a gateway."""
-asks_ledger = _where(_NATS, _KEY, _TOKEN, _LEDGER_KEY, _NATS_TLS)
-"""The same for a ledger."""
-asks_both = _where(
-    _NATS, _KEY, _TOKEN, _LEDGER_KEY, _NATS_TLS, _GATEWAY, _GATEWAY_TOKEN, _GATEWAY_TLS
-)
-"""The same for both."""
+# Gives a command `where` and `as_json`, and the options for a gateway.
+_OF_GATEWAY = (_GATEWAY, _GATEWAY_TOKEN, _GATEWAY_TLS)
+_OF_LEDGER = (_NATS, _KEY, _TOKEN, _LEDGER_KEY, _NATS_TLS)
+BOTH = (*_OF_LEDGER, *_OF_GATEWAY)
+asks_gateway = _where(*_OF_GATEWAY)
+asks_ledger = _where(*_OF_LEDGER)  # The same for a ledger.
+asks_both = _where(*BOTH)  # The same for both.

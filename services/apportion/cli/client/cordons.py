@@ -1,7 +1,6 @@
 """Cordons as the ledger has them, for `cordon`, `uncordon` and `drain`.
 
-Invariant: that a cordon stands is said by all that the ledger holds, never by what the gateway
-happens to have folded: whoever reads it takes the node for closed."""
+Invariant: cordons are read as of the ledger's end, because a stale gateway may miss changes."""
 
 import asyncio
 
@@ -14,18 +13,16 @@ from apportion_schemas import DeviceCordoned, NodeCordoned
 
 
 def cordoning(node: str, device: str, *, by: str, reason: str) -> NodeCordoned | DeviceCordoned:
-    """What the ledger is told of a cordon: of the device, or the node where none is named."""
+    """Build the event that cordons `device`, or `node` if `device` is empty."""
     if device:
         return DeviceCordoned(device=device, by=by, reason=reason)
     return NodeCordoned(node=node, by=by, reason=reason)
 
 
 async def stands_now(where: Where, node: str, data: NodeCordoned | DeviceCordoned) -> int:
-    """At which revision this was said that stands now; 0 where nobody can say that it does.
+    """Return the revision of this cordon if it is in force; 0 if not, or if unknown.
 
-    So one that lags behind costs a cordon once more, and never a node that stays on offer.
-
-    Raises LedgerError, NotFound."""
+    Cordoning twice is harmless, leaving a node open is not. Raises LedgerError, NotFound."""
     try:
         return stands_since(await node_now(where, node), data)
     except Unreachable:
@@ -33,18 +30,14 @@ async def stands_now(where: Where, node: str, data: NodeCordoned | DeviceCordone
 
 
 async def node_now(where: Where, node: str) -> NodeDetail:
-    """The node by all that the ledger holds: the gateway may not have read the newest of it.
-
-    Raises LedgerError, NotFound, Unreachable."""
+    """Return the node as of the ledger's end. Raises LedgerError, NotFound, Unreachable."""
     now = await by_now(where.reach())
     gateway = Gateway(where.gateway_url())
     return await asyncio.to_thread(lambda: gateway.ask("nodes", node, answer=NodeDetail, query=now))
 
 
 def stands_since(detail: NodeDetail, said: NodeCordoned | DeviceCordoned) -> int:
-    """At which revision the same person cordoned the same for the same reason; 0 for never.
-
-    To say it again would only move the revision since which it stands."""
+    """Return the revision of the same cordon by the same user and reason; 0 if none."""
     device = said.device if isinstance(said, DeviceCordoned) else ""
     for each in cordons_of(detail, device):
         if (each.by, each.reason) == (said.by, said.reason):
@@ -53,7 +46,7 @@ def stands_since(detail: NodeDetail, said: NodeCordoned | DeviceCordoned) -> int
 
 
 def cordons_of(detail: NodeDetail, device: str) -> list[CordonAnswer]:
-    """The reasons that stand against the device, or the node where none is named."""
+    """Return the cordons of `device`, or of the node if `device` is empty."""
     if not device:
         return list(detail.node.cordons)
     return [cordon for each in detail.devices if each.device == device for cordon in each.cordons]

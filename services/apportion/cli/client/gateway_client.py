@@ -1,7 +1,6 @@
-"""Asking the gateway: typed answers over the standard library's HTTP client.
+"""Ask the gateway: typed answers over the standard library's HTTP client.
 
-Invariant: an answer is what `core.answers.reads` says, or the verb ends with the gateway's own
-error and fix; an answer has a limit like every other input."""
+Invariant: an answer has a type of `core.answers.reads` and a limited size, or the verb fails."""
 
 import http.client
 import os
@@ -35,8 +34,7 @@ HTTP_LATER = (429, 503)
 TOKEN_CHARS_MAX = 8_000
 PATIENCE_S = 60.0
 LOOK_S = 0.5
-WAIT_S = 30
-"""How long the gateway may take to fold up to now."""
+WAIT_S = 30  # seconds that the gateway may take to catch up with the ledger
 
 A = TypeVar("A", bound=Answer)
 P = TypeVar("P", Page[Any], HistoryPage)
@@ -44,31 +42,38 @@ T = TypeVar("T")
 
 
 def at_of(query: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a query says as of when."""
+    """Return only the `at` of a query."""
     return {"at": query["at"]} if "at" in query else {}
 
 
 class Unanswered(Unreachable):
-    """Nobody answers there, which may pass; a gateway that says no is Unreachable alone."""
+    """No gateway answers, for now. One that refuses raises Unreachable itself."""
 
 
 class Gateway:
-    """One gateway, over one connection that is opened again when it was closed.
-
-    One that still folds the ledger is waited for, as long as `patience_s`; standard error says so.
-    """
+    """One gateway, over one connection; retried for `patience_s` while it is replaying."""
 
     def __init__(
         self, url: str, *, timeout_s: float = TIMEOUT_S, patience_s: float = PATIENCE_S
     ) -> None:
         self._timeout_s, self._patience_s = timeout_s, patience_s
-        self._headers = _token_headers()
+        self._headers: dict[str, str] = {}
+        if path := os.environ.get(TOKEN_ENV):  # a file, because tokens are renewed
+            try:
+                with open(path, encoding="ascii") as file:  # noqa: PTH123 - pathlib cannot stop at a limit
+                    token = file.read(TOKEN_CHARS_MAX + 1).strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise Wrong(f"--token {path}: {error}") from None
+            if not token.isprintable() or not 0 < len(token) <= TOKEN_CHARS_MAX:
+                most = f"at most {TOKEN_CHARS_MAX} characters"
+                raise Wrong(f"--token {path}: not a token of {most}")
+            self._headers["Authorization"] = f"Bearer {token}"
         self._open(url)
 
     def _open(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise Wrong(f"gateway is {url!r}; write http://host:port")
+            raise Wrong(f"--gateway: {url!r} is not a URL; write http://HOST:PORT")
         self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
@@ -85,39 +90,37 @@ class Gateway:
             )
 
     def move(self, url: str) -> None:
-        """Ask there from now on: whoever began it anew may have given it another port."""
+        """Use `url` from now on: a restarted gateway may listen on another port."""
         self._connection.close()
         self._open(url)
 
     def ask(self, *path: str, answer: type[A], query: Mapping[str, object] | None = None) -> A:
-        """The answer at this path; parts of it are quoted here.
-
-        Raises NotFound, Wrong, Unreachable: by what the gateway says."""
+        """Return the answer at `path`. Raises NotFound, Wrong or Unreachable."""
         if "" in path:
-            raise Wrong("a name is empty; `apportion get pods` and `get nodes` list what there is")
+            raise Wrong("empty name; `apportion get pods` and `apportion get nodes` list names")
         body = self._get_in_time(path, query or {})
         try:
             return msgspec.json.decode(body, type=answer)
         except msgspec.DecodeError as error:
             raise Unreachable(
-                f"the answer of {self._url} cannot be read: {error}; is it an Apportion gateway "
-                "of this version?"
+                f"cannot decode the answer of {self._url}: {error}; is it an Apportion gateway of "
+                "this version?"
             ) from None
 
     def text(self, *path: str, query: Mapping[str, object]) -> str:
-        """What is no JSON at this path, as it is. Raises as `ask`."""
+        """Return the plain text at `path`. Raises as `ask`."""
         return self._get_in_time(path, query).decode(errors="replace")
 
     def every(
         self, what: str, item: type[T], query: Mapping[str, object] | None = None
     ) -> Iterator[Page[T]]:
-        """All pages of a list, one after the other."""
+        """Yield all pages of a list."""
         return self.pages(what, answer=Page[item], query=query)  # type: ignore[valid-type]
 
     def pages(
         self, *path: str, answer: type[P], query: Mapping[str, object] | None = None
     ) -> Iterator[P]:
-        """All pages of an answer that comes in pages, one after the other."""
+        """Yield all pages of a paged answer."""
         asked = {**(query or {}), "limit": LIMIT}
         while True:
             page = self.ask(*path, answer=answer, query=asked)
@@ -129,7 +132,7 @@ class Gateway:
     def items(
         self, what: str, item: type[T], query: Mapping[str, object] | None = None
     ) -> tuple[int, list[T]]:
-        """The whole list, and the revision of its last page."""
+        """Return the revision of the last page, and the whole list."""
         revision, items = 0, list[T]()
         for page in self.every(what, item, query):
             revision = page.revision
@@ -139,15 +142,13 @@ class Gateway:
     def post_for_lines(
         self, *path: str, body: Answer, query: Mapping[str, object] | None = None
     ) -> Iterator[bytes]:
-        """The lines of JSON that come of the body at this path, each as it comes.
-
-        Raises NotFound, Wrong, Unreachable: by what the gateway says."""
-        target = "/".join((PREFIX, *(quote(part, safe="") for part in path)))
-        target += "?" + urlencode(query) if query else ""
+        """Post `body`; yield lines of JSON. Raises NotFound, Wrong or Unreachable."""
+        target = _target(path, query)
         data = msgspec.json.encode(body)
         if len(data) > REQUEST_BYTES_MAX:
             raise Wrong(
-                f"{len(data)} bytes to send; at most {REQUEST_BYTES_MAX}: send less at once"
+                f"the request has {len(data)} bytes, more than {REQUEST_BYTES_MAX}; send fewer "
+                "manifests"
             )
         headers = {"Accept": LINES, "Content-Type": "application/json", **self._headers}
         try:
@@ -167,7 +168,6 @@ class Gateway:
         self._connection.close()
 
     def _get_in_time(self, path: tuple[str, ...], query: Mapping[str, object]) -> bytes:
-        """The answer, once the gateway has one. Raises as `ask`, once patience is at its end."""
         end_s, said = time.monotonic() + self._patience_s, False
         while True:
             status, body, soon = self._get(path, query)
@@ -178,15 +178,13 @@ class Gateway:
                 raise refused
             if not said:
                 reason = escaped(refused.message)
-                click.echo(f"{reason}: waiting up to {self._patience_s:g} s", err=True)
+                click.echo(f"{reason}; retrying for up to {self._patience_s:g} s", err=True)
             said = True
             time.sleep(LOOK_S)
 
     def _get(self, path: tuple[str, ...], query: Mapping[str, object]) -> tuple[int, bytes, bool]:
-        """Status and body, and whether the same may soon be answered otherwise."""
-        target = "/".join((PREFIX, *(quote(part, safe="") for part in path)))
-        if query:
-            target += "?" + urlencode(query)
+        """Return status, body, and whether a retry may succeed soon."""
+        target = _target(path, query)
         for attempt in (1, 2):
             try:
                 self._connection.request("GET", target, headers=self._headers)
@@ -194,64 +192,54 @@ class Gateway:
                 body = response.read(ANSWER_BYTES_MAX + 1)
             except (http.client.HTTPException, OSError) as error:
                 self._connection.close()
-                # A connection kept open may have been closed by the other side meanwhile.
+                # The gateway may have closed an idle connection.
                 if attempt == 1 and not isinstance(error, TimeoutError | ConnectionRefusedError):
                     continue
                 raise _unreachable(self._url, error) from None
             if len(body) > ANSWER_BYTES_MAX:
                 self._connection.close()
-                raise Unreachable(f"the answer of {self._url} is over {ANSWER_BYTES_MAX} bytes")
+                raise Unreachable(
+                    f"the answer of {self._url} is larger than {ANSWER_BYTES_MAX} bytes"
+                )
             soon = response.status in HTTP_LATER and response.getheader("Retry-After") is not None
             return response.status, body, soon
         raise AssertionError("the second attempt returns or raises")
 
 
-def _token_headers() -> dict[str, str]:
-    """What says to the gateway who asks; a file, for tokens are renewed.
-
-    Raises Wrong."""
-    path = os.environ.get(TOKEN_ENV)
-    if not path:
-        return {}
-    try:
-        with open(path, encoding="ascii") as file:  # noqa: PTH123 - pathlib cannot stop at a limit
-            token = file.read(TOKEN_CHARS_MAX + 1).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Wrong(f"--token {path}: {error}") from None
-    if not token.isprintable() or not 0 < len(token) <= TOKEN_CHARS_MAX:
-        raise Wrong(f"--token {path}: it holds no token of at most {TOKEN_CHARS_MAX} characters")
-    return {"Authorization": f"Bearer {token}"}
+def _target(path: tuple[str, ...], query: Mapping[str, object] | None) -> str:
+    target = "/".join((PREFIX, *(quote(part, safe="") for part in path)))
+    return f"{target}?{urlencode(query)}" if query else target
 
 
 def _unreachable(url: str, error: Exception) -> Unreachable:
     reason: Any = error
     if tls := explained(error, GATEWAY_TLS):
-        return Unreachable(f"the gateway at {url} is not believed: {tls}")
+        return Unreachable(f"cannot verify the gateway at {url}: {tls}")
     ended = isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError)
     if url.startswith("https") and ended:
-        # So it ends, mostly without a word, where a server does not believe its client.
-        reason = f"{error}; if it wants a certificate of its clients, name one: {GATEWAY_TLS}_CERT"
+        # A server that rejects the client's certificate usually just closes the connection.
+        reason = f"{error}; if it requires a client certificate, set {GATEWAY_TLS}_CERT"
     elif isinstance(error, socket.gaierror):
         reason = f"no such host ({error.strerror})"
     elif isinstance(error, OSError):
         reason = error.strerror or error
     return Unanswered(
-        f"the gateway at {url} does not answer: {reason}; is `apportion up` (or `apportion "
-        "gateway`) running there?"
+        f"cannot reach the gateway at {url}: {reason}; is `apportion up` or `apportion gateway` "
+        "running there?"
     )
 
 
 def refusal(url: str, status: int, body: bytes) -> NotFound | Wrong | Unreachable:
-    """What the gateway says no with, as the end of a verb."""
+    """Return the exception for an error response of the gateway."""
     try:
         said = msgspec.json.decode(body, type=ErrorAnswer)
     except msgspec.DecodeError:
-        return Unreachable(f"{url} answers with status {status}; is it an Apportion gateway?")
+        return Unreachable(f"{url} returned status {status}; is it an Apportion gateway?")
     return refused(said, status)
 
 
 def refused(said: ErrorAnswer, status: int) -> NotFound | Wrong | Unreachable:
-    """The same of an error that was read already."""
+    """Return the exception for a decoded error of the gateway."""
     text = f"{said.error}; {said.fix}" if said.fix else said.error
     if status == HTTP_NOT_FOUND:
         return NotFound(text, said)
@@ -259,7 +247,7 @@ def refused(said: ErrorAnswer, status: int) -> NotFound | Wrong | Unreachable:
         return NotLetIn(text)
     if status not in HTTP_WRONG:
         return Unreachable(text)
-    # What is wrong is said of the option that was given, where the verb has one of that name.
+    # Name the option instead of the field, if the verb has one of that name.
     context, option = click.get_current_context(silent=True), f"--{said.field}"
     if any(option in param.opts for param in (context.command.params if context else ())):
         about = f"{option}{said.rest}" if said.rest else f"{option}: {said.error}"

@@ -1,9 +1,6 @@
-"""Writing to the ledger from the command line, as the operator.
+"""Write to the ledger from the command line, as the operator.
 
-Invariants: an id is made once per wish and kept through every retry, so nothing is written twice;
-what the ledger says no to ends the verb with the ledger's own words and the exit code for it. What
-a connection logs meanwhile is a sentence on standard error, and no form of a service's log: no
-level, no name of a module, no time."""
+Invariant: an event keeps one id through every retry, so nothing is written twice."""
 
 import asyncio
 import contextlib
@@ -45,25 +42,23 @@ from apportion_schemas.quantities import NAME_MAX, Payload
 T = TypeVar("T")
 TOGETHER_S: Final = 5.0
 OF_A_LOG: Final = frozenset(("event", "level", "logger", "time", "service"))
-BEHIND_S = 5
-"""How long the gateway may take to fold up to now: nobody who writes is kept waiting for long."""
-ROLES = ("operator", "watcher")
-"""Whose events people write."""
+BEHIND_S = 5  # seconds that the gateway may take to catch up; short, because a writer waits for it
+ROLES = ("operator", "watcher")  # whose events users write
+# their events that are legal only after `FormatEnabled`
 NEW = [row for row in CATALOGUE if row.version > row.born and row.writer in ROLES]
-"""Those of them that are legal only where somebody has enabled them."""
 
 by_whom: Callable[[Command], Command] = click.option(
-    "--by", default="", metavar="NAME", help="Who does this.  [user@host]"
+    "--by", default="", metavar="NAME", help="Name to record as the author.  [default: user@host]"
 )
 
 
 def person(by: str) -> str:
-    """Who is said to have done it."""
+    """Return the name under which the user's actions are recorded."""
     return (by or f"{user()}@{socket.gethostname()}")[:NAME_MAX]
 
 
 def user() -> str:
-    """The name of whoever runs this process."""
+    """Return the name of the user of this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -71,9 +66,7 @@ def user() -> str:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work`; what goes wrong with the ledger ends the verb.
-
-    Raises NotFound, Unreachable, Outdated: by what the ledger says."""
+    """Run `work`. Raises NotFound, Unreachable or Outdated for errors of the ledger."""
     try:
         return asyncio.run(work)
     except (FenceRefused, DuplicateRefused, InvalidDraft, PayloadTooLarge, InvalidEvent) as error:
@@ -81,13 +74,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     except UnknownEvent as error:
         raise Outdated(str(error)) from None
     except Superseded as error:
-        raise Unreachable(f"while this was read, {error}; do it again") from None
+        raise Unreachable(f"interrupted while reading: {error}; run it again") from None
     except LedgerError as error:
         raise Unreachable(str(error)) from None
 
 
 async def to_its_end(step: Coroutine[Any, Any, T]) -> T:
-    """The result of a step that is done whole or not at all: a Ctrl-C meanwhile comes after it."""
+    """Await `step` to its end; a Ctrl-C in the meantime takes effect after it."""
     task = asyncio.ensure_future(step)
     try:
         return await asyncio.shield(task)
@@ -97,9 +90,7 @@ async def to_its_end(step: Coroutine[Any, Any, T]) -> T:
 
 @asynccontextmanager
 async def open_ledger(reach: Reach, *, checked: bool = True) -> AsyncIterator[JetStreamLedger]:
-    """The ledger, `checked`, for as long as the block lasts. Raises LedgerError.
-
-    What goes wrong with it meanwhile is said on stderr: a verb's answer alone is on stdout."""
+    """Open the ledger for the block; logs go to standard error. Raises LedgerError."""
     say_troubles()
     ledger = await jetstream.connect(reach, name="apportion cli")
     try:
@@ -121,13 +112,13 @@ def with_ledger(reach: Reach, work: Callable[[JetStreamLedger], Coroutine[Any, A
 
 
 class _Read(Exception):
-    """All that was to be read has been."""
+    """Ends the reading in `read_to`."""
 
 
 async def read_to(
     ledger: JetStreamLedger, last: int, deliver: Callable[[Record], object], *, start: int = 1
 ) -> None:
-    """Deliver what the ledger has from `start` to `last`. Raises LedgerError."""
+    """Deliver the records from `start` to `last`. Raises LedgerError."""
     if last < max(start, 1):
         return
 
@@ -151,7 +142,7 @@ async def follow_until(
     subjects: Sequence[str],
     timeout_s: float | None = None,
 ) -> None:
-    """Follow until what is delivered settles `done`, or the time is over. Raises LedgerError."""
+    """Follow until `deliver` settles `done`, or the timeout. Raises LedgerError."""
     following = await ledger.follow(deliver, start=start, subjects=subjects)
     ended = asyncio.ensure_future(following.join())
     try:
@@ -165,8 +156,9 @@ async def follow_until(
 
 
 async def by_now(reach: Reach) -> dict[str, int]:
-    """What a question must say whose answer is written upon: the gateway answers it by all that the
-    ledger holds now, for it may not have read the newest of that. Raises LedgerError."""
+    """Return the query parameters for an answer as of the ledger's end.
+
+    Verbs that write because of an answer need it: the gateway may be stale. Raises LedgerError."""
     async with open_ledger(reach) as ledger:
         return {"at_least": await ledger.last_revision(), "wait_s": BEHIND_S}
 
@@ -175,51 +167,47 @@ async def by_now(reach: Reach) -> dict[str, int]:
 async def appending(
     ledger: JetStreamLedger, by: str = ""
 ) -> AsyncIterator[tuple[GroupCommit, Publisher]]:
-    """What a verb appends by, and who says it; nothing that this ledger has not enabled.
+    """Yield a group commit and its publisher. Raises LedgerError.
 
-    Raises NotFound: this build would write what is not. LedgerError."""
+    Raises NotFound if this build would write formats that the ledger has not enabled."""
     if NEW:
         rules, revision = await stream.read_rules(ledger.wire), await ledger.last_revision()
         wanted = [each for role in ROLES for each in missing(rules, role, revision + 1)]
         if wanted:
             raise NotFound(
-                f"this build writes {', '.join(wanted)}, which this ledger has not enabled; see "
-                "`apportion ledger enable`, or use a command line of the build before"
+                f"this build writes {', '.join(wanted)}, which the ledger has not enabled; run "
+                "`apportion ledger enable`, or use the previous build"
             )
     async with GroupCommit(ledger) as commit:
         yield commit, Publisher(f"cli/{person(by)}", SystemClock(), commit.append)
 
 
 async def publish(publisher: Publisher, data: Payload, *, basis: int) -> int:
-    """Append one event under a new id; its revision. Raises LedgerError, InvalidEvent."""
+    """Append one event and return its revision. Raises LedgerError, InvalidEvent."""
     event_id = f"{type(data).__name__}/{uuid4()}"
     return (await publisher.publish(data, event_id=event_id, basis=basis)).revision or 0
 
 
 async def write_all(reach: Reach, data: Sequence[Payload], *, basis: int) -> list[int | None]:
-    """Append several events of how the ledger is read at once; the revision of each.
-
-    Raises LedgerError."""
+    """Append events at once and return their revisions. Raises LedgerError."""
     async with open_ledger(reach) as ledger, GroupCommit(ledger) as commit:
         publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
-        appended = await asyncio.gather(
-            *(
-                publisher.publish(each, event_id=f"{type(each).__name__}/{uuid4()}", basis=basis)
-                for each in data
-            )
-        )
-        return [each.revision for each in appended]
+        appends = [
+            publisher.publish(each, event_id=f"{type(each).__name__}/{uuid4()}", basis=basis)
+            for each in data
+        ]
+        return [each.revision for each in await asyncio.gather(*appends)]
 
 
 async def write(reach: Reach, data: Payload, *, basis: int, event_id: str = "") -> Appended:
-    """Append one event, under a new id or its own. Raises LedgerError, InvalidEvent, NotFound."""
+    """Append one event. Raises LedgerError, InvalidEvent, NotFound."""
     async with open_ledger(reach) as ledger, appending(ledger) as (_, publisher):
         event_id = event_id or f"{type(data).__name__}/{uuid4()}"
         return await publisher.publish(data, event_id=event_id, basis=basis)
 
 
 class _Said(io.StringIO):
-    """Where log lines in JSON go, one at a time; of several connections that end together one."""
+    """Prints JSON log lines as sentences; repeats within `TOGETHER_S` are dropped."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -236,5 +224,5 @@ class _Said(io.StringIO):
 
 
 def say_troubles() -> None:
-    """From now on what is logged in this process as a warning, or worse, is said."""
+    """Print this process's log messages from warnings up on standard error."""
     configure_logs(service="cli", level="warning", form="json", stream=_Said())

@@ -1,4 +1,4 @@
-"""Lists of what there is: which items, in which order, in which form, once or as they change.
+"""Print lists for `apportion get` in any form, once or as they change.
 
 Invariant: every form shows the same items in the same order."""
 
@@ -38,12 +38,12 @@ Form = Literal["", "wide", "json", "yaml", "name"]
 FORMS = ("wide", "json", "yaml", "name")
 LOOK_S = 1.0
 T = TypeVar("T")
-UNDECLARED = "a queue that nobody declares has weight 1 and no limits, whoever is in it"
-GOES_ON = "Trying on; Ctrl-C ends it"
+UNDECLARED = "an undeclared queue has weight 1 and no limits"
+GOES_ON = "(retrying; stop with Ctrl-C)"
 
 
 class Kind(NamedTuple):
-    """One list: its items, by what each is called and found, in which order, and its columns."""
+    """One kind of list: how its items are named, matched, ordered and shown."""
 
     what: str
     item: type[Any]
@@ -56,7 +56,6 @@ class Kind(NamedTuple):
 def _by_name(
     what: str, item: type[T], name: Callable[[T], str], rows: Callable[[Iterable[T], Look], Rows]
 ) -> Kind:
-    """A list whose items are found, and in order, by their names alone."""
     return Kind(
         what, item, name, lambda each, asked: name(each) == asked,
         lambda each: natural(name(each)), rows,
@@ -77,26 +76,20 @@ NODES = _by_name("nodes", NodeAnswer, lambda node: node.node, tables.nodes)
 GANGS = _by_name("gangs", GangAnswer, lambda gang: gang.group, tables.gangs)
 QUEUES = _by_name("queues", QueueAnswer, lambda queue: queue.queue, tables.queues)
 DEVICES = Kind(
-    "devices",
-    DeviceAnswer,
-    lambda device: str(device.device),
+    "devices", DeviceAnswer, lambda device: str(device.device),
     lambda device, name: device_names.means(name, device.device),
-    lambda device: (natural(device.node), device.index),
-    tables.devices,
-)
+    lambda device: (natural(device.node), device.index), tables.devices,
+)  # fmt: skip
 QUOTAS = Kind(
-    "quotas",
-    QuotaAnswer,
-    lambda quota: f"{quota.namespace}/{quota.quota}",
+    "quotas", QuotaAnswer, lambda quota: f"{quota.namespace}/{quota.quota}",
     lambda quota, name: name in (quota.quota, f"{quota.namespace}/{quota.quota}"),
-    lambda quota: natural(f"{quota.namespace}/{quota.quota}"),
-    tables.quotas,
-)
+    lambda quota: natural(f"{quota.namespace}/{quota.quota}"), tables.quotas,
+)  # fmt: skip
 
 
 @contextmanager
 def naming_nodes(gateway: Gateway, query: Mapping[str, Any]) -> Iterator[None]:
-    """What is asked inside of one node; where it is not there, the error says which are."""
+    """If the query names an unknown node, add similar names to the error."""
     try:
         yield
     except NotFound as error:
@@ -111,16 +104,14 @@ def naming_nodes(gateway: Gateway, query: Mapping[str, Any]) -> Iterator[None]:
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """What `--json` prints: the whole list, and the revision as of which its last page is."""
+    """What `--json` prints: the whole list, and the revision of its last page."""
 
     revision: int
     items: list[Any]
 
 
 class Listing(NamedTuple):
-    """What is asked for: items of a kind, those of the names or all, by a query, and in a form.
-
-    `look` is how tables show them; `find` says where the gateway is, for one that is away."""
+    """A list to print; `find` returns the gateway's URL again if it goes away."""
 
     gateway: Gateway
     kind: Kind
@@ -131,7 +122,7 @@ class Listing(NamedTuple):
     find: Callable[[], str]
 
     def print(self) -> None:
-        """All of it, once. Raises NotFound where a name is of nothing; the others are printed."""
+        """Print the list. Raises NotFound for unknown names, after printing the others."""
         revision, found = self._ask()
         items, missing = self._named(found)
         if items or not missing:
@@ -140,11 +131,9 @@ class Listing(NamedTuple):
             raise NotFound("; ".join(self._no_such(name, found, revision) for name in missing))
 
     def watch(self) -> None:
-        """All of it, and then what changes, until interrupted; see `_newer`.
-
-        Raises Wrong: in a form that cannot be told piece by piece."""
+        """Print the list, and then its changes, until interrupted. Raises Wrong for YAML."""
         if self.form == "yaml":
-            raise Wrong("-o yaml with --watch: choose json, name, wide or a table")
+            raise Wrong("-o yaml cannot be used with --watch; choose json, name or wide")
         revision, found = self._ask()
         before = {self.kind.name(item): item for item in self._named(found)[0]}
         self._print(revision, list(before.values()), piece=True)
@@ -160,15 +149,13 @@ class Listing(NamedTuple):
             before = after
 
     def _newer(self, revision: int) -> tuple[int, list[Any]]:
-        """All of it once the ledger has gone on. As `tail` does it, a gateway that answers no more
-        is waited for, and standard error says so: it may begin anew."""
         away = False
         while True:
             time.sleep(LOOK_S)
             try:
                 now = self.gateway.ask("revision", answer=RevisionAnswer).revision
                 if away:
-                    click.echo("the gateway answers again", err=True)
+                    click.echo("gateway reconnected", err=True)
                 away = False
                 if now != revision:
                     return self._ask()
@@ -198,29 +185,30 @@ class Listing(NamedTuple):
         return chosen, [name for name, found in of_name.items() if not found]
 
     def _no_such(self, name: str, items: list[Any], revision: int) -> str:
-        """With where it belongs if it is a node's, else with what is near, or else there."""
         problem = f"no {self.kind.what.removesuffix('s')} {name!r} at revision {revision}"
         if self.kind in (PODS, PLACEMENTS, DEVICES):
             with suppress(NotFound):
                 self.gateway.ask("nodes", name, answer=NodeDetail, query=at_of(self.query))
-                return f"{problem}; it is a node: `apportion get {self.kind.what} --node {name}`"
+                return (
+                    f"{problem}; it is a node, try `apportion get {self.kind.what} --node {name}`"
+                )
         if self.kind is QUEUES:
             problem += f"; {UNDECLARED}"
         if self.kind is DEVICES and (unclear := device_names.unclear(name, ())):
             begin = [item.device for item in items if item.device.startswith(name)]
-            so = f": {listed([device_words(device) for device in begin])} begin so"
+            so = f": {listed([device_words(device) for device in begin])}"
             return f"{unclear}; {device_names.WRITE_MORE}{so if begin else ''}"
         shown = device_words if self.kind is DEVICES else str
         names = [shown(self.kind.name(item)) for item in items]
         hint = did_you_mean(name, [*names, *(full.rpartition("/")[2] for full in names)])
         if not hint and names:
-            hint = f"there are {listed(names)}"
+            hint = f"known: {listed(names)}"
         return f"{problem}; {hint}" if hint else problem
 
     def _print(
         self, revision: int, items: list[Any], *, piece: bool = False, header: bool = True
     ) -> None:
-        """In the form that is asked for; with `piece` as one of several, a document a line."""
+        """With `piece`, print one JSON document per line."""
         if self.form == "json" and piece:
             for item in items:
                 print_json(item, line=True)

@@ -1,6 +1,6 @@
-"""Which pod, node or device a name on the command line means.
+"""Find the pod, node or device that a name on the command line means.
 
-Invariant: a name that means none, or several, ends the verb with those that are near."""
+Invariant: an unknown or ambiguous name ends the verb with similar names."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -18,15 +18,15 @@ from apportion.core.similarity import near
 
 
 def split_name(pod: str, namespace: str | None) -> tuple[str, str]:
-    """`NAME` or `NAMESPACE/NAME` as both."""
+    """Split `NAME` or `NAMESPACE/NAME` into namespace and name."""
     before, slash, name = pod.partition("/")
     return (before, name) if slash else (namespace or "default", pod)
 
 
 def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str, Any]) -> Why:
-    """The answer; a name alone is looked for in `default`, and then wherever it is.
+    """Return why the pod is where it is; a bare name may be in any namespace.
 
-    Raises NotFound: there is no such pod, or several; the message names those that are near."""
+    Raises NotFound, with similar names, if no pod or several pods match."""
     space, name = split_name(pod, namespace)
     try:
         return gateway.ask("pods", space, name, "why", answer=Why, query=query)
@@ -34,22 +34,29 @@ def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str
         there = at_of(query)
         if namespace is not None or "/" in pod:
             raise unknown(gateway, name, error.message, there) from None
-        other = _other_kind(gateway, name, there)
-        if other:
-            raise NotFound(f"{error.message}; {other}") from None
+        kind = "node"
+        try:
+            gateway.ask("nodes", name, answer=NodeDetail, query=there)
+        except NotFound:
+            _, devices = gateway.items("devices", DeviceAnswer, there)
+            kind = (
+                "device" if any(device_names.means(name, each.device) for each in devices) else ""
+            )
+        if kind:
+            verbs = f"`apportion who {name}` lists its pods, `apportion history {name}` its events"
+            raise NotFound(f"{error.message}; it is a {kind}: {verbs}") from None
         space = namespace_of(gateway, name, there, error.message)
     return gateway.ask("pods", space, name, "why", answer=Why, query=query)
 
 
 class NothingLike(NotFound):
-    """There is no pod of the name, and none that may be meant."""
+    """There is no pod of that name, nor a similar one."""
 
 
 def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem: str) -> str:
-    """The namespace of the only pod of that name that is live at the moment `there`, or else ever
-    was.
+    """Return the namespace of the only pod of that name, live as of `there` or past.
 
-    Raises NotFound: there is none, with the problem and those that are near; or several, named."""
+    Raises NotFound if there is none (with `problem` and similar names), or several."""
     _, pods = gateway.items("pods", PodAnswer, there)
     spaces = sorted({each.namespace for each in pods if each.name == name})
     if not spaces:
@@ -57,7 +64,7 @@ def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem:
         spaces = [each.namespace for each in ever.items]
     if len(spaces) > 1:
         several = listed([f"{each}/{name}" for each in spaces])
-        raise NotFound(f"pods of this name: {several}; write NAMESPACE/{name}") from None
+        raise NotFound(f"several pods have this name: {several}; write NAMESPACE/{name}") from None
     if not spaces:
         meant = pods_meant(name, pods)
         raise (NotFound(f"{problem}{meant}") if meant else NothingLike(problem)) from None
@@ -67,16 +74,15 @@ def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem:
 def unknown(
     gateway: Gateway, name: str, problem: str, there: Mapping[str, Any] | None = None
 ) -> NotFound:
-    """The end of a verb that was given a pod's namespace too: it names what may have been meant."""
+    """Return the error for a pod given with its namespace, with similar names."""
     _, pods = gateway.items("pods", PodAnswer, there)
     return NotFound(f"{problem}{pods_meant(name, pods)}")
 
 
 def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
-    """What is said behind "no such pod": the pods of that name elsewhere, of an owner or a gang of
-    that name, or of a like one.
+    """Return a hint to append to "no such pod": `; did you mean training/worker-0?`
 
-    As in `; did you mean training/worker-0?`; empty where there is none."""
+    It names pods elsewhere, of an owner or gang of that name, or of a similar name."""
     full = defaultdict[str, list[str]](list)
     made = defaultdict[str, list[str]](list)
     for pod in pods:
@@ -86,26 +92,13 @@ def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
         if what := kind if owner == name else in_gang:
             made[what].append(f"{pod.namespace}/{pod.name}")
     if made and name not in full:
-        return "".join(f"; it is a {what}, and its pods are {listed(made[what])}" for what in made)
+        return "".join(f"; it is a {what} with pods {listed(made[what])}" for what in made)
     meant = full.get(name) or [each for found in near(name, full) for each in full[found]]
     return f"; did you mean {listed(meant)}?" if meant else ""
 
 
-def _other_kind(gateway: Gateway, name: str, there: Mapping[str, Any]) -> str:
-    """Which verb answers for it, where it is the name of a node or a device; empty else."""
-    try:
-        gateway.ask("nodes", name, answer=NodeDetail, query=there)
-        kind = "node"
-    except NotFound:
-        _, devices = gateway.items("devices", DeviceAnswer, there)
-        if not any(device_names.means(name, each.device) for each in devices):
-            return ""
-        kind = "device"
-    return f"it is a {kind}: `apportion who {name}` tells who is on it, `apportion history` more"
-
-
 def is_pod(gateway: Gateway, target: str, there: dict[str, object]) -> bool:
-    """Whether a pod of that name is live at the moment `there`, or ever was."""
+    """True if a pod of that name is live as of `there`, or ever was."""
     if live_pods(gateway, target, there):
         return True
     space, _, name = target.rpartition("/")
@@ -114,16 +107,16 @@ def is_pod(gateway: Gateway, target: str, there: dict[str, object]) -> bool:
 
 
 def live_pods(gateway: Gateway, target: str, there: dict[str, object]) -> list[PodAnswer]:
-    """The pods of that name that are live at the moment `there`, in any namespace or in its own."""
+    """Return the live pods of that name, in its namespace if it has one, else in any."""
     space, _, name = target.rpartition("/")
     _, pods = gateway.items("pods", PodAnswer, there)
     return [each for each in pods if each.name == name and space in {"", each.namespace}]
 
 
 def find(where: Where, target: str) -> tuple[int, str, str]:
-    """The gateway's revision, the node, and the device that is meant; no device for a node.
+    """Return the gateway's revision, the node, and the device unless a node is meant.
 
-    Raises NotFound: it is neither, or means several devices."""
+    Raises NotFound if it is neither, or ambiguous."""
     gateway = Gateway(where.gateway_url())
     try:
         detail = gateway.ask("nodes", target, answer=NodeDetail)
@@ -139,7 +132,7 @@ def find(where: Where, target: str) -> tuple[int, str, str]:
         raise NotFound(f"{problem}; {device_names.WRITE_MORE}")
     if pods := live_pods(gateway, target, {}):
         on = " and ".join(dict.fromkeys(each.node for each in pods if each.node))
-        its = f"it is on {on}" if on else "it has no place"
-        raise NotFound(f"{target!r} is a pod, and no device or node; {its}")
+        its = f"it is on {on}" if on else "it is pending"
+        raise NotFound(f"{target!r} is a pod, not a device or node; {its}")
     meant = target_meant(target, node_of.values(), node_of)
     raise NotFound(f"no device or node {target!r} at revision {revision}; {meant}")

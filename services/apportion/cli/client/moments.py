@@ -1,7 +1,6 @@
-"""Moments on the command line: one option for every verb that reads, resolved once.
+"""Options for points in time, resolved once per verb.
 
-Invariant: all pages of one answer are of one revision, whatever happens while they are asked for.
-"""
+Invariant: all pages of one answer are of one revision, even if the ledger advances."""
 
 import re
 from collections.abc import Mapping
@@ -18,47 +17,50 @@ from apportion.core.explain.health import moment
 from apportion.runtime.ledger.moments import MomentError, parse_moment, shown_time
 
 FORMS = "14:20 (today, else yesterday), -10m, 2026-11-20T03:00 (all UTC), now or a revision"
+# a revision as tables, sentences and the console show it
 _REVISION = re.compile(r"#\d+|#?\d{1,3}(,\d{3})+")
-"""A revision as tables, sentences and the console show it."""
 
 
 class _Moment(click.ParamType[str]):
-    """A text that `parse_moment` reads; a revision may be written as it is shown, `#1,200`."""
+    """A text for `parse_moment`; a revision may also be written as shown, `#1,200`."""
 
-    name = "moment"
+    name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         _ = param, ctx
         text = str(value)
-        shown = _REVISION.fullmatch(text)
-        return text.removeprefix("#").replace(",", "") if shown else text
+        return text.removeprefix("#").replace(",", "") if _REVISION.fullmatch(text) else text
 
 
 MOMENT = _Moment()
 BEGIN = click.option(
-    "--from", "begin", default="", type=MOMENT, metavar="MOMENT", help="[default: the beginning]"
+    "--from",
+    "begin",
+    default="",
+    type=MOMENT,
+    metavar="TIME",
+    help="Start time.  [default: the beginning]",
 )
-END = click.option("--to", "end", default="", type=MOMENT, metavar="MOMENT", help="[default: now]")
+END = click.option("--to", "end", default="", type=MOMENT, metavar="TIME",
+                   help="End time.  [default: now]")  # fmt: skip
 ARCHIVES = click.option(
     "--archive", "archives", multiple=True, type=FILE, metavar="FILE",
-    help="Read archives of a ledger instead, from its beginning on.",
+    help="Read this archive instead of the ledger; repeat for more, oldest first.",
 )  # fmt: skip
 AT_LEAST = click.option(
     "--at-least", type=click.IntRange(min=0), metavar="REVISION",
-    help="Wait until the gateway has folded this revision.",
+    help="Wait until the gateway has read this revision.",
 )  # fmt: skip
-AT = click.option("--at", type=MOMENT, metavar="MOMENT", help=f"As it was then: {FORMS}.")
+AT = click.option("--at", type=MOMENT, metavar="TIME", help=f"Show the state at a time: {FORMS}.")
 
 
 def pinned(gateway: Gateway, query: Mapping[str, Any]) -> dict[str, Any]:
-    """The query without what is not given; its `at` as the revision that it means.
-
-    Says on standard error which that is. Raises NotFound, Wrong, Unreachable."""
+    """Resolve `at` and print its revision. Raises NotFound, Wrong, Unreachable."""
     return dated(gateway, query)[0]
 
 
 def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], datetime]:
-    """As `pinned`, and what time it is then: ages in an answer about the past are of that time."""
+    """As `pinned`, plus the time of `at`, from which ages in the answer count."""
     asked = {name: value for name, value in query.items() if value is not None}
     now = datetime.now(UTC)
     if "at" not in asked:
@@ -72,34 +74,31 @@ def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], d
 
 
 def head(meant: MomentAnswer, asked: datetime | None, now: datetime) -> str:
-    """Which moment was asked for, and which revision that is.
-
-    As in `as of 14:20:00Z: revision 117, of 13:57:45Z`; a time that is not of today has its date.
-    """
+    """As in `as of 14:20:00Z: revision 117, of 13:57:45Z`, with dates unless today."""
     if asked is None:
         return f"as of revision {meant.revision}, {moment(meant.time)}"
     return f"as of {when(asked, now)}: revision {meant.revision}, of {clock(meant.time, now)}"
 
 
 def both(text: str, meant: MomentAnswer, now: datetime) -> str:
-    """A moment as it was asked for, where that was a time, and as the ledger has it.
+    """Describe a point in time as asked for, if that was a time, and as its revision.
 
-    `text` is empty for now. A time before the first event of all means that event."""
+    `text` is empty for now. A time before the first event means that event."""
     asked = time_of(text, now)
     said = f"{when(asked, now)}: " if asked else ""
     if asked and meant.revision == 1 and meant.time and asked < datetime.fromisoformat(meant.time):
-        said = f"{when(asked, now)}, before the ledger began: "
+        said = f"{when(asked, now)}, before the first event: "
     return f"{said}revision {meant.revision} ({moment(meant.time)})"
 
 
 def when(asked: datetime, now: datetime) -> str:
-    """The time that was asked for, with the day that it meant where that is not today."""
+    """Return the time that was asked for, with its date unless it is today."""
     day = now.date() - asked.astimezone(UTC).date()
     return ("yesterday, " if day.days == 1 else "") + clock(shown_time(asked), now)
 
 
 def time_of(text: str, now: datetime) -> datetime | None:
-    """The time that was written; None for a revision, and where the gateway's clock differs."""
+    """Parse a time; None for a revision, or if the gateway's clock differs."""
     try:
         return parse_moment(text, now).time
     except MomentError:

@@ -1,4 +1,4 @@
-"""Asking the gateway for a plan: for `plan` and `drain`."""
+"""Ask the gateway for a plan, for `plan` and `drain`."""
 
 import msgspec
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -9,11 +9,11 @@ from apportion.cli.exits import Unreachable
 from apportion.cli.render.output import console
 from apportion.core.answers.plans import PlanAnswer, PlanLine, PlanRequest
 
-TIMEOUT_S = 135.0  # longer than it may wait for its turn there, and be made
+TIMEOUT_S = 135.0  # longer than a plan may queue and compute there
 
 
 def ask(url: str, request: PlanRequest, at: str | None = None) -> PlanAnswer:
-    """The gateway's answer; how far it is goes to standard error while that is a terminal."""
+    """Return the gateway's plan; a terminal shows its progress on standard error."""
     out = console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     gateway = Gateway(url, timeout_s=TIMEOUT_S)
@@ -24,7 +24,7 @@ def ask(url: str, request: PlanRequest, at: str | None = None) -> PlanAnswer:
             try:
                 line = msgspec.json.decode(data, type=PlanLine)
             except msgspec.DecodeError as error:
-                raise Unreachable(f"the answer of {url} cannot be read: {error}") from None
+                raise Unreachable(f"cannot decode the answer of {url}: {error}") from None
             if line.error is not None:
                 raise refused(line.error, line.status)
             if line.answer is not None:
@@ -32,4 +32,4 @@ def ask(url: str, request: PlanRequest, at: str | None = None) -> PlanAnswer:
             if line.progress is not None:
                 said = f"{line.progress.step}: {line.progress.done:,} of {line.progress.of:,}"
                 progress.update(task, description=said)
-    raise Unreachable(f"{url} ended the plan without an answer; ask again")
+    raise Unreachable(f"{url} closed the connection before the plan was done; run it again")

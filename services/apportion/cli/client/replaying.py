@@ -1,6 +1,4 @@
-"""What `replay` and `shadow` do before they show anything: read the time, and decide it anew.
-
-Invariant: whatever is wrong ends the verb with the words and the exit code for it."""
+"""Read a time span and decide it again, for `replay` and `shadow`."""
 
 import sys
 from collections.abc import Iterator
@@ -27,7 +25,7 @@ from apportion_schemas import UnknownEvent
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """What a person asked for, as it was typed."""
+    """The options of a replay, as typed."""
 
     begin: str = ""
     end: str = ""
@@ -39,7 +37,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 def replayed(where: Where, asked: Asked) -> ReplayAnswer:
-    """The answer. Raises Wrong, NotFound, Unreachable, Outdated."""
+    """Return the answer of a replay. Raises Wrong, NotFound, Unreachable, Outdated."""
     with _said():
         otherwise = Otherwise(
             changes=Changes(lose=asked.lose, add=asked.add, policy=asked.policy),
@@ -58,7 +56,7 @@ def replayed(where: Where, asked: Asked) -> ReplayAnswer:
 
 
 def shadowed(where: Where, asked: Asked, follow: Seen | None) -> ShadowAnswer | None:
-    """What came of a shadow; None where it was followed until Ctrl-C. Raises as `replayed`."""
+    """Return the answer; None if followed until Ctrl-C. Raises as `replayed`."""
     wanted, endless = Wanted(asked.begin, asked.end, now()), follow is not None
 
     def sink(began: State, limits: Limits) -> Shadowing:
@@ -81,7 +79,6 @@ def shadowed(where: Where, asked: Asked, follow: Seen | None) -> ShadowAnswer | 
 
 @contextmanager
 def _said() -> Iterator[None]:
-    """What goes wrong inside ends the verb, with its words and exit code."""
     try:
         yield
     except (SpanInvalid, WishInvalid, FleetInvalid) as error:

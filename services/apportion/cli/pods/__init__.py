@@ -1,1 +1,1 @@
-"""What verbs on pods share: reading manifests, submitting, waiting for decisions, moving."""
+"""Read manifests, submit and move pods, and wait for decisions, for verbs on pods."""

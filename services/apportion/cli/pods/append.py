@@ -1,8 +1,7 @@
-"""Submitting pods: what is new is appended in atomic batches, what is live already is left alone.
+"""Append pods in atomic batches; pods that are live already are left alone.
 
-A pod's uid is made here, once, and is its identity for ever: the fence says that nothing stands on
-its subject yet, and the id is the uid's, so however often an append is sent again, the ledger holds
-one incarnation. A gang is declared in the batch of its first pods, never after them."""
+A submission is fenced to an empty subject and has an id made of the pod's uid, so a retry never
+stores it twice. A gang is declared in the batch of its first pods."""
 
 import asyncio
 import contextlib
@@ -44,14 +43,13 @@ from apportion_schemas.envelope import InvalidEvent, UnreadableEvent
 
 BATCH = 250
 IN_FLIGHT = 2
-ASK_ONE_BY_ONE = 16
-"""Up to so many pods are looked up by name; for more, the lists of their namespaces are read."""
+ASK_ONE_BY_ONE = 16  # more pods than this are looked up in lists of their namespaces
 
 Progress = Callable[[int], None]
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """One pod that the ledger now holds, and since which revision."""
+    """A pod in the ledger, and the revision of its submission."""
 
     namespace: str
     name: str
@@ -60,19 +58,16 @@ class Submitted(msgspec.Struct, frozen=True):
 
     @property
     def full_name(self) -> str:
-        """The pod of this document, as `namespace/name`."""
+        """What users call it, as `namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
 
 def look_up(
     gateway: Gateway, pods: Sequence[PodDraft], *, at_least: int
 ) -> tuple[int, dict[str, PodAnswer]]:
-    """The revision of the gateway, and which of the pods are live, by `namespace/name`.
+    """Return the gateway's revision, and the live ones among `pods` by name.
 
-    `at_least` is the newest revision of the ledger: a gateway that lags behind would call a pod new
-    that was submitted a moment ago.
-
-    Raises Unreachable, Wrong: see `asking`."""
+    It answers as of `at_least` or later, so no pod is missed. Raises Unreachable, Wrong."""
     query = {"at_least": at_least, "wait_s": WAIT_S}
     basis = gateway.ask("revision", answer=RevisionAnswer, query=query).revision
     live: dict[str, PodAnswer] = {}
@@ -98,11 +93,9 @@ def look_up(
 async def append(
     ledger: JetStreamLedger, wish: Wish, *, basis: int, progress: Progress
 ) -> list[Submitted]:
-    """Append the pods of the wish, and the gangs that they belong to or that stand alone.
+    """Append the pods and gangs of `wish`; `progress` gets the pods of each batch.
 
-    `progress` is told how many pods each batch brought.
-
-    Raises LedgerError: nothing of that batch was appended; what came before is in the ledger."""
+    Raises LedgerError: nothing of that batch was appended, but earlier batches were."""
     done: list[Submitted] = []
     flying: list[asyncio.Task[list[Submitted]]] = []
     async with appending(ledger) as (commit, publisher):
@@ -128,7 +121,7 @@ async def append(
 def pods_of(
     payloads: Iterable[PodGroupObserved | PodSubmitted], appended: Iterable[Appended]
 ) -> list[Submitted]:
-    """The pods among the payloads; more may have been appended behind them."""
+    """Return the pods among the payloads; `appended` may be longer."""
     return [
         Submitted(payload.namespace, payload.name, payload.uid, at.revision or 0)
         for payload, at in zip(payloads, appended, strict=False)
@@ -137,7 +130,7 @@ def pods_of(
 
 
 def _ordered(wish: Wish) -> Iterable[PodGroupObserved | PodSubmitted]:
-    """Each gang before its first pod; gangs without a pod here at the end."""
+    """Yield each gang before its first pod; gangs without a pod here come last."""
     left = dict(wish.groups)
     for pod in wish.pods:
         group = left.pop(pod.group, None)
@@ -165,16 +158,14 @@ def _draft(publisher: Publisher, payload: PodGroupObserved | PodSubmitted, basis
 async def append_limits(
     ledger: JetStreamLedger, limits: Sequence[QueueObserved | QuotaObserved], *, basis: int
 ) -> dict[str, int]:
-    """Say these queues and quotas, but for those that stand just so; the revision of each.
-
-    Raises NotFound: a quota is Kubernetes' own. LedgerError."""
+    """Append changed queues and quotas. Raises NotFound for Kubernetes' own, LedgerError."""
     said: dict[str, int] = {}
     async with appending(ledger) as (_, publisher):
         for limit in limits:
             before = await stands(ledger, limit)
             if isinstance(before, QuotaObserved) and before.version:
                 raise NotFound(
-                    f"quota {before.namespace}/{before.quota} is Kubernetes'; apply it there"
+                    f"quota {before.namespace}/{before.quota} belongs to Kubernetes; apply it there"
                 )
             if before != limit:
                 said[limit_name(limit)] = await publish(publisher, limit, basis=basis)
@@ -184,12 +175,12 @@ async def append_limits(
 async def stands(
     ledger: JetStreamLedger, said: QueueObserved | QuotaObserved | PodGroupObserved
 ) -> object:
-    """What the ledger says last of that queue, quota or gang; None where nothing."""
+    """Return the last event on that queue, quota or gang; None if there is none."""
     revision = await ledger.last_on_subject(subject_of(said))
     record = await stream.read_record(ledger.wire, revision) if revision else None
     if record is None:
         return None
-    # What changes nothing for any reader says nothing.
+    # No reader applies an event that it cannot read.
     with contextlib.suppress(UnreadableEvent, InvalidEvent):
         return decode(record.payload, subject=record.subject).data
     return None
@@ -198,23 +189,20 @@ async def stands(
 async def end(
     ledger: JetStreamLedger, pods: Sequence[tuple[int, PodAnswer]], why: str
 ) -> dict[str, int]:
-    """End these pods, each with the revision as of which it was seen; the revision of each end by
-    name. Raises LedgerError."""
+    """End these pods, each seen as of its revision. Raises LedgerError."""
     ended: dict[str, int] = {}
     reason = f"{why} by {person('')}"
     async with appending(ledger) as (_, publisher):
         for first in range(0, len(pods), BATCH):
             batch = pods[first : first + BATCH]
-            # Each for itself: of a group with one that had ended before none would end.
-            appended = await asyncio.gather(
-                *(
-                    publisher.publish(
-                        PodGone(uid=pod.uid, reason=reason), event_id=f"{pod.uid}/gone", basis=basis
-                    )
-                    for basis, pod in batch
+            # Not as a group: one pod that has ended already would refuse all of it.
+            gone = [
+                publisher.publish(
+                    PodGone(uid=pod.uid, reason=reason), event_id=f"{pod.uid}/gone", basis=basis
                 )
-            )
-            for (_, pod), at in zip(batch, appended, strict=True):
+                for basis, pod in batch
+            ]
+            for (_, pod), at in zip(batch, await asyncio.gather(*gone), strict=True):
                 ended[f"{pod.namespace}/{pod.name}"] = at.revision or 0
     return ended
 
@@ -226,10 +214,9 @@ async def replace(
     *,
     basis: int,
 ) -> list[Submitted]:
-    """Submit each anew and end what was in the same batch; a gang is in one batch with its own.
+    """End and resubmit each pod in one batch; a gang's pods share a batch.
 
-    Raises NotFound: somebody else has changed or ended one since the revision `basis`. Raises
-    LedgerError: nothing of that batch was appended; what came before is in the ledger."""
+    Raises NotFound if someone else has changed a pod since `basis`, LedgerError."""
     units: dict[str, list[tuple[PodDraft, PodAnswer]]] = {}
     for draft, there in changed:
         units.setdefault(draft.group or there.uid, []).append((draft, there))
@@ -239,22 +226,22 @@ async def replace(
             new: list[PodGroupObserved | PodSubmitted] = [groups[name]] if name in groups else []
             new += [submitted(draft, str(uuid4())) for draft, _ in unit]
             drafts = [_draft(publisher, payload, basis) for payload in new]
-            for _, pod in unit:  # ends that are stored only while no one says more of the pod
+            for _, pod in unit:  # fenced by the last event on the pod
                 newest = await ledger.last_on_subject(subject_of_pod(pod.uid))
                 if newest > basis:
                     raise NotFound(
-                        f"somebody else has changed or ended {pod.namespace}/{pod.name} at "
-                        f"revision {newest}; the same again looks at it anew"
+                        f"{pod.namespace}/{pod.name} was changed or ended in the meantime, at "
+                        f"revision {newest}; run the command again"
                     )
                 data = PodGone(uid=pod.uid, reason=f"replaced by {person('')}")
-                own_id = f"{pod.uid}/gone/{uuid4()}"  # an end of another writer has another
+                own_id = f"{pod.uid}/gone/{uuid4()}"  # another writer's end has a different id
                 drafts.append(publisher.draft(data, event_id=own_id, basis=basis, expect=newest))
             done += pods_of(new, await commit.append_group(drafts))
     return done
 
 
 class Dropped(Exception):
-    """The ledger was trimmed, and what the pod asked for went with its beginning."""
+    """The pod's submission was trimmed from the ledger."""
 
 
 class Ended(Exception):
@@ -262,7 +249,7 @@ class Ended(Exception):
 
 
 class Submission(NamedTuple):
-    """Who submitted a pod and what it asks for now, as of the revision that told of it last."""
+    """A pod's submitter, its current request and its last revision."""
 
     source: str
     data: PodSubmitted
@@ -270,14 +257,14 @@ class Submission(NamedTuple):
 
 
 def subject_of_pod(uid: str) -> str:
-    """Where the ledger tells of the pod: its submission, its changes, its end."""
+    """Return the subject of the pod's submission, changes and end."""
     return f"{SUBJECTS}.workload.{token(uid)}"
 
 
 async def submission_of(ledger: JetStreamLedger, pod: PodAnswer) -> Submission:
-    """The pod's submission, with devices, labels, gates and host amounts as they are now.
+    """Return the pod's submission, with its current devices, labels and amounts.
 
-    Raises Dropped: it is not in the ledger any more. Ended: the pod is not live. LedgerError."""
+    Raises Dropped if the ledger no longer has it, Ended if the pod is not live, LedgerError."""
     found: list[Event] = []
     newest = 0
     rules = await stream.read_rules(ledger.wire)
@@ -290,7 +277,7 @@ async def submission_of(ledger: JetStreamLedger, pod: PodAnswer) -> Submission:
         except UnknownEvent:
             raise
         except EventError:
-            return  # whoever folds says so
+            return  # the fold reports it
         if isinstance(event.data, PodSubmitted | PodChanged | PodGone):
             found.append(event)
 
@@ -304,14 +291,14 @@ async def submission_of(ledger: JetStreamLedger, pod: PodAnswer) -> Submission:
         raise Ended(f"{pod.namespace}/{pod.name} has ended")
     if not found or not isinstance(found[0].data, PodSubmitted):
         raise Dropped(
-            f"the ledger has dropped what {pod.namespace}/{pod.name} asked for; delete it and "
-            "submit its manifest"
+            f"the submission of {pod.namespace}/{pod.name} was trimmed from the ledger; delete the "
+            "pod and submit its manifest"
         )
     data = found[0].data
     node, change = data.shape.node, found[-1].data
     if isinstance(change, PodChanged):
         data = replaced(data, labels=change.labels, gates=change.gates)
         node = replaced(node, cpu_milli=change.cpu_milli, memory_mib=change.memory_mib)
-    # A pod that was resized asks for what it was given, which other subjects than its own tell.
+    # A resized pod requests what it was given, which is on other subjects.
     shape = replaced(data.shape, node=node, asks=pod.asks)
     return Submission(found[0].source, replaced(data, shape=shape), newest)

@@ -1,10 +1,6 @@
-"""Waiting until every submitted pod is decided: placed somewhere, or refused for now; of one at
-which no scheduler looks there is nothing to wait for.
+"""Wait until every submitted pod is decided (placed or refused), or also allocated.
 
-Or, where that is asked for, until what was placed is also allocated.
-
-Read straight from the ledger, from the first of the pods on, so nothing that was decided meanwhile
-is missed. Invariant: a pod that is refused and then placed counts as placed."""
+Invariants: no decision is missed; a pod that is refused and later placed counts as placed."""
 
 import asyncio
 import time
@@ -30,16 +26,11 @@ from apportion_schemas import (
     UnreadableEvent,
 )
 
-SUBJECTS = (
-    "apportion.v1.placement.>",
-    "apportion.v1.pending.>",
-    "apportion.v1.allocation.>",
-    RULES,
-)
+SUBJECTS = tuple(f"apportion.v1.{each}.>" for each in ("placement", "pending", "allocation"))
 
 
 class Decided(msgspec.Struct, frozen=True):
-    """What the scheduler said of one pod, and at which revision."""
+    """The scheduler's decision on one pod, and its revision."""
 
     revision: int
     placed: PodPlaced | None = None
@@ -47,11 +38,10 @@ class Decided(msgspec.Struct, frozen=True):
 
 
 class Awaited:
-    """The decisions on some pods, as they come; `first_placed_s` is on the monotonic clock.
+    """The decisions on some pods, as they arrive; `progress` is called per settled pod.
 
-    `progress` is called once for each pod that is settled. `revision` is the newest seen, and
-    `evicted` are by uid the names of those that were told to go for one of them; `unlooked` are
-    those at which no scheduler looks, with for what each waits."""
+    `first_placed_s` is on the monotonic clock, `revision` the newest seen. `evicted` names, by uid,
+    the pods evicted for it; `unlooked` has the pods that no scheduler considers, and why."""
 
     def __init__(
         self, pods: Iterable[Submitted], progress: Callable[[], None], *, allocated: bool = False
@@ -77,41 +67,37 @@ class Awaited:
 
     @property
     def undecided(self) -> list[str]:
-        """The uids of which nothing was said and something should be."""
+        """The uids that still lack a decision."""
         return [uid for uid in self.pods if uid not in self.decided and uid not in self.unlooked]
 
     @property
     def settled(self) -> bool:
-        """Whether there is nothing more to wait for."""
+        """True if there is nothing more to wait for."""
         return self._all.is_set()
 
     def set_aside(self, unlooked: Mapping[str, str]) -> None:
-        """Wait for none of these, by uid with for what each waits: no scheduler looks at them."""
+        """Do not wait for these pods, by uid with the reason."""
         self.unlooked |= unlooked
         for uid in unlooked:
             self._settle(uid)
 
     async def recall(self, ledger: JetStreamLedger, revisions: Iterable[int]) -> None:
-        """Take note of what was said there of pods that were live before. Raises as `wait`."""
+        """Take in earlier decisions on pods that were live before. Raises as `wait`."""
         self._rules = await stream.read_rules(ledger.wire)
         for revision in revisions:
             record = await stream.read_record(ledger.wire, revision)
-            if record is not None:  # else it was trimmed, and what is said next counts
+            if record is not None:  # None if trimmed; the next decision counts
                 self._deliver(record)
 
     async def wait(self, ledger: JetStreamLedger, timeout_s: float) -> None:
-        """Return when each pod is settled, or after `timeout_s`.
-
-        Raises LedgerError, and Outdated: a newer build wrote what became of them."""
+        """Return when all are settled, or after `timeout_s`. Raises LedgerError, Outdated."""
         if self.pods:
             start = min(pod.revision for pod in self.pods.values())
             self.revision = max(self.revision, start - 1)
             await self._follow(ledger, start, timeout_s)
 
     async def wait_on(self, ledger: JetStreamLedger, timeout_s: float) -> None:
-        """After `wait`: return when there is news of one that was refused, or after `timeout_s`.
-
-        That is a place, another refusal, or that others go for it. Raises as `wait`."""
+        """After `wait`: return on news of a refused pod, or after `timeout_s`."""
         self._all.clear()
         self._settled.clear()
         self._of = set(self.refused)
@@ -122,7 +108,7 @@ class Awaited:
         self._rules = await stream.read_rules(ledger.wire)
         await follow_until(
             asyncio.ensure_future(self._all.wait()), ledger, self._deliver,
-            start=start or 1, subjects=SUBJECTS, timeout_s=timeout_s,
+            start=start or 1, subjects=(*SUBJECTS, RULES), timeout_s=timeout_s,
         )  # fmt: skip
 
     def _deliver(self, record: Record) -> None:
@@ -130,11 +116,11 @@ class Awaited:
             data = self._rules.read(record.revision, record.subject, record.payload).data
         except UnknownEvent as error:
             raise Outdated(
-                f"the pods are submitted, and what becomes of them cannot be read here, as of "
-                f"revision {record.revision}: {error}"
+                f"the pods are submitted, but this build cannot read the decisions from revision "
+                f"{record.revision} on: {error}"
             ) from None
         except (UnreadableEvent, InvalidEvent):
-            return  # whoever folds says so; it decides nothing
+            return  # the fold reports it; it decides nothing
         if isinstance(data, FormatEnabled):
             self._rules.enable(record.revision, data)
         if isinstance(data, PodPlaced | PodRefused | SharesAllocated):
@@ -145,7 +131,6 @@ class Awaited:
     def _take(
         self, revision: int, uid: str, data: PodPlaced | PodRefused | SharesAllocated | PodEvicted
     ) -> None:
-        """Take note of what is said of a pod, perhaps one that is waited for."""
         if uid not in self._of:
             return
         self.revision = revision

@@ -1,9 +1,7 @@
-"""Moving what runs on a node of Kubernetes: the API server is asked to evict it.
+"""Drain Kubernetes nodes: ask the API server to evict the pods.
 
-It brings the client library, so it is imported only where a node is Kubernetes'. Invariants: a
-budget's no is the API server's own, in the answer to the request that would evict; a pod that
-nobody would make again is not ended unasked; of a gang nobody is evicted before the server has said
-for each of its pods that it might be."""
+Invariants: disruption budgets are enforced by the API server; a pod without a controller is ended
+only with --force; no pod of a gang is evicted before a dry run succeeded for all of them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -19,23 +17,23 @@ DAEMON = "DaemonSet/"
 
 
 class Evicting:
-    """Asks the API server to evict pods, which it does as far as disruption budgets allow."""
+    """Asks the API server for evictions, which disruption budgets may deny."""
 
     def __init__(self, api: KubeApi, *, force: bool) -> None:
         self._api = api
         self._force = force
 
     async def move(self, unit: Unit) -> None:
-        """All of it, each asked for in vain first where they are several.
+        """Evict the pods of `unit`; if there are several, after a dry run for each.
 
-        Raises Blocked: a budget does not allow it now, or nobody would make a pod of it again.
-        Raises KubeRefused, KubeUnavailable."""
+        Raises Blocked (a budget, or no controller), KubeRefused, KubeUnavailable."""
         for pod in unit.pods:
             if pod.owner.startswith(DAEMON):
-                raise Blocked(f"{pod.owner} would put it back at once", lasting=True)
+                raise Blocked(f"{pod.owner} would recreate it at once", lasting=True)
             if not pod.owner and not self._force:
                 raise Blocked(
-                    "no controller would make it again; --force ends it nevertheless", lasting=True
+                    "it has no controller to recreate it; use --force to evict it anyway",
+                    lasting=True,
                 )
         if len(unit.pods) > 1:
             for pod in unit.pods:
@@ -57,7 +55,9 @@ class Evicting:
             "POST", f"{pod_path(pod.namespace, pod.name)}/eviction", body=msgspec.json.encode(body)
         )
         if answer.status == HTTP_LATER:
-            raise Blocked(answer.refusal().message or "a disruption budget does not allow it now")
+            raise Blocked(
+                answer.refusal().message or "a disruption budget does not allow it at the moment"
+            )
         if not answer.ok and answer.status not in {HTTP_GONE, HTTP_CONFLICT}:
             raise answer.refusal()
 
@@ -70,12 +70,9 @@ async def evict_all(
     asked: Callable[[Unit], None],
     blocked: Callable[[Unit, str], None],
 ) -> None:
-    """Evict every unit, coming back to those that budgets hold up, until none is left to ask for.
+    """Evict every unit, and retry every `pause_s` those that are blocked for now.
 
-    `asked` is told of each unit that was evicted, `blocked` of each that was not and why; for those
-    that waiting does not help it is told once.
-
-    Raises KubeRefused: the API server says no to us, which is told with what it says."""
+    Calls `asked` or else `blocked`, with the reason, for each. Raises KubeRefused."""
     left = list(units)
     while left:
         later: list[Unit] = []
@@ -86,11 +83,8 @@ async def evict_all(
                 blocked(unit, str(error))
                 if not error.lasting:
                     later.append(unit)
-            except KubeUnavailable as error:
-                blocked(unit, str(error))
-                later.append(unit)
-            except KubeRefused as error:
-                if error.status < HTTP_TROUBLE:
+            except (KubeUnavailable, KubeRefused) as error:
+                if isinstance(error, KubeRefused) and error.status < HTTP_TROUBLE:
                     raise
                 blocked(unit, str(error))
                 later.append(unit)

@@ -1,9 +1,6 @@
-"""What is wanted beside what is live: what is new, the same, changed, or too much.
+"""Compare wanted pods with live ones: new, same, changed or surplus.
 
-A pod is the same while its manifest asks for the same, in the same queue, with the same labels; the
-gateway tells by a digest, and only where that differs the ledger is asked what was. Invariant: what
-is live is changed or ended by nothing but this comparison's word on it. A workload or gang whose
-live pods have changed is changed whole or not at all."""
+Invariant: a workload or gang is changed as a whole or not at all."""
 
 import asyncio
 from collections.abc import Iterator
@@ -30,11 +27,10 @@ Pod = TypeVar("Pod", PodDraft, PodAnswer)
 
 @dataclass(slots=True)
 class Compared:
-    """`new` is to be submitted; `changed` has drafts of live pods that would be others now.
+    """Pods to submit (`new`), and live pods with new drafts (`changed`).
 
-    `gangs` are those that have neither of these: of them the declaration alone may differ.
-    `waiting` are those of the same that have no place yet. `held` is what a workload or gang of the
-    changed has beside them, by name: whether it was to be submitted or to be ended."""
+    `gangs` have no new or changed pods. `waiting` are those of `same` without a node. `held` names
+    pods of changed workloads and gangs that were to be submitted or ended."""
 
     new: Wish
     gangs: dict[str, PodGroupObserved] = field(default_factory=dict)
@@ -45,8 +41,7 @@ class Compared:
     held: dict[str, Held] = field(default_factory=dict)
 
     def hold_back(self) -> None:
-        """Submit and end nothing of a workload or gang whose changed pods stay as they are, nor
-        declare the gang anew: half of a change is what nobody has written."""
+        """Leave alone workloads and gangs with changed pods: no change is half applied."""
         wholes = {whole for each in self.changed for pod in each for whole in _wholes(pod)}
         new, pods = _parted(self.new.pods, wholes)
         surplus, self.surplus = _parted(self.surplus, wholes)
@@ -60,13 +55,13 @@ class Compared:
 
 
 def _parted(pods: list[Pod], wholes: set[tuple[str, str]]) -> tuple[list[Pod], list[Pod]]:
-    """Those that are of one of these workloads and gangs, and the others."""
+    """Split the pods into those of `wholes`, and the others."""
     theirs = [not wholes.isdisjoint(_wholes(pod)) for pod in pods]
     return list(compress(pods, theirs)), list(compress(pods, map(not_, theirs)))
 
 
 def _wholes(pod: PodDraft | PodAnswer) -> Iterator[tuple[str, str]]:
-    """What the pod is a part of: its owner by namespace, and its gang, which several may share."""
+    """Yield what the pod is part of: its owner with namespace, and its gang."""
     if pod.owner:
         yield pod.namespace, pod.owner
     if pod.group:
@@ -74,7 +69,7 @@ def _wholes(pod: PodDraft | PodAnswer) -> Iterator[tuple[str, str]]:
 
 
 def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compared:
-    """Each pod of the wish beside the live one of its name, and Deployments beside their pods."""
+    """Compare each pod of `wish` with the live one, and Deployments with their pods."""
     found = Compared(only_new(wish, live), dict(wish.groups))
     for pod in wish.pods:
         there = live.get(f"{pod.namespace}/{pod.name}")
@@ -92,7 +87,7 @@ def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compar
         found.gangs.pop(pod.group, None)
     groups = found.new.groups
     found.new.groups = {name: each for name, each in groups.items() if name not in found.gangs}
-    # Live pods of the wish's Deployments that these have too many of.
+    # Surplus pods of the Deployments in `wish`.
     wanted = {f"{pod.namespace}/{pod.name}" for pod in wish.pods}
     for namespace in sorted({namespace for namespace, _ in wish.deployments}):
         _, pods = gateway.items("pods", PodAnswer, {"namespace": namespace})
@@ -105,18 +100,16 @@ def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compar
 
 
 def only_new(wish: Wish, live: dict[str, PodAnswer]) -> Wish:
-    """What of the wish is not live already: its pods, and their gangs or gangs that stand alone."""
+    """Return the pods of `wish` that are not live with their gangs, and lone gangs."""
     new = [pod for pod in wish.pods if f"{pod.namespace}/{pod.name}" not in live]
-    needed = {pod.group for pod in new}
-    settled = {pod.group for pod in wish.pods} - needed
-    groups = {name: group for name, group in wish.groups.items() if name not in settled}
-    return Wish(new, groups)
+    settled = {pod.group for pod in wish.pods} - {pod.group for pod in new}
+    return Wish(new, {name: group for name, group in wish.groups.items() if name not in settled})
 
 
 async def undeclared(
     ledger: JetStreamLedger, gateway: Gateway, gangs: dict[str, PodGroupObserved]
 ) -> dict[str, PodGroupObserved]:
-    """Those of the gangs that do not stand just so; one whose pods have all ended is forgotten."""
+    """Return the gangs that are not declared this way; one without pods is forgotten."""
     if not gangs:
         return {}
     _, known = await asyncio.to_thread(gateway.items, "gangs", GangAnswer)
@@ -128,11 +121,11 @@ async def undeclared(
 
 
 async def difference(ledger: JetStreamLedger, draft: PodDraft, there: PodAnswer) -> list[str]:
-    """In words, what the pod would have otherwise: what was → what is wanted."""
+    """Describe what would change for the pod: old → new."""
     try:
         was = (await submission_of(ledger, there)).data
     except Dropped:
-        return ["what it asked for is not in the ledger any more"]
+        return ["its submission was trimmed from the ledger"]
     except Ended:
-        return ["it has ended meanwhile"]
+        return ["it has ended in the meantime"]
     return differing(otherwise(was, submitted(draft, there.uid)))

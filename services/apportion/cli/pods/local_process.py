@@ -1,8 +1,6 @@
-"""A command that runs as a pod: how the pod names its process, and when it has ended.
+"""A command that runs as a pod, whose owner names its process and machine.
 
-The pod's owner says which process of which machine it is, so that any later `apportion run` there
-can tell that it has ended and say so in the ledger. Invariant: nobody is called ended while its
-process lives, or anything that is seen of what it started."""
+Invariant: a pod is reported as ended only when no process of it is visible any more."""
 
 import os
 import subprocess
@@ -17,14 +15,13 @@ from apportion.core.answers.reads import PodAnswer
 from apportion.runtime.ledger.starting import ENGINES, MARK, PROCESS, is_command
 from apportion.runtime.process.lives import PROC, Life, lives, marked
 
-LABEL: Final = "apportion.dev/pod"
-"""Of a container: the uid of the pod that it was started for."""
+LABEL: Final = "apportion.dev/pod"  # label of a container: the uid of its pod
 _OTHER_USERS: Final = frozenset({"sudo", "su", "doas", "pkexec", "runuser"})
 _ENGINE_S: Final = 30.0
 
 
 class Run(Struct, frozen=True):
-    """One command: where it runs, and the container engine that it is, if it is one."""
+    """One command: its node and process, and its container engine if it is one."""
 
     node: str
     life: Life
@@ -42,7 +39,7 @@ class Run(Struct, frozen=True):
 
     @classmethod
     def of_owner(cls, owner: str) -> Self | None:
-        """The run that a pod's owner names; None where it is something else."""
+        """Parse the run from a pod's owner; None if it is something else."""
         kind, _, name = owner.partition("/")
         node, _, life = name.partition("/")
         pid, _, started = life.partition("/")
@@ -51,7 +48,7 @@ class Run(Struct, frozen=True):
         return cls(node, Life(int(pid), int(started)), "" if kind == PROCESS else kind)
 
     def goes_on(self, pod: str, proc: Path = PROC) -> bool:
-        """Whether anything of it is seen to run on this machine."""
+        """True if any of its processes or containers is seen on this machine."""
         if lives(self.life, proc):
             return True
         if self.engine:
@@ -60,38 +57,36 @@ class Run(Struct, frozen=True):
 
 
 def engine_of(words: tuple[str, ...]) -> str:
-    """The container engine that a command line starts a container with; empty for any other.
-
-    Raises Wrong: the command would not get the share, as what follows `sudo` would not."""
+    """Return the container engine that is started, or empty. Raises Wrong, as for `sudo`."""
     name = Path(words[0]).name
     if name in _OTHER_USERS:
         raise Wrong(
-            f"{name} empties the environment, so that nothing would hold the command to its share; "
-            f"write `{name} apportion run ...` instead, with the command alone behind it"
+            f"{name} clears the environment, so the share would not be enforced; write `{name} "
+            "apportion run -- COMMAND` instead"
         )
     if name not in ENGINES:
         return ""
     if "run" not in words[1:]:
         raise Wrong(
-            f"`{' '.join(words[:2])}` starts no container that could be given a share; write "
-            f"`apportion run ... -- {name} run IMAGE`"
+            f"`{' '.join(words[:2])}` starts no container; write `apportion run ... -- {name} run "
+            "IMAGE`"
         )
     return name
 
 
 def with_device(words: tuple[str, ...], device: str, pod: str) -> tuple[str, ...]:
-    """The engine's command line, with the share for its container."""
+    """Add the share to the engine's command line."""
     at = words.index("run", 1) + 1
     return (*words[:at], "--device", device, "--label", f"{LABEL}={pod}", *words[at:])
 
 
 def processes(pod: str, proc: Path = PROC) -> Iterator[int]:
-    """The ids of the command's processes, as far as they can be seen and keep their environment."""
+    """Yield the visible process ids of the pod's command."""
     return (pid for pid, value in marked(MARK, proc) if value == pod)
 
 
 def containers(engine: str, pod: str) -> list[str] | None:
-    """The ids of the pod's containers that run; None where the engine does not say."""
+    """Return the pod's running containers; None if the engine does not answer."""
     words = (engine, "ps", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={pod}")
     try:
         said = subprocess.run(words, capture_output=True, text=True, timeout=_ENGINE_S, check=True)
@@ -101,10 +96,9 @@ def containers(engine: str, pod: str) -> list[str] | None:
 
 
 def ended(pods: Iterable[PodAnswer], node: str, user: str, proc: Path = PROC) -> list[PodAnswer]:
-    """Those that were commands of this machine, and have ended unnoticed.
+    """Return the pods that were commands on this machine and have ended unnoticed.
 
-    `user` is the namespace of this user's pods: containers of other users, and which processes are
-    theirs, only root can see, so that nothing is said of them."""
+    `user` is the namespace of this user's pods; only root can see the processes of others."""
     return [
         pod for pod in pods
         if (run := Run.of_owner(pod.owner)) is not None and run.node == node
@@ -113,7 +107,7 @@ def ended(pods: Iterable[PodAnswer], node: str, user: str, proc: Path = PROC) ->
 
 
 def unreachable(path: Path) -> Path | None:
-    """What keeps this user from reading a file: it, or a folder above; None where nothing does."""
+    """Return the path, file or parent, that this user cannot access; None if all can."""
     for each in (*reversed(path.parents), path):
         if not os.access(each, os.X_OK if each != path else os.R_OK):
             return each

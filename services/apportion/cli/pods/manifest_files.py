@@ -1,6 +1,6 @@
-"""What a person hands to `submit` and `delete`: manifests and traces, read into one wish.
+"""Read the manifests and traces given to `submit` and `delete`.
 
-Invariant: what cannot be used is named, one problem each, and the rest is used."""
+Invariant: each unusable document is reported, and the rest is used."""
 
 import itertools
 import sys
@@ -27,12 +27,12 @@ TOLD_EVERY = 1_000
 def read_manifests(
     names: Sequence[str], config: ManifestConfig = DEFAULT_CONFIG
 ) -> tuple[Wish, list[Problem]]:
-    """The pods, gangs, queues and quotas of files, folders and `-`."""
+    """Read the pods, gangs, queues and quotas of files, folders and `-`."""
     return read_wish(documents(names), config)
 
 
 def documents(names: Iterable[str]) -> Iterator[Document | Problem]:
-    """What these files, folders and `-` hold; a terminal is told how far it is."""
+    """Yield the documents of files, folders and `-`; a terminal shows progress."""
     tell = progress(0, "document")
     for number, found in enumerate(read_manifest_files(list(names), sys.stdin.buffer), 1):
         if number % TOLD_EVERY == 0:
@@ -41,12 +41,11 @@ def documents(names: Iterable[str]) -> Iterator[Document | Problem]:
 
 
 def read_trace(path: Path, limit: int | None) -> tuple[Wish, list[Problem]]:
-    """The first `limit` pods of a trace."""
+    """Read the first `limit` pods of a trace."""
     wish, problems = Wish(), list[Problem]()
     try:
-        size_bytes = path.stat().st_size
-        if size_bytes > TRACE_BYTES_MAX:
-            problem = f"is larger than {TRACE_BYTES_MAX >> 20} MiB: split it"
+        if path.stat().st_size > TRACE_BYTES_MAX:
+            problem = f"larger than {TRACE_BYTES_MAX >> 20} MiB; split it"
             return wish, [Problem(str(path), problem)]
         with path.open(encoding="utf-8", newline="") as lines:
             wish.pods.extend(itertools.islice(read_trace_pods(lines), limit))
@@ -56,12 +55,12 @@ def read_trace(path: Path, limit: int | None) -> tuple[Wish, list[Problem]]:
 
 
 def tell_refused(problems: Iterable[object]) -> None:
-    """Say on standard error which documents cannot be used, and why."""
+    """Print unusable documents, with reasons, on standard error."""
     for problem in problems:
-        say(f"refused {problem}", "red", err=True)
+        say(f"rejected: {problem}", "red", err=True)
 
 
 def tell_passed_over(wish: Wish) -> None:
-    """Name on standard error what of a wish is of no concern here."""
+    """Print ignored parts of a wish on standard error."""
     if wish.passed_over:
         warn(passed_over_words(wish.passed_over))

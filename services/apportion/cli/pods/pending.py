@@ -1,11 +1,7 @@
-"""What became of pods that found no place at first: in the words of `why`, as of now.
+"""Report what refused pods wait for now, as `why` does.
 
-The event that refused a pod names the nodes that were nearest when it was decided, among them such
-as could never hold the pod. `why` looks at the fleet. A pod that takes the place of others is
-refused at first; then these are to go, and when they have gone it is placed.
-
-Invariants: what is said is true now, or it names causes alone. Nobody is called refused while room
-is made for it, as long as there is time; and what is waited for is said once."""
+Refusal events are not enough: their nearest nodes may never fit, and a pod that preempts others is
+refused first. Invariant: no pod is called refused while room is being made for it."""
 
 import asyncio
 import math
@@ -30,17 +26,12 @@ from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion_schemas import Shape
 
-ASKED_MAX: Final = 40
-"""Of so many pods each is asked about; of more, as of a trace, none."""
-GRACE_S: Final = 3.0
-"""So long a scheduler may take to say who goes for a pod that it refused, and to place the pod when
-these have gone."""
+ASKED_MAX: Final = 40  # pods that are asked about one by one; of more, as of a trace, none are
+GRACE_S: Final = 3.0  # time for a scheduler to evict for a refused pod, and to place it after that
 
 
 def whys(gateway: Gateway, awaited: Awaited) -> dict[str, Why]:
-    """By uid: how those stand now that were refused when the waiting ended, as far as it is known.
-
-    One that somebody ended meanwhile has none."""
+    """Return the current `why` of refused pods by uid; without pods that have ended."""
     found: dict[str, Why] = {}
     if len(awaited.refused) > ASKED_MAX:
         return found
@@ -59,9 +50,7 @@ def whys(gateway: Gateway, awaited: Awaited) -> dict[str, Why]:
 def unlooked(
     gateway: Gateway, drafts: Iterable[PodDraft], pods: Iterable[Submitted], *, at_least: int
 ) -> dict[str, str]:
-    """By uid: for what those wait at which no scheduler looks, a gate or the word of their gang.
-
-    `at_least` is the revision as of which the gangs are known. Raises what the gateway raises."""
+    """Return, by uid, why no scheduler considers a pod. Raises as the gateway."""
     by_name = {f"{draft.namespace}/{draft.name}": draft for draft in drafts}
     undeclared = set[str]()
     if any(draft.group for draft in by_name.values()):
@@ -78,8 +67,7 @@ def unlooked(
 
 
 def never_fitting(gateway: Gateway, awaited: Awaited) -> set[str]:
-    """The uids of those that were refused and can never fit, as `get pods` tells it; none where
-    nobody answers."""
+    """Return the refused uids that can never fit; empty if the gateway does not answer."""
     if not awaited.refused:
         return set()
     try:
@@ -90,21 +78,21 @@ def never_fitting(gateway: Gateway, awaited: Awaited) -> set[str]:
 
 
 def never_of(pods: Iterable[PodAnswer]) -> set[str]:
-    """The uids of those of which a list says that they can never fit."""
+    """Return the uids that can never fit."""
     return {pod.uid for pod in pods if pod.never}
 
 
 def waits_for(awaited: Awaited, uid: str, why: Why | None, shape: Shape | None = None) -> str:
-    """What the refused pod waits for; of `why` without its name and since when."""
+    """Return what the refused pod waits for."""
     if why is not None and why.refused is not None:
         return why.cause
     refused = awaited.decided[uid].refused
-    assert refused is not None  # noqa: S101 - who asks has seen it
+    assert refused is not None  # noqa: S101 - the caller has seen it
     return words.refusal(structs.replace(refused, nearest=()), shape)
 
 
 def alike(said: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """What is said of each pod; the same of several, as of a gang, once, with the first of them."""
+    """Group pods with the same text; yield `NAME and 3 more` with the text."""
     by_text: dict[str, list[str]] = {}
     for name, text in said.items():
         by_text.setdefault(text, []).append(name)
@@ -116,10 +104,9 @@ def alike(said: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 def causes(
     awaited: Awaited, pods: Iterable[str], shapes: Mapping[str, Shape], never: Collection[str] = ()
 ) -> dict[str, int]:
-    """How many of these pods, by uid, wait for what, the most first; `shapes` are by uid, and
-    `never` has those that can never fit.
+    """Count the pods for each cause, most frequent first, in brief words.
 
-    In as few words as are the same for pods that were refused while the fleet was another."""
+    `shapes` are by uid; `never` has the pods that can never fit."""
     found = Counter[str]()
     for uid in pods:
         said = awaited.decided.get(uid)
@@ -149,10 +136,9 @@ async def wait_for_room(
     priorities: Mapping[str, int],
     wait_s: float,
 ) -> dict[str, Why]:
-    """The answers for the refused pods, once none is evicted for them or `wait_s` is over.
+    """Return the answers for refused pods once no evictions are pending, or after `wait_s`.
 
-    `priorities` has those for which others may go, by `namespace/name`. Raises as `Awaited.wait`.
-    """
+    `priorities`, by `namespace/name`, are of pods that may preempt. Raises as `Awaited.wait`."""
     end = time.monotonic() + wait_s
     if not 0 < len(awaited.refused) <= ASKED_MAX:
         return {}
@@ -160,8 +146,7 @@ async def wait_for_room(
         _, pods = await asyncio.to_thread(gateway.items, "pods", PodAnswer)
     except Unreachable:
         return {}
-    # Those for which others may have to go: such as hold places, of less priority; and those for
-    # which room is kept, for others have left already.
+    # Pods that may preempt pods of lower priority, and pods nominated to a node already.
     least = min((pod.priority for pod in pods if pod.node), default=math.inf)
     kept = {pod.uid for pod in pods if pod.room_on}
     may = {
@@ -176,7 +161,7 @@ async def wait_for_room(
         at = time.monotonic()
         leaving = {uid for uid, why in now.items() if why.evicts}
         hopes |= dict.fromkeys(leaving, at + GRACE_S)
-        if waiting > set(awaited.refused):  # room on a node is made for one after the other
+        if waiting > set(awaited.refused):  # a node makes room for one pod after the other
             waiting = set(awaited.refused)
             hopes |= dict.fromkeys(waiting & may, at + GRACE_S)
         hopeful = {uid for uid in awaited.refused if hopes.get(uid, 0.0) > at}
@@ -184,7 +169,7 @@ async def wait_for_room(
             return now
         for uid, why in now.items():
             names = [f"{each.namespace}/{each.name}" for each in why.evicts]
-            said = f"waits: room {room_made(why.evicts[0].nominated, names)}" if names else ""
+            said = f"pending: room {room_made(why.evicts[0].nominated, names)}" if names else ""
             if said and reported.get(uid) != said:
                 reported[uid] = said
                 say(f"{awaited.pods[uid].full_name} {said}", err=True)
@@ -193,5 +178,5 @@ async def wait_for_room(
 
 
 def evicted_for(gone: list[str]) -> str:
-    """The words behind the place of a pod for which these were evicted; empty for none."""
+    """Return the words that name the pods evicted for a pod; empty for none."""
     return f"; evicted for it: {listed(gone)}" if gone else ""

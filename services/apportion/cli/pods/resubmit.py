@@ -1,8 +1,7 @@
-"""Moving what runs on a node where there is no Kubernetes: it ends and is submitted anew.
+"""Drain nodes without Kubernetes: end pods and submit them again.
 
-What is moved together (a gang) is a `Unit`. Invariant: a unit ends and begins again in one atomic
-batch, fenced by what the ledger says last of each of its pods; so whatever happens to us none of it
-is lost, and none runs twice or comes back that somebody else has ended."""
+Invariant: a unit (a gang) ends and restarts in one atomic batch, fenced by the last event on each
+pod. So no pod is lost, runs twice, or comes back after someone else ended it."""
 
 from uuid import uuid4
 
@@ -20,33 +19,31 @@ from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import PodGone
 
-TRIES = 5
-"""So often a unit is looked at anew when one of its pods has changed under our hands."""
-UNIT_MAX = 500
-"""Pods of one unit: each is an end and a beginning in one atomic batch."""
+TRIES = 5  # how often a unit is read again after one of its pods has changed
+UNIT_MAX = 500  # pods of a unit; each takes two events of one atomic batch
 
 
 class Unit(Struct, frozen=True):
-    """Pods that are moved together; `gang` is empty for one by itself."""
+    """Pods that move together; `gang` is empty for a single pod."""
 
     pods: tuple[PodAnswer, ...]
     gang: str = ""
 
     @property
     def names(self) -> list[str]:
-        """What people call its pods: `namespace/name`, in the order of `pods`."""
+        """The pods as `namespace/name`, in order."""
         return [f"{pod.namespace}/{pod.name}" for pod in self.pods]
 
 
 class Moved(Struct, frozen=True):
-    """What became of a unit: what was submitted anew, and the names of pods that had ended."""
+    """The resubmitted pods of a unit, and the names of pods that had ended."""
 
     submitted: list[Submitted]
     ended: list[str]
 
 
 class Blocked(Exception):
-    """The unit cannot be moved now; `lasting`: waiting would not help."""
+    """The unit cannot be moved now; if `lasting`, waiting does not help."""
 
     def __init__(self, why: str, *, lasting: bool = False) -> None:
         super().__init__(why)
@@ -54,7 +51,7 @@ class Blocked(Exception):
 
 
 class Anew:
-    """Ends pods and submits them again in the same batch, so that none is lost in between."""
+    """Ends pods and submits them again in the same batch."""
 
     def __init__(self, ledger: JetStreamLedger, commit: GroupCommit, who: str, why: str) -> None:
         self._ledger = ledger
@@ -63,10 +60,9 @@ class Anew:
         self._reason = why
 
     async def move(self, unit: Unit, *, basis: int) -> Moved:
-        """The pods under their new uids; those that a watcher submits anew are only ended.
+        """Move the unit; pods that a watcher resubmits are only ended.
 
-        Raises Blocked: a pod of it can start nowhere else, nobody knows any more what it asked for,
-        or one changes all the time. Raises LedgerError: nothing was ended."""
+        Raises Blocked if a pod cannot be moved or keeps changing, LedgerError."""
         changed: FenceRefused | None = None
         for _ in range(TRIES):
             there, ended = await self._look(unit)
@@ -75,12 +71,12 @@ class Anew:
                 for each in there.values()
                 if not of_folder(each.data.uid)
             ]
-            # The new ones first: a gang is forgotten with the last of its pods.
+            # The new pods come first, because a gang is forgotten with its last pod.
             drafts = [
                 self._publisher.draft(each, event_id=f"{each.uid}/submitted", basis=basis, expect=0)
                 for each in again
             ]
-            # An id of its own: an end that another writer appends is another event than ours.
+            # A unique id, because another writer's end must not count as ours.
             drafts += [
                 self._publisher.draft(
                     PodGone(uid=uid, reason=self._reason),
@@ -94,16 +90,15 @@ class Anew:
                 changed = error
                 continue
             return Moved(pods_of(again, appended), ended)
-        raise Blocked(f"a pod of it changes all the time: {changed}")
+        raise Blocked(f"one of its pods keeps changing: {changed}")
 
     async def _look(self, unit: Unit) -> tuple[dict[str, Submission], list[str]]:
-        """What those of the unit that are live asked for, by uid, and the names of the others."""
         there: dict[str, Submission] = {}
         ended: list[str] = []
         for pod, name in zip(unit.pods, unit.names, strict=True):
             if Run.of_owner(pod.owner) is not None:
                 raise Blocked(
-                    f"{name} is a command of `apportion run` on {pod.node}; end it there",
+                    f"{name} was started by `apportion run` on {pod.node}; end it there",
                     lasting=True,
                 )
             try:

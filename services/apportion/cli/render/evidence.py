@@ -1,18 +1,18 @@
-"""Why a pod is where it is, or nowhere, as tables: for `why` and `plan`."""
+"""Print why a pod is placed or pending, as tables for `why` and `plan`."""
 
 import textwrap
-from collections.abc import Iterable
 
-from apportion.cli.render.output import Screen, show, table
+from apportion.cli.render.output import Screen, show
+from apportion.cli.render.rows import Rows
 from apportion.core.answers.reads import MissRow, WhyPlaced, WhyRefused
 from apportion.core.explain.text.event_text import share_words
 from apportion.core.explain.text.words import device_words, many
 
 
 def show_placed(out: Screen, placed: WhyPlaced) -> None:
-    """What the pod holds, and the scores that decided it."""
-    held = table("CONTAINER", "HOLDS", "#", "MODEL", right=("#",), wraps=("HOLDS", "MODEL"),
-                 drops=("MODEL", "#"))  # fmt: skip
+    """Print the pod's shares and the scores that decided."""
+    held = Rows("CONTAINER", "SHARE", "#", "MODEL", right=("#",), wraps=("SHARE", "MODEL"),
+                drops=("MODEL", "#"))  # fmt: skip
     for share in placed.shares:
         held.add_row(
             share.share.container, share_words(share.share),
@@ -22,7 +22,7 @@ def show_placed(out: Screen, placed: WhyPlaced) -> None:
         show(held, out)
     parts = list(placed.score.parts)
     columns = [part.upper() for part in parts]
-    scores = table("NODE", "SCORE", *columns, drops=reversed(columns))
+    scores = Rows("NODE", "SCORE", *columns, drops=reversed(columns))
     row = [f"{placed.score.parts[part]:.1f}" for part in parts]
     scores.add_row(placed.node, f"{placed.score.total:.1f}", *row, style="green")
     for other in placed.runners_up:
@@ -30,54 +30,45 @@ def show_placed(out: Screen, placed: WhyPlaced) -> None:
         scores.add_row(other.node, f"{other.total:.1f}", *row)
     show(scores, out)
     more = placed.fitting - 1 - len(placed.runners_up)
-    lines = (
-        [f"and {many(more, 'more node')} that fit" + ("" if more > 1 else "s")] if more > 0 else []
-    )
+    lines = [f"and {many(more, 'more node')} that fit{'' if more > 1 else 's'}"] if more > 0 else []
     for line in (*lines, *([placed.choice] if placed.choice else [])):
         out.say(line, "dim", folds=True)
 
 
 def show_refused(out: Screen, refused: WhyRefused) -> None:
-    """What keeps it from every node, and which came nearest."""
-    of_nodes = any(cause.nodes for cause in refused.causes)  # no node is counted for a limit
-    causes = table("NODES", "CAUSE", "WHAT WOULD UNBLOCK IT", right=("NODES",),
-                   wraps=("CAUSE", "WHAT WOULD UNBLOCK IT"), optional=("NODES",))  # fmt: skip
+    """Print what rules out the nodes, and the nearest misses."""
+    of_nodes = any(cause.nodes for cause in refused.causes)  # a limit counts no nodes
+    causes = Rows("NODES", "CAUSE", "FIX", right=("NODES",), wraps=("CAUSE", "FIX"),
+                  optional=("NODES",))  # fmt: skip
     for cause in refused.causes:
         causes.add_row(str(cause.nodes) if of_nodes else "", cause.words, cause.unblocked_by)
     out.print(causes)
     if not refused.nearest:
         return
     held = any(miss.held_by for miss in refused.nearest)
-    misses = table("NEAREST", "DEVICE", "CAUSE", "NEEDED", "AVAILABLE", "MISSING",
-                   "HELD BY", right=("NEEDED", "AVAILABLE", "MISSING"),
-                   wraps=("CAUSE", "HELD BY"), optional=("HELD BY",),
-                   drops=("NEEDED", "AVAILABLE", "DEVICE"))  # fmt: skip
+    misses = Rows("NEAREST", "DEVICE", "CAUSE", "NEEDED", "FREE", "MISSING",
+                  "USED BY", right=("NEEDED", "FREE", "MISSING"),
+                  wraps=("CAUSE", "USED BY"), optional=("USED BY",),
+                  drops=("NEEDED", "FREE", "DEVICE"))  # fmt: skip
     for miss in refused.nearest:
         misses.add_row(
             miss.node, device_words(miss.device), miss.words, miss.needed_words,
             miss.available_words, miss.missing, _held_by(miss) if held else "",
         )  # fmt: skip
-    if misses.crowded(out.width):
-        _show_below_another(out, refused.nearest)
-    else:
+    if not misses.crowded(out.width):
         show(misses, out)
-
-
-def _show_below_another(out: Screen, misses: Iterable[MissRow]) -> None:
-    """What the table of the nearest would say, where it would leave out columns or break names:
-    lines end between words, and a name that is longer than the terminal is wide stays whole."""
-    for miss in misses:
-        amounts = (("needed", miss.needed_words), ("available", miss.available_words),
+        return
+    for miss in refused.nearest:
+        amounts = (("needed", miss.needed_words), ("free", miss.available_words),
                    ("missing", miss.missing))  # fmt: skip
         lines = [f"nearest: {miss.node} {device_words(miss.device)}".rstrip(), f"  {miss.words}"]
         lines += [f"  {', '.join(f'{what} {much}' for what, much in amounts if much)}"]
-        lines += [f"  held by {_held_by(miss)}"] if miss.held_by else []
+        lines += [f"  used by {_held_by(miss)}"] if miss.held_by else []
         for line in lines:
-            folded = textwrap.wrap(
+            for part in textwrap.wrap(
                 line, out.width, subsequent_indent="    ",
                 break_long_words=False, break_on_hyphens=False,
-            )  # fmt: skip
-            for part in folded:
+            ):  # fmt: skip
                 out.say(part)
 
 

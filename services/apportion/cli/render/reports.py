@@ -1,9 +1,9 @@
-"""Reports as tables, and the sentences about them."""
+"""Print reports as tables and sentences."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import chain
 
-from apportion.cli.render.output import clock, console, plain, show, table
+from apportion.cli.render.output import clock, console, plain, show
 from apportion.cli.render.rows import Rows
 from apportion.core.explain.health import moment
 from apportion.core.reports.answers import IdleAnswer, ReportAnswer, ReportRow
@@ -11,14 +11,13 @@ from apportion.core.reports.prices import lacking_words
 from apportion.core.reports.rows import NOBODY
 
 IDLE_LISTED = 40
-DIGITS = (2, 4, 6)
-"""Behind the point, as many as are needed; answers have no more than the last."""
-DROPS = ("GiB HOURS USED", "WORK", "BROKEN", "CORDONED", "GiB HOURS GRANTED", "GiB HOURS", "FREE")
-"""What a narrow terminal does not show, the first one first: whose, GPU hours and money stay."""
+DIGITS = (2, 4, 6)  # decimals, as many as needed; answers have no more than the last
+# columns that a narrow terminal drops, first to last
+DROPS = ("GiB-HOURS USED", "UTILIZED", "UNHEALTHY", "CORDONED", "GiB-HOURS", "FREE")
 
 
 def show_report(answer: ReportAnswer) -> None:
-    """A row for each holder, by step if asked for, and the fleet's hours below."""
+    """Print a row per group, by step if asked for, and the fleet's hours."""
     out = console()
     out.print(f"{span_of(answer)}, by {answer.by}, as of revision {answer.revision}")
     money = bool(answer.currency)
@@ -31,100 +30,91 @@ def show_report(answer: ReportAnswer) -> None:
     _say_unpriced(answer)
     if money:
         out.print(
-            f"granted {_h(total.cost)} of {_h(total.capacity_cost)} {answer.currency} that the "
-            "fleet costs"
+            f"cost of allocated hours: {_h(total.cost)} of {_h(total.capacity_cost)} "
+            f"{answer.currency} for the whole fleet"
         )
 
 
 def capacity_words(total: ReportRow) -> str:
-    """The fleet's hours and what they were, as a sum whose parts can be added up digit by digit."""
-    parts = (total.granted_gpu_hours, total.free_gpu_hours, total.cordoned_gpu_hours,
-             total.broken_gpu_hours)  # fmt: skip
-    whole, granted, free, cordoned, broken = sum_figures(
-        total.capacity_gpu_hours, [each or 0.0 for each in parts]
-    )
-    used = "no node tells of work"
+    """Return the fleet's hours as a sum whose rounded parts add up."""
+    hours = (total.capacity_gpu_hours, total.granted_gpu_hours, total.free_gpu_hours,
+             total.cordoned_gpu_hours, total.broken_gpu_hours)  # fmt: skip
+    digits = digits_of(hours)
+    capacity, *parts = (round(each or 0.0, digits) for each in hours)
+    parts[parts.index(max(parts))] += capacity - sum(parts)  # the rounding error
+    whole, granted, free, cordoned, broken = figures((capacity, *parts), digits)
+    used = "no utilization data yet"
     if total.reported_gpu_hours:
         all_of_it = total.granted_gpu_hours
         share = 100 * total.reported_gpu_hours / all_of_it if all_of_it else 0
-        used = (
-            f"{_percent(total)} of it was work, where nodes tell it ({share:.0f} % of the granted)"
-        )
+        used = f"utilization {_percent(total)} (reported for {share:.0f}% of allocated hours)"
     return (
-        f"capacity {whole} GPU hours = {granted} granted + {free} free + {cordoned} cordoned + "
-        f"{broken} broken; {used}"
+        f"capacity {whole} GPU-hours = {granted} allocated + {free} free + {cordoned} cordoned + "
+        f"{broken} unhealthy; {used}"
     )
 
 
-def sum_figures(whole: float, parts: Sequence[float]) -> list[str]:
-    """A whole and its parts, rounded; the largest part takes what the others lost or won by it."""
-    digits = digits_of((whole, *parts))
-    whole, *rounded = (round(each, digits) for each in (whole, *parts))
-    rounded[rounded.index(max(rounded))] += whole - sum(rounded)
-    return figures((whole, *rounded), digits)
-
-
 def span_of(answer: ReportAnswer | IdleAnswer) -> str:
-    """The period; of a younger ledger from when it begins: before that there is nothing to tell."""
-    begins = f"{moment(answer.begins)}, when the ledger begins," if answer.begins else ""
+    """Return the period, from the ledger's beginning if that is later."""
+    begins = f"{moment(answer.begins)} (the first event)" if answer.begins else ""
     return f"{begins or moment(answer.start)} to {moment(answer.end)}"
 
 
 def _say_unpriced(answer: ReportAnswer | IdleAnswer) -> None:
     if answer.unpriced:
-        console().print(plain(f"no money in it: {lacking_words(answer.unpriced)}"), style="dim")
+        console().print(plain(f"no costs: {lacking_words(answer.unpriced)}"), style="dim")
 
 
 def rows_of(
     answer: ReportAnswer, rows: tuple[ReportRow, ...], *, money: bool, steps: bool = False
 ) -> Rows:
-    """Granted, used, and what else there is to say of a row; the parts of a card, which are added
-    up, with as many digits. Of what was used there is no column where nobody has told it."""
+    """Return the table of granted and used hours and their parts.
+
+    Columns that add up have the same decimals; columns of use are left out without data."""
     held = [row if row.key != NOBODY else None for row in rows]
     granted = [row.granted_gpu_hours if row else None for row in held]
     parts = {
         "FREE": [row.free_gpu_hours for row in rows],
         "CORDONED": [row.cordoned_gpu_hours for row in rows],
-        "BROKEN": [row.broken_gpu_hours for row in rows],
+        "UNHEALTHY": [row.broken_gpu_hours for row in rows],
     }
     parts = parts if steps or answer.by == "node" else {}
     digits = digits_of(chain(granted, *parts.values()))
     used = {
-        "WORK": [_percent(row) if row else "" for row in held],
-        # Empty where no node has measured it; a node that measures work measures memory too.
-        "GiB HOURS USED": figures(
+        "UTILIZED": [_percent(row) if row else "" for row in held],
+        # Empty if no node measured it; a node that measures work measures memory too.
+        "GiB-HOURS USED": figures(
             row.used_gib_hours if row and (row.used_gib_hours or row.reported_gpu_hours) else None
             for row in held
         ),
     }
     columns = {"FROM": [clock(row.start) for row in rows]} if steps else {}
-    columns[answer.by.upper()] = [row.key if row else "(nobody)" for row in held]
-    columns["GPU HOURS GRANTED"] = figures(granted, digits)
-    gib = figures(row.granted_gib_hours if row else None for row in held)
-    columns["GiB HOURS GRANTED"] = gib
+    columns[answer.by.upper()] = [row.key if row else "(unallocated)" for row in held]
+    columns["GPU-HOURS"] = figures(granted, digits)
+    columns["GiB-HOURS"] = figures(row.granted_gib_hours if row else None for row in held)
     columns |= {name: cells for name, cells in used.items() if any(cells)}
     if money:
         columns[answer.currency] = figures(row.cost if row else None for row in held)
     columns |= {name: figures(amounts, digits) for name, amounts in parts.items()}
-    made = table(*columns, right=list(columns)[1 + steps :], drops=DROPS)
+    made = Rows(*columns, right=list(columns)[1 + steps :], drops=DROPS)
     for line in zip(*columns.values(), strict=True):
         made.add_row(*map(plain, line))
     return made
 
 
 def idle_words(answer: IdleAnswer) -> str:
-    """How often shares did nothing, or that nobody has told of any."""
+    """Return how often shares were idle, or that no data has arrived."""
     period = span_of(answer)
     if not answer.reported:
-        return f"{period}: Nodes tell once an hour what was used; none has yet"
+        return f"{period}: no utilization data yet; nodes report it once an hour"
     return (
-        f"{period}: {answer.found:,} times a share did nothing for an hour or more; "
-        f"{_h(answer.total.gpu_hours)} GPU hours"
+        f"{period}: shares were idle {answer.found:,} times for an hour or more, "
+        f"{_h(answer.total.gpu_hours)} GPU-hours in total"
     )
 
 
 def show_idle(answer: IdleAnswer) -> None:
-    """A row for each holder, and one for each of the shares that did nothing for longest."""
+    """Print a row per group, and the longest idle shares."""
     out = console()
     money = bool(answer.currency)
     by = answer.by.upper()
@@ -132,8 +122,8 @@ def show_idle(answer: IdleAnswer) -> None:
     if not answer.found:
         return
     cost = [answer.currency] if money else []
-    rows = table(by, "TIMES", "GPU HOURS", "GiB HOURS", *cost,
-                 right=("TIMES", "GPU HOURS", "GiB HOURS", *cost), drops=DROPS)  # fmt: skip
+    rows = Rows(by, "TIMES", "GPU-HOURS", "GiB-HOURS", *cost,
+                right=("TIMES", "GPU-HOURS", "GiB-HOURS", *cost), drops=DROPS)  # fmt: skip
     amounts = [
         figures(row.gpu_hours for row in answer.rows),
         figures(row.gib_hours for row in answer.rows),
@@ -143,39 +133,38 @@ def show_idle(answer: IdleAnswer) -> None:
         rows.add_row(row.key, f"{row.shares:,}", *cells)
     show(rows)
     out.print()
-    shares = table("POD", "CONTAINER", "DEVICE", "FROM", "HOURS", "GPU HOURS", "NOW",
-                   right=("HOURS", "GPU HOURS"), drops=("CONTAINER", "HOURS"))  # fmt: skip
+    shares = Rows("POD", "CONTAINER", "DEVICE", "FROM", "HOURS", "GPU-HOURS", "NOW",
+                  right=("HOURS", "GPU-HOURS"), drops=("CONTAINER", "HOURS"))  # fmt: skip
     listed = answer.shares[:IDLE_LISTED]
     hours = figures(each.hours for each in listed), figures(each.gpu_hours for each in listed)
     for each, long, cards in zip(listed, *hours, strict=True):
         shares.add_row(
             f"{each.namespace}/{each.pod}", each.container, each.device[:12],
-            clock(each.start), long, cards, "idle" if each.idle_now else "over",
+            clock(each.start), long, cards, "idle" if each.idle_now else "ended",
         )  # fmt: skip
     show(shares)
     _say_unpriced(answer)
     if answer.found > IDLE_LISTED:
-        out.print(f"and {answer.found - IDLE_LISTED:,} more; --format csv has them")
+        out.print(f"and {answer.found - IDLE_LISTED:,} more; list all with --format csv")
 
 
 def _percent(row: ReportRow) -> str:
-    """How much of the granted hours of which work is told was work; nothing where none is told."""
     return (
-        f"{100 * row.used_gpu_hours / row.reported_gpu_hours:.0f} %"
+        f"{100 * row.used_gpu_hours / row.reported_gpu_hours:.0f}%"
         if row.reported_gpu_hours
         else ""
     )
 
 
 def figures(amounts: Iterable[float | None], digits: int | None = None) -> list[str]:
-    """A column: all with so many digits, else as many as the least of them needs."""
+    """Format a column with `digits` decimals, or as many as its smallest number needs."""
     column = list(amounts)
     digits = digits_of(column) if digits is None else digits
     return ["" if each is None else f"{each:,.{digits}f}" for each in column]
 
 
 def digits_of(amounts: Iterable[float | None]) -> int:
-    """As many as the least of them needs to be told from nothing."""
+    """Return the decimals that the smallest number needs to differ from zero."""
     least = min((each for each in amounts if each), default=1.0)
     return next((each for each in DIGITS if least >= 10.0**-each), DIGITS[-1])
 

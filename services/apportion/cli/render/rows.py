@@ -1,9 +1,7 @@
-"""Rows in columns, for people; where there are very many no cell of them wraps.
+"""Lay out rows in columns, faster than rich; very long tables do not wrap.
 
-They are laid out here: the table library takes a millisecond for a row, and eight seconds for the
-devices of a thousand nodes. Invariants: text of a cell is shown as it is: no markup in it is
-obeyed, and no control character reaches the screen. No cell is cut, however narrow the terminal is,
-and no column is left out but those that its table names for that."""
+Invariants: cells are shown without markup or control characters. No cell is cut, however narrow the
+terminal, and only the columns in `drops` are left out."""
 
 import itertools
 import re
@@ -17,37 +15,29 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-LONG_ROWS: Final = 100
-"""From so many rows on they are plain lines."""
+LONG_ROWS: Final = 100  # from this many rows on, they are plain lines
 GAP: Final = "  "
 _JOINED: Final = re.compile(r"(?<=\+)")
+# readable width of a column that wraps: two devices, `GPU-1a2b3c4d+GPU-…`
 WRAPPED_CELLS: Final = 26
-"""With so many a column that wraps can be read well: two devices, as in `GPU-1a2b3c4d+GPU-…`."""
-WRAPPED_CELLS_LEAST: Final = 12
-"""And with so many at all, where there is nothing more to leave out."""
+WRAPPED_CELLS_LEAST: Final = 12  # its smallest width, if no column is left to drop
 
-Pieces = tuple[tuple[str, str], ...]
-"""Text in pieces, each with the name of its style, empty for none."""
+Pieces = tuple[tuple[str, str], ...]  # pieces of text, each with the name of its style or empty
 Cell = str | Text | Pieces
-Row = tuple[list[Pieces], str]
-"""Cells, and the style of those that have none."""
+Row = tuple[list[Pieces], str]  # cells, and the style of pieces without one
 
 
 def clean(value: object) -> str:
-    """Text from outside, without what a screen would obey."""
+    """Replace unprintable characters, which a terminal would obey."""
     text = str(value)
     return text if text.isprintable() else "".join(c if c.isprintable() else "�" for c in text)
 
 
 class Rows:
-    """Columns with rows; `right` are set to the right, and only those in `wraps` may give way.
+    """Columns with rows; `right` are right-aligned, and `wraps` may wrap.
 
-    `drops` are columns that are left out where a table is too wide for the terminal, the first one
-    first; those that the table has not are no matter. All others are its keys: where not even these
-    have room, the lines are longer than the terminal is wide. Of those in `optional` one is shown
-    where a row says more in it than `-`. Without `header` the names of the columns are not shown.
-    Unless it `may_be_long` its cells wrap, however many rows there are. `left_out` are the columns
-    that had no room when it was shown last."""
+    `drops` are left out, first to last, if the table is too wide; `left_out` has those of the last
+    print. Columns in `optional` are shown only if a row has more than `-` in them."""
 
     def __init__(
         self,
@@ -68,29 +58,35 @@ class Rows:
         self._rows: list[tuple[tuple[Cell, ...], str]] = []
 
     def add_row(self, *cells: Cell, style: str = "") -> None:
-        """One row; what is behind the last cell stays empty."""
+        """Add a row; missing cells stay empty."""
         self._rows.append((cells, style))
 
     @property
     def row_count(self) -> int:
-        """How many rows there are by now."""
+        """The number of rows added so far."""
         return len(self._rows)
 
     @property
     def long(self) -> bool:
-        """Whether it is shown as plain lines."""
+        """True if rows are shown as plain lines."""
         return self.may_be_long and len(self._rows) >= LONG_ROWS
 
     def crowded(self, width: int) -> bool:
-        """Whether so many cells are too few for all columns, or would break a word in one."""
+        """True if `width` is too small for all columns or would break a word."""
         rows = [[_pieces(cell) for cell in cells] for cells, _ in self._rows]
         widths = self._widths(rows)
         left = self._left(widths, width)
         self._narrow(widths, left, width)
         if len(left) < len(self._filled()) or _total(widths, left) > width:
             return True
-        return any(_longest(pieces) > widths[place] for row in rows for place, pieces in
-                   enumerate(row) if self._columns[place] in self._wraps)  # fmt: skip
+        return any(
+            cell_len(part) > widths[place]
+            for row in rows
+            for place, pieces in enumerate(row)
+            if self._columns[place] in self._wraps
+            for word in "".join(text for text, _ in pieces).split(" ")
+            for part in _JOINED.split(word)
+        )
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         rows: list[Row] = [([_pieces(cell) for cell in row], style) for row, style in self._rows]
@@ -103,7 +99,7 @@ class Rows:
             yield from self._lines(rows, widths, left)
             return
         self._narrow(widths, left, options.max_width)
-        for cells, style in rows:  # a cell that wraps has as many lines as it needs
+        for cells, style in rows:  # a cell that wraps takes several lines
             lines = [
                 _wrapped(console, pieces, widths[place])
                 if place in left and self._columns[place] in self._wraps else [pieces]
@@ -113,7 +109,6 @@ class Rows:
             yield from self._lines(folded, widths, left)
 
     def _filled(self) -> list[int]:
-        """The places of the columns that have something to say."""
         return [
             place for place, column in enumerate(self._columns)
             if column not in self._optional
@@ -121,7 +116,7 @@ class Rows:
         ]  # fmt: skip
 
     def _left(self, widths: list[int], width: int) -> list[int]:
-        """The places of the columns that there is room for; what wraps is content with less."""
+        """Return the indexes of columns that fit; those that wrap may be narrower."""
         least = [
             min(widths[place], WRAPPED_CELLS) if column in self._wraps else widths[place]
             for place, column in enumerate(self._columns)
@@ -134,7 +129,7 @@ class Rows:
         return left
 
     def _narrow(self, widths: list[int], left: list[int], width: int) -> None:
-        """Take from the widest of those that wrap until all have room, or these are narrow."""
+        """Narrow the widest wrapping columns until all fit."""
         wrapping = [place for place in left if self._columns[place] in self._wraps]
         least = list(widths)
         for place in wrapping:
@@ -150,18 +145,16 @@ class Rows:
         widths = [len(column) for column in self._columns]
         for cells in rows:
             for place, pieces in enumerate(cells):
-                width = _width(pieces)
-                widths[place] = max(widths[place], width)
+                widths[place] = max(widths[place], _width(pieces))
         return widths
 
     def _lines(self, rows: list[Row], widths: list[int], left: list[int]) -> Iterator[Segment]:
-        """Text that has no style is one segment with what stands around it."""
         parsed = lru_cache(None)(Style.parse)
         for row, style in rows:
             cells = [(place, row[place]) for place in left if place < len(row)]
             while cells and not _width(cells[-1][1]):
-                cells.pop()  # blanks would stand before it
-            held, last = "", len(cells) - 1
+                cells.pop()  # it would only be trailing blanks
+            held, last = "", len(cells) - 1  # unstyled text is joined into one segment
             for number, (place, pieces) in enumerate(cells):
                 space = " " * (widths[place] - _width(pieces))
                 right = self._columns[place] in self._right
@@ -180,12 +173,6 @@ class Rows:
             yield Segment(held.rstrip(" ") + "\n")
 
 
-def _longest(pieces: Pieces) -> int:
-    """The cells of the longest part that a line cannot end in."""
-    words = "".join(text for text, _ in pieces).split(" ")
-    return max(cell_len(part) for word in words for part in _JOINED.split(word))
-
-
 def _total(widths: list[int], left: list[int]) -> int:
     return sum(widths[place] for place in left) + len(GAP) * max(len(left) - 1, 0)
 
@@ -194,36 +181,31 @@ def _wrapped(console: Console, pieces: Pieces, width: int) -> list[Pieces]:
     if _width(pieces) <= width and not any("\n" in text for text, _ in pieces):
         return [pieces]
     text = Text(*pieces[0]) if len(pieces) == 1 else Text.assemble(*pieces)
-    _break_long(text, width)
+    if not text.spans and text.cell_len > width:
+        # Break long words after `+`, which joins names of devices.
+        words = []
+        for word in text.plain.split(" "):
+            parts = [""]
+            for part in _JOINED.split(word) if cell_len(word) > width else [word]:
+                if parts[-1] and cell_len(parts[-1] + part) > width:
+                    parts.append("")
+                parts[-1] += part
+            words.append("\n".join(parts))
+        text.plain = " ".join(words)
     lines = text.wrap(console, width, overflow="fold")
     for line in lines:
         line.rstrip()
     return [_pieces(line) for line in lines]
 
 
-def _break_long(text: Text, width: int) -> None:
-    """End lines behind a `+` where several names in one word, as of devices, have no room."""
-    if text.spans or text.cell_len <= width:
-        return
-    words = []
-    for word in text.plain.split(" "):
-        lines = [""]
-        for part in _JOINED.split(word) if cell_len(word) > width else [word]:
-            if lines[-1] and cell_len(lines[-1] + part) > width:
-                lines.append("")
-            lines[-1] += part
-        words.append("\n".join(lines))
-    text.plain = " ".join(words)
-
-
 def _pieces(cell: Cell) -> Pieces:
-    """A text is cut where its styles change; of several at one place the last one counts."""
     if isinstance(cell, str):
         return ((clean(cell), ""),)
     if isinstance(cell, tuple):
         return tuple((clean(text), style) for text, style in cell)
     if not cell.spans:
         return ((cell.plain, str(cell.style)),)
+    # Cut where styles change; the last of overlapping spans wins.
     cuts = sorted({0, len(cell), *(at for span in cell.spans for at in (span.start, span.end))})
     found = []
     for start, end in itertools.pairwise(cuts):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from apportion.cli.render.output import phase, plain, table
+from apportion.cli.render.output import phase, plain
 from apportion.cli.render.rows import Rows, clean
 from apportion.core.answers.reads import (
     DeviceAnswer,
@@ -26,8 +26,7 @@ from apportion.core.explain.text.words import device_words, number_of_resource, 
 
 
 class Look(NamedTuple):
-    """How a list is looked at: with all columns, however narrow the terminal is, or not; and of
-    which time ages are (None: now)."""
+    """How a list is shown: all columns if `wide`; ages as of `now` (None: the present)."""
 
     wide: bool = False
     now: datetime | None = None
@@ -37,12 +36,12 @@ PLAIN = Look()
 
 
 def shown_phase(pod: PodAnswer) -> str:
-    """What people are told of its phase: a pod without a place waits, looked at or not yet."""
+    """Return the pod's phase as shown to users."""
     return PHASES.get(pod.phase, pod.phase)
 
 
 def shown_phases(phases: Mapping[str, int]) -> dict[str, int]:
-    """How many pods are in each phase, in the words that people are told."""
+    """Count the pods of each phase as shown to users."""
     shown = Counter[str]()
     for name, count in phases.items():
         shown[PHASES.get(name, name)] += count
@@ -50,7 +49,7 @@ def shown_phases(phases: Mapping[str, int]) -> dict[str, int]:
 
 
 def age(time: str, now: datetime) -> str:
-    """How long ago a time is, as kubectl shows it: `45s`, `12m`, `5h`, `3d`; empty without one."""
+    """Return an age as kubectl does: `45s`, `12m`, `5h`, `3d`; empty without a time."""
     if not time:
         return ""
     seconds = max(int((now - datetime.fromisoformat(time)).total_seconds()), 0)
@@ -61,19 +60,18 @@ def age(time: str, now: datetime) -> str:
 
 
 def short_name(namespace: str, name: str) -> str:
-    """How a pod is called where there is little room: with its namespace unless that is `default`,
-    as verbs take it."""
+    """Return the pod's name, with its namespace unless that is `default`."""
     return name if namespace == "default" else f"{namespace}/{name}"
 
 
 def pods(items: Iterable[PodAnswer], look: Look = PLAIN) -> Rows:
-    """One row for each pod: where it is and what it holds, or what it waits for."""
+    """Return the table of pods: their nodes and shares, or what they wait for."""
     more = ("UID", "ATTEMPT", "PRIORITY", "CPU", "MEMORY", "DIALECT", "GANG") if look.wide else ()
-    made = table("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "AGE", *more,
-                 "HOLDS, OR WHY NOT",
-                 right=("REVISION", "AGE", "ATTEMPT", "PRIORITY", "CPU", "MEMORY"),
-                 wraps=("HOLDS, OR WHY NOT",),
-                 drops=() if look.wide else ("REVISION", "AGE", "HOLDS, OR WHY NOT"))  # fmt: skip
+    made = Rows("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "AGE", *more,
+                "SHARES OR REASON",
+                right=("REVISION", "AGE", "ATTEMPT", "PRIORITY", "CPU", "MEMORY"),
+                wraps=("SHARES OR REASON",),
+                drops=() if look.wide else ("REVISION", "AGE", "SHARES OR REASON"))  # fmt: skip
     now = look.now or datetime.now(UTC)
     for pod in items:
         newest = max(
@@ -81,7 +79,7 @@ def pods(items: Iterable[PodAnswer], look: Look = PLAIN) -> Rows:
             pod.allocated_revision,
         )  # fmt: skip
         at = phase(shown_phase(pod))
-        if pod.evicted_for:  # here, for there may be no room for more
+        if pod.evicted_for:  # here, because the last column may be dropped
             at.append(", evicted", "yellow")
         made.add_row(
             pod.namespace, pod.name, at, pod.node,
@@ -94,28 +92,27 @@ def pods(items: Iterable[PodAnswer], look: Look = PLAIN) -> Rows:
 
 
 def _held(pod: PodAnswer) -> str:
-    """What it holds and what is the matter with that, or what it waits for."""
     if pod.rejection:
         return pod.rejection
     if pod.shares:
         said = [failed_words(pod.failed_devices)] if pod.failed_devices else []
         said += [shares_words(pod.shares)]
         said += [pod.unready] if pod.unready else []
-        said += [f"is to go for {pod.evicted_for}"] if pod.evicted_for else []
+        said += [f"being evicted for {pod.evicted_for}"] if pod.evicted_for else []
         return "; ".join(said)
     if pod.unready:
         return pod.unready
     if pod.room_on:
-        return f"room is made for it on {pod.room_on}"
+        return f"room is being made on {pod.room_on}"
     return pod.cause or listed([ask_words(ask) for ask in pod.asks]) or "no device"
 
 
 def placements(items: Iterable[PlacementAnswer], look: Look = PLAIN) -> Rows:
-    """One row for each placement."""
+    """Return the table with one row per placement."""
     more = ("UID", "ATTEMPT") if look.wide else ()
-    made = table("REVISION", "NAMESPACE", "NAME", "NODE", "PHASE", "AGE", "SCORE", *more, "SHARES",
-                 right=("REVISION", "AGE", "SCORE", "ATTEMPT"), wraps=("SHARES",),
-                 drops=() if look.wide else ("SCORE", "AGE", "REVISION", "SHARES"))  # fmt: skip
+    made = Rows("REVISION", "NAMESPACE", "NAME", "NODE", "PHASE", "AGE", "SCORE", *more, "SHARES",
+                right=("REVISION", "AGE", "SCORE", "ATTEMPT"), wraps=("SHARES",),
+                drops=() if look.wide else ("SCORE", "AGE", "REVISION", "SHARES"))  # fmt: skip
     now = look.now or datetime.now(UTC)
     for placed in items:
         made.add_row(
@@ -128,11 +125,11 @@ def placements(items: Iterable[PlacementAnswer], look: Look = PLAIN) -> Rows:
 
 
 def nodes(items: Iterable[NodeAnswer], look: Look = PLAIN) -> Rows:
-    """One row for each node."""
+    """Return the table with one row per node."""
     more = ("DRIVER", "LABELS") if look.wide else ()
-    made = table("NODE", "STATE", "DEVICES", "MODELS", "PODS", "CPU", "MEMORY", *more,
-                 right=("DEVICES", "PODS", "CPU", "MEMORY"), wraps=("STATE", "MODELS", "LABELS"),
-                 drops=() if look.wide else ("MEMORY", "CPU", "PODS", "MODELS"))  # fmt: skip
+    made = Rows("NODE", "STATE", "DEVICES", "MODELS", "PODS", "CPU", "MEMORY", *more,
+                right=("DEVICES", "PODS", "CPU", "MEMORY"), wraps=("STATE", "MODELS", "LABELS"),
+                drops=() if look.wide else ("MEMORY", "CPU", "PODS", "MODELS"))  # fmt: skip
     for node in items:
         made.add_row(
             node.node, node_state(node), f"{node.devices_open}/{node.devices}",
@@ -146,43 +143,34 @@ def nodes(items: Iterable[NodeAnswer], look: Look = PLAIN) -> Rows:
 
 
 def node_state(node: NodeAnswer) -> Text:
-    """In one word, or every reason why not; and what was refused of its agent."""
+    """Return the node's state, with every reason why it is not ready."""
     said = []
     if node.gone:
         said.append(Text("gone", "red"))
     elif node.cordon:
         said.append(Text("cordoned: ", "yellow").append_text(plain(node.cordon)))
     if node.silent and not node.gone:
-        said.append(Text(f"its agent is not heard, {found_silent(node.silent)}", "red"))
+        said.append(Text(f"agent not reporting, {found_silent(node.silent)}", "red"))
     elif not (node.ready or node.gone):
         said.append(Text("not ready", "red"))
     whole = Text("; ").join(said) if said else Text("ready", "green")
     if node.closed and not node.gone:
-        closed = [f"its device {device_words(each.device)} {each.cause}" for each in node.closed]
+        closed = [f"device {device_words(each.device)} {each.cause}" for each in node.closed]
         whole.append(clean(f"; {listed(closed)}"), "red")
     if node.refused is not None:
-        whole.append(f"; its report is refused ({node.refused.cause}): ", "red")
+        whole.append(f"; report rejected ({node.refused.cause}): ", "red")
         whole.append_text(plain(node.refused.message))
     return whole
 
 
 def devices(items: Iterable[DeviceAnswer], look: Look = PLAIN) -> Rows:
-    """One row for each device; in the wide form with its whole id."""
+    """Return the table with one row per device; `wide` shows its whole id."""
     amounts = ("MEMORY FREE", "CORES FREE", "SLOTS FREE")
-    made = table(
-        "NODE",
-        "#",
-        "DEVICE",
-        "MODEL",
-        "MODE",
-        *amounts,
-        "STATE",
-        "PODS",
-        *(("FAMILY", "NUMA") if look.wide else ()),
-        right=("#", *amounts, "NUMA"),
-        wraps=("MODEL", "STATE", "PODS"),
-        drops=() if look.wide else ("MODE", "SLOTS FREE", "CORES FREE", "MODEL"),
-    )
+    more = ("FAMILY", "NUMA") if look.wide else ()
+    drops = () if look.wide else ("MODE", "SLOTS FREE", "CORES FREE", "MODEL")
+    made = Rows("NODE", "#", "DEVICE", "MODEL", "MODE", *amounts, "STATE", "PODS", *more,
+                right=("#", *amounts, "NUMA"), wraps=("MODEL", "STATE", "PODS"),
+                drops=drops)  # fmt: skip
     for device in items:
         made.add_row(
             device.node, str(device.index),
@@ -198,12 +186,12 @@ def devices(items: Iterable[DeviceAnswer], look: Look = PLAIN) -> Rows:
 
 
 def cores_free(device: DeviceAnswer) -> str:
-    """Of a card in MIG mode none, whose instances have their own."""
+    """Return free and all cores; `-` in MIG mode, where instances have their own."""
     return "-" if device.mode == "mig" else f"{device.cores_free}/{device.cores}"
 
 
 def device_state(device: DeviceAnswer) -> Text:
-    """In one word, or every reason why nothing new goes there, each behind a word of its own."""
+    """Return the device's state, with every reason why it takes nothing new."""
     said = []
     if not device.present:
         said.append(Text("gone", "red"))
@@ -211,27 +199,25 @@ def device_state(device: DeviceAnswer) -> Text:
         reason = plain(device.health_reason or "no reason given")
         said.append(Text("failed: ", "red").append_text(reason))
     if device.present and not device.node_ready:
-        said.append(Text("node silent" if device.node_silent else "node not ready", "red"))
+        said.append(Text("agent not reporting" if device.node_silent else "node not ready", "red"))
     for word, cordon in (("cordoned: ", device.cordon), ("node cordoned: ", device.node_cordon)):
         if cordon:
             said.append(Text(word, "yellow").append_text(plain(cordon)))
-    return Text("; ").join(said) if said else Text("ok", "green")
+    return Text("; ").join(said) if said else Text("healthy", "green")
 
 
 def holders(device: DeviceAnswer) -> str:
-    """Who is on the device, each pod once."""
+    """Return the pods on the device, each once."""
     return listed(list(dict.fromkeys(f"{held.namespace}/{held.pod}" for held in device.holders)))
 
 
-def gangs(items: Iterable[GangAnswer], look: Look = PLAIN) -> Rows:
-    """One row for each gang; the wide form has no more to tell."""
-    del look
-    made = table("GANG", "NEEDS", "PODS", "PHASES", "QUEUE", right=("NEEDS", "PODS"),
-                 wraps=("PHASES",), drops=("QUEUE",))  # fmt: skip
+def gangs(items: Iterable[GangAnswer], _look: Look = PLAIN) -> Rows:
+    """Return the table with one row per gang."""
+    made = Rows("GANG", "REQUIRED", "PODS", "PHASES", "QUEUE", right=("REQUIRED", "PODS"),
+                wraps=("PHASES",), drops=("QUEUE",))  # fmt: skip
     for gang in items:
-        counts = shown_phases(gang.phases)
-        phases = ", ".join(f"{count} {name}" for name, count in counts.items())
-        lost = [f"{count} on {node}, which is not ready" for node, count in gang.unready.items()]
+        phases = ", ".join(f"{count} {name}" for name, count in shown_phases(gang.phases).items())
+        lost = [f"{count} on {node} (not ready)" for node, count in gang.unready.items()]
         phases += f"; {' and '.join(lost)}" if lost else ""
         needs = str(gang.min_available) if gang.declared else "not declared"
         name = gang.namespace if gang.group == NOT_TOLD else gang.group
@@ -239,20 +225,23 @@ def gangs(items: Iterable[GangAnswer], look: Look = PLAIN) -> Rows:
     return made
 
 
-def queues(items: Iterable[QueueAnswer], look: Look = PLAIN) -> Rows:
-    """One row for each queue; the wide form has no more to tell."""
-    del look
-    made = table("QUEUE", "WEIGHT", "STATE", "PODS", "WAITING", "ON DEVICES", "HELD, OF AT MOST",
-                 right=("WEIGHT", "PODS", "WAITING"), wraps=("ON DEVICES", "HELD, OF AT MOST"),
-                 drops=("WEIGHT",))  # fmt: skip
+def queues(items: Iterable[QueueAnswer], _look: Look = PLAIN) -> Rows:
+    """Return the table with one row per queue."""
+    made = Rows("QUEUE", "WEIGHT", "STATE", "PODS", "PENDING", "DEVICES", "USED/LIMIT",
+                right=("WEIGHT", "PODS", "PENDING"), wraps=("DEVICES", "USED/LIMIT"),
+                drops=("WEIGHT",))  # fmt: skip
     for queue in items:
+        models = [
+            f"{count:,} x {model.removeprefix('NVIDIA ')}"
+            for model, count in (queue.devices or {}).items()
+        ]
         limits = _limits(queue.capability, queue.used)
         limits += [f"at most {most:,} of {card}" for card, most in sorted(queue.cards.items())]
         made.add_row(
             queue.queue, str(queue.weight),
             Text("open", "green") if queue.open else Text("closed", "yellow"),
             _count(queue.pods), _count(queue.waiting),
-            NOT_TOLD if queue.devices is None else counted_models(queue.devices),
+            NOT_TOLD if queue.devices is None else ", ".join(models),
             ", ".join(limits) or "no limit",
         )  # fmt: skip
     return made
@@ -262,20 +251,11 @@ def _count(count: int | None) -> str:
     return NOT_TOLD if count is None else str(count)
 
 
-def counted_models(devices: Mapping[str, int]) -> str:
-    """How many devices of each model, as in `2 x T4, 1 x H100 80GB HBM3`."""
-    return ", ".join(
-        f"{count:,} x {model.removeprefix('NVIDIA ')}" for model, count in devices.items()
-    )
-
-
-def quotas(items: Iterable[QuotaAnswer], look: Look = PLAIN) -> Rows:
-    """One row for each quota; the wide form has no more to tell."""
-    del look
-    made = table("NAMESPACE", "QUOTA", "HELD, OF AT MOST", wraps=("HELD, OF AT MOST",))
+def quotas(items: Iterable[QuotaAnswer], _look: Look = PLAIN) -> Rows:
+    """Return the table with one row per quota."""
+    made = Rows("NAMESPACE", "QUOTA", "USED/LIMIT", wraps=("USED/LIMIT",))
     for quota in items:
-        limits = ", ".join(_limits(quota.hard, quota.used))
-        made.add_row(quota.namespace, quota.quota, limits)
+        made.add_row(quota.namespace, quota.quota, ", ".join(_limits(quota.hard, quota.used)))
     return made
 
 
@@ -286,13 +266,11 @@ def _named(resource: str, much: int) -> str:
 
 
 def _limits(most: Mapping[str, int], used: Mapping[str, int] | None) -> list[str]:
-    """How much of each is held, of how much; of what is of no device, that it is not counted.
-
-    What is held of a queue is not told to everybody."""
+    """Return use and limit of each resource; without `used`, the limits alone."""
     if used is None:
         return [f"at most {_named(name, much)}" for name, much in sorted(most.items())]
     return [
         f"{number_of_resource(name, used[name])}/{_named(name, much)}"
-        if name in used else f"{name}: of no device, so nothing is limited"
+        if name in used else f"{name}: ignored, not a device resource"
         for name, much in sorted(most.items())
     ]  # fmt: skip

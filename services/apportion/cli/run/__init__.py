@@ -1,1 +1,1 @@
-"""`apportion run`: a command of this machine inside a share."""
+"""`apportion run`: a command on this machine inside a share."""

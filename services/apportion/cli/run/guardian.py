@@ -1,9 +1,7 @@
-"""Who stays behind when `apportion run` becomes its command, to say in the ledger that it ended.
+"""The process that outlives `apportion run`, to record the end of its command.
 
-A process of its own, which the command does not see as a child. It also ends the command when
-somebody deletes its pod, as a kubelet does. Invariant: the end is written once nothing of the
-command is seen to run any more, however it ended; where that cannot be written for an hour, the
-next `apportion run` on this machine does it."""
+It ends the command if its pod is deleted, as a kubelet does. Invariant: the end is recorded when no
+process of the command is visible, by the next `apportion run` if this one fails."""
 
 import fcntl
 import os
@@ -20,25 +18,20 @@ import click
 
 from apportion.cli.pods.local_process import Run, containers, processes
 from apportion.runtime.process.clock import BackOff
-from apportion.runtime.process.lives import Life, lives
+from apportion.runtime.process.lives import lives
 
 BACK_OFF: Final = BackOff(0.5, 30.0)
+# between two checks whether the pod was deleted or the command's processes ended
 LOOK: Final = BackOff(1.0, 10.0)
-"""Between two looks whether the pod was deleted, or whether what the command left behind ended."""
-GRACE_S: Final = 30.0
-"""Between SIGTERM and SIGKILL; a kubelet leaves as much."""
+GRACE_S: Final = 30.0  # between SIGTERM and SIGKILL, as in a kubelet
 PATIENCE_S: Final = 3_600.0
 _DESCRIPTORS_MAX: Final = 1_024
-_STANDARD: Final = 3
-"""Descriptors of every process: its input, and its two outputs."""
+_STANDARD: Final = 3  # stdin, stdout and stderr
 _WHY_BYTES_MAX: Final = 1_000
 
 
 class Duty(NamedTuple):
-    """What a guardian is there for.
-
-    `deleted` says whether somebody has deleted the pod, whose command is then ended; `end` writes
-    into the ledger that all of it has ended, and why, and raises ClickException where it cannot."""
+    """What to watch; `end` records the end, and raises ClickException if it cannot."""
 
     run: Run
     pod: str
@@ -47,14 +40,10 @@ class Duty(NamedTuple):
 
 
 def leave_behind(duty: Duty) -> Callable[[str], None]:
-    """Do it in another process, which outlives this one.
-
-    Returns what tells it why this one ends, where it does not become the command.
-
-    Raises OSError: no more processes can be started."""
+    """Fork the guardian; return how to tell it why the command never starts. Raises OSError."""
     sys.stdout.flush()
     sys.stderr.flush()
-    heard, tell = os.pipe()  # closed by whatever this process becomes
+    heard, tell = os.pipe()  # closed on exec
     try:
         first = os.fork()
     except OSError:
@@ -74,7 +63,7 @@ def leave_behind(duty: Duty) -> Callable[[str], None]:
         os.setsid()
         if os.fork() == 0:
             why = fcntl.fcntl(heard, fcntl.F_DUPFD_CLOEXEC, _STANDARD)
-            # Close what a parent of the command waits for.
+            # Close the pipes that the caller of the command waits on.
             os.closerange(0, why)
             os.closerange(why + 1, _DESCRIPTORS_MAX)
             nothing = os.open(os.devnull, os.O_RDWR)
@@ -87,15 +76,23 @@ def leave_behind(duty: Duty) -> Callable[[str], None]:
 
 
 def _guard(duty: Duty, heard: int) -> None:
-    looks, deleted_s = 0, 0.0
+    life, looks, deleted_s = duty.run.life, 0, 0.0
     while duty.run.goes_on(duty.pod):
         now_s = time.monotonic()
         if deleted_s or duty.deleted():
             deleted_s = deleted_s or now_s
-            _stop(duty, signal.SIGTERM if now_s - deleted_s < GRACE_S else signal.SIGKILL)
+            number = signal.SIGTERM if now_s - deleted_s < GRACE_S else signal.SIGKILL
+            _stop(duty.run, duty.pod, number)
         looks += 1
-        _await_end(duty.run.life, LOOK.after(looks))
-    why = ""  # or what was told before the writer ended
+        try:
+            descriptor = os.pidfd_open(life.pid)
+        except ProcessLookupError:
+            time.sleep(LOOK.after(looks))  # other processes of the command are alive
+            continue
+        # The pid may have been reused before it was opened.
+        select.select([descriptor] if lives(life) else [], [], [], LOOK.after(looks))
+        os.close(descriptor)
+    why = ""  # or the reason given to `explain`
     os.set_blocking(heard, False)
     with suppress(BlockingIOError):
         why = os.read(heard, _WHY_BYTES_MAX).decode(errors="replace")
@@ -103,31 +100,15 @@ def _guard(duty: Duty, heard: int) -> None:
     while time.monotonic() < until_s:
         try:
             duty.end(why or "its command has ended")
-        except click.ClickException:  # the ledger or the agent is away
+        except click.ClickException:  # the ledger or the agent is unreachable
             failures += 1
             time.sleep(BACK_OFF.after(failures))
         else:
             return
 
 
-def _await_end(life: Life, timeout_s: float) -> None:
-    """Return when the process has ended, or after that time: at once only if it has not before."""
-    try:
-        descriptor = os.pidfd_open(life.pid)
-    except ProcessLookupError:
-        time.sleep(timeout_s)  # others of the command go on
-        return
-    # A name for the process itself: whatever gets its id later is another one.
-    if lives(life):
-        select.select([descriptor], [], [], timeout_s)
-    else:
-        time.sleep(timeout_s)
-    os.close(descriptor)
-
-
-def _stop(duty: Duty, number: signal.Signals) -> None:
-    """Tell all that is seen of it to end; the command of an engine ends with its container."""
-    run, pod = duty.run, duty.pod
+def _stop(run: Run, pod: str, number: signal.Signals) -> None:
+    # An engine's command ends with its container.
     if run.engine and (left := containers(run.engine, pod)):
         subprocess.run((run.engine, "kill", "--signal", number.name, *left), check=False)
         return

@@ -1,12 +1,7 @@
-"""`apportion run`: a command of this machine, inside of a share of its devices.
+"""`apportion run`: a command on this machine, inside a share of its devices.
 
-The command is a pod of the ledger like any other: it waits its turn, is placed, and `why`, `top`
-and quotas know it. Once its share is there this process becomes the command, so signals, terminal
-and exit code are the command's own; while it waits, a signal ends it as it would the command.
-Invariant: what is submitted here is ended here, also when the command never starts, by the guardian
-that is there before anything is waited for. The manifest that is submitted is bound to this
-machine, and written in the names that the cluster's configuration has for shares of GPUs, so that a
-command never asks for nothing."""
+The command is a pod of the ledger; when its share is ready, this process becomes the command.
+Invariant: the guardian records the pod's end even if the command never starts."""
 
 from __future__ import annotations
 
@@ -35,10 +30,11 @@ from apportion.cli.pods.decisions import Awaited
 from apportion.cli.pods.local_process import Run, ended, engine_of, unreachable, with_device
 from apportion.cli.render.output import say
 from apportion.cli.run.guardian import Duty, leave_behind
-from apportion.cli.usage import MIB
+from apportion.cli.usage import MIB, Verb
 from apportion.core.answers.reads import NodeDetail, PodAnswer, PodDetail, Why
 from apportion.core.explain.text.event_text import shares_words
 from apportion.core.explain.text.printable import escaped_json
+from apportion.core.explain.text.words import many
 from apportion.core.grants.on_host import PRELOAD
 from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.kinds.drafts import PodDraft
@@ -63,49 +59,52 @@ from apportion_schemas.quantities import WHOLE
 PREPARE_S: Final = 40.0
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """The exit codes of a shell."""
+# signals that Python ignores, and the command would inherit
 _OURS: Final = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that Python ignores, and would have the command ignore."""
 _FILES: Final = (PRELOAD, "CUDA_DEVICE_MEMORY_SHARED_CACHE")
 
 
 @click.command(
+    cls=Verb,
     epilog="Example:  apportion run --memory 4000 --cores 30 -- python train.py",
     context_settings={"allow_interspersed_args": False},
 )
 @click.argument("command_line", nargs=-1, required=True, type=click.UNPROCESSED,
                 metavar="[--] COMMAND...")  # fmt: skip
 @click.option("--memory", type=MIB, metavar="MIB",
-              help="Memory of each device.  [all of it]")  # fmt: skip
+              help="Memory of each device.  [default: all]")  # fmt: skip
 @click.option("--cores", type=click.IntRange(0, WHOLE), metavar="PERCENT",
-              help="Compute of each device; 0 holds it to nothing.  [0]")  # fmt: skip
+              help="Compute of each device; 0 is no limit.  [default: 0]")  # fmt: skip
 @click.option("--count", type=click.IntRange(1, 64), default=1, show_default=True,
-              metavar="N", help="How many devices.")  # fmt: skip
+              metavar="N", help="Number of devices.")  # fmt: skip
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0.1), metavar="SECONDS",
-              help="How long to wait for room.  [as long as it takes]")  # fmt: skip
+              help="Time to wait for free devices.  [default: no limit]")  # fmt: skip
 @click.option("--node", default=socket.gethostname, metavar="NAME",
-              help="This machine's name in the ledger.  [its host name]")  # fmt: skip
+              help="Node name of this machine.  [default: host name]")  # fmt: skip
 @asks_both
 def command(
     *, where: Where, as_json: bool, command_line: tuple[str, ...], memory: int | None,
     cores: int | None, count: int, timeout_s: float | None, node: str,
 ) -> None:  # fmt: skip
-    """Start a command inside of a share of this machine's devices, and wait for room where it must.
+    """Run a command on a share of this machine's GPUs; waits until a share is free.
 
-    The machine runs `apportion up --gpus local`, or an agent with --runs. A command `podman run` or
-    `docker run` gets its share as a CDI device of the container.
+    The machine must run `apportion up --gpus local`, or an agent with --runs. For `podman run` and
+    `docker run`, the container gets the share as a CDI device.
 
-    The command has the terminal, and its own output; what is said before it starts is on stderr,
-    with --json as a document a line. `apportion delete` ends it.
+    The command has the terminal. Messages before it starts go to standard error, with --json as one
+    document per line. `apportion delete` stops the command.
 
-    Exit codes: those of the command; before it starts, 1 there is no room or no share can be made,
-    2 wrong usage, 3 the ledger, gateway or agent is away, 126 or 127 no such command."""
+    The exit code is that of the command. If it does not start, it is one of these.
+
+    Exit codes: 1 no free devices in time, or the share failed; 2 wrong usage; 3 ledger, gateway or
+    agent unreachable; 126 command not executable; 127 command not found."""
     here = life_of(os.getpid())
     if here is None:
-        raise Unreachable("/proc does not show this process: mount it")
+        raise Unreachable("/proc does not show this process; mount /proc")
     this = Run(node, here, engine_of(command_line))
     where = msgspec.structs.replace(where, data=where.data.absolute())
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as in jobs
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # so whoever waits is ended by it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that it ends us while we wait
     config = manifest_config_now(where)
     asked = Asked(memory, cores, count)
     draft = draft_of(document(this, command_line[0], asked, config), config)
@@ -114,8 +113,8 @@ def command(
             detail = gateway.ask("nodes", node, answer=NodeDetail)
     except NotFound as error:
         raise NotFound(
-            f"{error}; this machine is one once `apportion up --gpus local` runs here, or an "
-            "agent with --runs (and another name than the host's is told by --node)"
+            f"{error}; run `apportion up --gpus local` or an agent with --runs here, and give the "
+            "node name with --node if it is not the host name"
         ) from None
     room_for(asked, node, detail)
 
@@ -129,8 +128,8 @@ def command(
     try:
         tell = leave_behind(_duty(where, this, pod))
     except OSError as error:
-        run(_end(where, this, pod, "its command could not be guarded"))
-        raise NotFound(f"no process can be started: {error}") from None
+        run(_end(where, this, pod, "its command could not be started"))
+        raise NotFound(f"cannot start a process: {error}") from None
     try:
         share = run(_shared(where, this, pod, timeout_s, Telling(pod, as_json=as_json)))
     except click.ClickException as error:
@@ -160,24 +159,23 @@ def _become(command_line: tuple[str, ...], pod: str, share: Started) -> None:
 async def _shared(
     where: Where, this: Run, pod: Submitted, timeout_s: float | None, telling: Telling
 ) -> Started:
-    """Wait until the pod is placed, and have its share made.
+    """Wait until the pod is placed, and have its share prepared.
 
-    Raises NotFound: no room in time, or the share cannot be made. Raises LedgerError, Unreachable:
-    the ledger, the gateway or the agent is away."""
+    Raises NotFound if there is no room in time or the share fails, LedgerError, Unreachable."""
 
     async def sweep() -> None:
-        """End the pods of commands that are over and nobody was left to say so; find our own."""
+        """Record ends of commands whose guardian was killed; check that our pod is live."""
         with contextlib.closing(Gateway(where.gateway_url())) as gateway:
             revision, pods = await asyncio.to_thread(gateway.items, "pods", PodAnswer)
         over = await asyncio.to_thread(ended, pods, this.node, label(user()))
         for each in over:
             gone = Submitted(each.namespace, each.name, each.uid, each.submitted_revision)
-            await _end(where, this, gone, "its command has ended, and who started it was killed")
+            await _end(where, this, gone, "its command has ended, and `apportion run` was killed")
         if revision >= pod.revision and all(each.uid != pod.uid for each in pods):
-            raise NotFound(f"{pod.full_name} was deleted while it waited")
+            raise NotFound(f"{pod.full_name} was deleted while it was pending")
 
     async def cause(revision: int) -> str:
-        """What the pod waits for, as `why` says it at this revision or later; else empty."""
+        """Return what the pod waits for as of `revision`, or an empty string."""
 
         def asked() -> str:
             path, query = ("pods", pod.namespace, pod.name, "why"), {"at_least": revision}
@@ -192,16 +190,16 @@ async def _shared(
             async with asyncio.timeout(timeout_s):
                 decision = await placed(ledger, pod, telling, sweep, cause)
         except TimeoutError:
-            with contextlib.suppress(Unreachable, NotFound):  # of its end others tell
+            with contextlib.suppress(Unreachable, NotFound):  # only the reason is lost
                 telling.waits(await cause(pod.revision))
-            raise NotFound(f"no room for it within {timeout_s:g} s{telling.last()}") from None
+            raise NotFound(f"not placed within {timeout_s:g} s{telling.last()}") from None
         share = await _asked(ledger, this, start)
-    for name in _FILES:  # this user must be able to read what holds the command to its share
+    for name in _FILES:  # the library and its region enforce the share
         path = share.environment.get(name, "")
         if path and (closed := unreachable(Path(path))):
             raise NotFound(
-                f"{name} is {path}, and {user()} cannot read {closed}: open it to other "
-                f"users (chmod o+{'r' if closed == Path(path) else 'x'} {closed})"
+                f"{name}={path}: {user()} cannot read {closed}; run chmod "
+                f"o+{'r' if closed == Path(path) else 'x'} {closed}"
             )
     telling.starts(decision, share)
     return share
@@ -218,7 +216,7 @@ def _duty(where: Where, this: Run, pod: Submitted) -> Duty:
         except NotFound:
             return True
         except click.ClickException:
-            return False  # nobody knows now
+            return False  # unknown for now
 
     def end(why: str) -> None:
         run(_end(where, this, pod, "" if deleted() else why))
@@ -227,10 +225,7 @@ def _duty(where: Where, this: Run, pod: Submitted) -> Duty:
 
 
 async def _end(where: Where, this: Run, pod: Submitted, why: str) -> None:
-    """Let the agent take back what the pod had, and then write its end, unless that was written.
-
-    Raises NotFound, Unreachable: the agent is away, or cannot. Raises LedgerError: its end could
-    not be written."""
+    """Have the agent take the share back; then record the end if there is a reason."""
     async with open_ledger(where.reach()) as ledger:
         await _asked(ledger, this, End(pod.uid))
     if why:
@@ -239,18 +234,18 @@ async def _end(where: Where, this: Run, pod: Submitted, why: str) -> None:
 
 
 async def _asked(ledger: JetStreamLedger, this: Run, wish: Greet | Start | End) -> Started:
-    """The agent's answer. Raises NotFound where it is no, Unreachable where there is none."""
+    """Return the agent's answer. Raises NotFound if it refuses, else Unreachable."""
     try:
         reply = await ledger.request(subject_of(this.node), msgspec.json.encode(wish), PREPARE_S)
     except LedgerError as error:
         raise Unreachable(
-            f"nobody on {this.node} starts commands ({error}): run `apportion up --gpus local` "
+            f"no agent on {this.node} starts commands ({error}); run `apportion up --gpus local` "
             "there, or its agent with --runs"
         ) from None
     try:
         answer = msgspec.json.decode(reply, type=Started)
     except msgspec.DecodeError as error:
-        raise Unreachable(f"the agent of {this.node} is of another version: {error}") from None
+        raise Unreachable(f"the agent of {this.node} has another version: {error}") from None
     if answer.error:
         raise NotFound(answer.error)
     return answer
@@ -261,7 +256,7 @@ _FAMILY: Final = "nvidia"
 
 
 class Asked(Struct, frozen=True):
-    """So many devices, and of each MiB of memory and percent of compute; None is all of it."""
+    """The number of devices, and MiB and percent of each; None for all of it."""
 
     memory: int | None
     cores: int | None
@@ -269,7 +264,7 @@ class Asked(Struct, frozen=True):
 
 
 def document(this: Run, program: str, asked: Asked, config: ManifestConfig) -> dict[str, Any]:
-    """The command as a manifest; amounts of memory are in MiB."""
+    """Return the command as a manifest; memory is in MiB."""
     names = config.dialects.hami
     given = {names.count: asked.count, names.memory: asked.memory, names.cores: asked.cores}
     limits = {name: str(value) for name, value in given.items() if value is not None}
@@ -292,7 +287,7 @@ def document(this: Run, program: str, asked: Asked, config: ManifestConfig) -> d
 
 
 def draft_of(manifest: dict[str, Any], config: ManifestConfig) -> PodDraft:
-    """Raises Wrong where it cannot be read as a pod that asks for devices."""
+    """Read the manifest. Raises Wrong if it is no pod that requests devices."""
     in_mib = msgspec.structs.replace(
         config, dialects=msgspec.structs.replace(config.dialects, memory_factor=1)
     )
@@ -303,37 +298,35 @@ def draft_of(manifest: dict[str, Any], config: ManifestConfig) -> PodDraft:
 
 
 def room_for(asked: Asked, node: str, detail: NodeDetail) -> None:
-    """Raises NotFound where the machine would not have room if it were empty."""
+    """Raises NotFound if the command would not fit even on the empty machine."""
     cards = [card for card in detail.devices if card.present and card.family == _FAMILY]
     if not cards:
-        raise NotFound(f"{node} has no GPU of NVIDIA; see `apportion get devices`")
+        raise NotFound(f"{node} has no NVIDIA GPU; see `apportion get devices`")
     largest = max(card.memory_mib for card in cards)
     if (asked.memory or 0) > largest:
         raise NotFound(
-            f"--memory {asked.memory}: the largest device of {node} has {largest} MiB; ask for less"
+            f"--memory {asked.memory}: the largest GPU of {node} has {largest:,} MiB; request less"
         )
     enough = [card for card in cards if card.memory_mib >= (asked.memory or 0)]
     if asked.count > len(enough):
-        of_size = f" with {asked.memory} MiB or more" if asked.memory else ""
+        of_size = f" with {asked.memory:,} MiB or more" if asked.memory else ""
         raise NotFound(
-            f"--count {asked.count}: {node} has {len(enough)} of them{of_size}; ask for fewer"
+            f"--count {asked.count}: {node} has only {many(len(enough), 'GPU')}{of_size}; request "
+            "fewer"
         )
 
 
 def label(text: str) -> str:
-    """The text with what a name of Kubernetes may have in it (RFC 1123)."""
+    """Turn the text into a valid Kubernetes name (RFC 1123)."""
     kept = re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")
     return kept[-_LABEL_MAX:].strip("-") or "run"
 
 
-LOOK_S: Final = 5.0
-"""Between two looks for commands that have ended without a word, while this one waits for room."""
+LOOK_S: Final = 5.0  # between two sweeps for ended commands, while waiting for room
 
 
 class Telling:
-    """What is told of one pod, all of it on stderr, for stdout is the command's own.
-
-    Invariant: a reason is told once, until there is another one."""
+    """Reports on one pod on stderr, because stdout is the command's."""
 
     def __init__(self, pod: Submitted, *, as_json: bool) -> None:
         self._pod = pod
@@ -341,21 +334,21 @@ class Telling:
         self.said = ""
 
     def waits(self, why: str) -> None:
-        """It waits for this; said once. Nothing is said of nothing."""
+        """Report what the pod waits for, unless it is empty or unchanged."""
         if why in {"", self.said}:
             return
         self.said = why
         if self._as_json:
             self._write(waits=why)
         else:
-            say(f"{self._pod.full_name} waits: {why}", err=True)
+            say(f"{self._pod.full_name} is pending: {why}", err=True)
 
     def last(self) -> str:
-        """What it waited for last, to be put behind a sentence."""
+        """Return the last reason, to append to a sentence."""
         return f": {self.said}" if self.said else ""
 
     def starts(self, placed: PodPlaced, share: Started) -> None:
-        """It has what it asked for."""
+        """Report that the share is ready."""
         if self._as_json:
             self._write(
                 node=placed.node, shares=placed.shares, environment=share.environment,
@@ -363,7 +356,7 @@ class Telling:
             )  # fmt: skip
             return
         if self.said:
-            say(f"{self._pod.full_name} has {shares_words(placed.shares)}", err=True)
+            say(f"{self._pod.full_name} was allocated {shares_words(placed.shares)}", err=True)
         for note in share.notes:
             say(f"note: {note}", err=True)
 
@@ -380,14 +373,9 @@ async def placed(
     sweep: Callable[[], Awaitable[None]],
     cause: Callable[[int], Awaitable[str]],
 ) -> PodPlaced:
-    """Wait until its placement is bound and taken, and say meanwhile what it waits for.
+    """Wait until the pod is bound and allocated, reporting what it waits for.
 
-    A ledger or gateway that restarts, so that a moment is not seen, does not end the wait.
-
-    `sweep` is called at first and every few seconds, to make room where it can; `cause` says what
-    it waits for, after a refusal at that revision.
-
-    Raises NotFound: what `sweep` raises of that kind. Raises Outdated: a newer build decides."""
+    `sweep` makes room every few seconds; `cause` explains a refusal. Raises NotFound, Outdated."""
     since = pod
     while True:
         try:
@@ -403,10 +391,10 @@ async def placed(
         if said is not None and said.placed is not None and awaited.settled:
             return said.placed
         if said is None:
-            telling.waits(telling.said or "no scheduler answers")
+            telling.waits(telling.said or "no decision yet: is a scheduler running?")
             continue
         if said.refused is None:
-            telling.waits("it has a place, which is not bound yet")
+            telling.waits("placed, but not bound yet")
             continue
         telling.waits(why)
         since = msgspec.structs.replace(since, revision=said.revision + 1)

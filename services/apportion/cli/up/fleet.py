@@ -1,8 +1,6 @@
-"""What `up` was asked for, and the fleet of a ledger, kept in its folder and known by its nodes.
+"""The fleet of an `up`, kept in the ledger's folder.
 
-Invariant: an `up` simulates the nodes that its ledger was begun with, or begins nothing. A node of
-the ledger that nobody simulates any more would stand there as ready, without an agent. A ledger
-that was begun without samples gets none later, among what somebody else submitted."""
+Invariant: an `up` simulates the nodes that its ledger began with, so that each has an agent."""
 
 from __future__ import annotations
 
@@ -18,27 +16,22 @@ from apportion.runtime.files.atomic import write_whole
 if TYPE_CHECKING:
     from apportion.runtime.files.fleets import SimulatedNode
 
+# our own folder, because users keep files such as `fleet.yaml` in the data folder
 KEPT: Final = "kept-fleet"
-"""A folder of ours alone: people keep files of their own in the data folder, as `fleet.yaml`."""
 _NAME: Final = "name"
 _NODES: Final = "nodes.yaml"
 _NO_SAMPLES: Final = "no-samples"
 
 
 class Fleet(msgspec.Struct, frozen=True):
-    """What it is called, and a fleet file of its nodes, in YAML or in JSON, which is YAML too.
-
-    The GPUs of the machine itself have no such file."""
+    """A fleet's name and its file in YAML or JSON, empty for this machine's own GPUs."""
 
     name: str
     text: bytes = b""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for on the command line, and when (`began_s`, on the monotonic clock).
-
-    `advice` is told with how to look further, line by line. `max_bytes` is the ledger's size, -1
-    for what the disk holds; None leaves it as it is."""
+    """The options, at `began_s` (monotonic); `max_bytes` is None to leave the ledger's size."""
 
     data: Path
     ephemeral: bool
@@ -54,12 +47,12 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nodes_file(data: Path) -> Path:
-    """Where an agent of this folder finds its nodes."""
+    """Return the file with the nodes for the agent."""
     return data / KEPT / _NODES
 
 
 def of_file(path: Path, name: str) -> Fleet:
-    """The fleet of this file as it is now. Raises OSError, FleetInvalid."""
+    """Read the fleet of a file. Raises OSError, FleetInvalid."""
     if path.suffix.lower() != ".csv":
         return Fleet(name, path.read_bytes())
     from apportion.runtime.files import fleets  # see _nodes
@@ -68,15 +61,13 @@ def of_file(path: Path, name: str) -> Fleet:
 
 
 def of_nodes(nodes: Iterable[tuple[str, str]], name: str) -> Fleet:
-    """The fleet of these nodes, each with the description of its devices."""
+    """Return the fleet of nodes, each with the description of its devices."""
     rows = [{"node": node, "devices": devices} for node, devices in nodes]
     return Fleet(name, msgspec.json.encode({"nodes": rows}))
 
 
 def kept(data: Path) -> Fleet | None:
-    """The fleet with which the ledger of this folder was begun, None where there is none.
-
-    Raises Unreachable: there is one, and it cannot be read."""
+    """Return the fleet with which the folder's ledger began, or None. Raises Unreachable."""
     nodes = nodes_file(data)
     try:
         name = (data / KEPT / _NAME).read_text("utf-8")
@@ -85,74 +76,63 @@ def kept(data: Path) -> Fleet | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise Unreachable(
-            f"cannot start: the fleet that the ledger in {data} was begun with is kept in "
-            f"{data / KEPT} and cannot be read ({error}); make that readable as it was, choose "
-            "another --data, or use --ephemeral"
+            f"cannot start: cannot read the stored fleet of the ledger in {data / KEPT} ({error}); "
+            "restore that folder, choose another --data, or use --ephemeral"
         ) from None
 
 
 def without_samples(data: Path) -> bool:
-    """Whether the ledger of this folder was begun without samples."""
+    """True if the folder's ledger was begun without samples."""
     return (data / KEPT / _NO_SAMPLES).exists()
 
 
 def keep(data: Path, fleet: Fleet, *, samples: bool = True) -> None:
-    """Keep it for the next runs; the name last, without which there is none.
-
-    What is kept stays as it is: what goes on with it has the same nodes, and `samples` says of a
-    new ledger alone whether it has any. Raises OSError, Unreachable."""
+    """Store the fleet for later runs, the name last. Raises OSError, Unreachable."""
     before = kept(data)
     (data / KEPT).mkdir(exist_ok=True)
     if fleet.text and not (before and before.text):
         write_whole(nodes_file(data), fleet.text)
     if before is None:
         if samples:
-            (data / KEPT / _NO_SAMPLES).unlink(missing_ok=True)  # of a run killed before the name
+            (data / KEPT / _NO_SAMPLES).unlink(missing_ok=True)  # left by a run that was killed
         else:
             write_whole(data / KEPT / _NO_SAMPLES, b"")
         write_whole(data / KEPT / _NAME, fleet.name.encode())
 
 
 def refusal(data: Path, fleet: Fleet) -> str:
-    """Why the ledger of this folder cannot go on with this fleet, and what to do; empty if it can.
-
-    Raises Unreachable: see `kept`."""
+    """Return why the folder's ledger cannot go on with this fleet. Raises Unreachable."""
     before = kept(data)
     if before is None:
         return ""
     known = bool(before.text and fleet.text)
-    differs = _differing(before, fleet) if known else ""
+    differs = ""
+    if known and before.text != fleet.text:
+        from apportion.core.explain.text.event_text import listed  # see _nodes
+
+        try:
+            then, now = ({each.name: each for each in _nodes(one)} for one in (before, fleet))
+        except ValueError as error:  # someone edited the folder
+            differs = f"the stored fleet cannot be read: {error}"
+        else:
+            changes = (
+                ("missing", [name for name in then if name not in now]),
+                ("new", [name for name in now if name not in then]),
+                ("changed", [name for name in then if name in now and then[name] != now[name]]),
+            )
+            differs = ", ".join(f"{what}: {listed(names)}" for what, names in changes if names)
     if not differs and (known or before.name == fleet.name):
         return ""
-    then = before.name + (" as it was then" if before.name == fleet.name else "")
-    now = f"{fleet.name}: {differs}" if differs else fleet.name
-    go_on = "leave --fleet and --gpus out" if before.text else "give that fleet, or --gpus local,"
+    begun = before.name + (" as it was before" if before.name == fleet.name else "")
+    wanted = f"{fleet.name}: {differs}" if differs else fleet.name
+    go_on = "omit --fleet and --gpus" if before.text else "give that fleet, or --gpus local,"
     return (
-        f"the ledger in {data} was begun with {then}, and now the fleet is {now}; {go_on} to go on "
-        "with the fleet of then, choose another --data, use --ephemeral, or remove that folder to "
-        "forget its ledger"
+        f"the ledger in {data} belongs to {begun}, not to {wanted}; {go_on} to continue with its "
+        "fleet, choose another --data, use --ephemeral, or delete that folder and its ledger"
     )
-
-
-def _differing(before: Fleet, fleet: Fleet) -> str:
-    """Which nodes are not as they were; a file's remarks and the order in it count for nothing."""
-    if before.text == fleet.text:
-        return ""
-    from apportion.core.explain.text.event_text import listed  # see _nodes
-
-    try:
-        then, now = ({each.name: each for each in _nodes(one)} for one in (before, fleet))
-    except ValueError as error:  # somebody wrote into the folder
-        return f"what was kept of it cannot be read: {error}"
-    changes = (
-        ("missing", [name for name in then if name not in now]),
-        ("new", [name for name in now if name not in then]),
-        ("changed", [name for name in then if name in now and then[name] != now[name]]),
-    )
-    return ", ".join(f"{what}: {listed(names)}" for what, names in changes if names)
 
 
 def _nodes(fleet: Fleet) -> Sequence[SimulatedNode]:
-    from apportion.runtime.files import fleets  # with YAML, which the samples' fleet does not cost
+    from apportion.runtime.files import fleets  # slow: needs YAML
 
     return fleets.fleet_of(Path(KEPT, _NODES), fleet.text.decode())

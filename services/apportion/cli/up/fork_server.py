@@ -1,15 +1,7 @@
-"""The process that the services of `apportion up` are forks of: it imports what they need, once.
+"""Fork the services of `apportion up` from a process that has imported their code.
 
-Four services share nine tenths of what they import, which is most of what their start costs: see
-ADR 16 for what processes of their own would cost. Each is forked off when all of that is there, and
-is from then on the process that its verb makes of it. `multiprocessing` has a fork server too,
-which cannot be told to end, and with it its children.
-
-    python -m apportion.cli.up.fork_server MODULE...       orders come on standard input, a socket
-
-`ForkServer` is how `up` uses it. Invariants: a fork has named itself to the sentinel before `up`
-hears of it. A service counts as living until the fork server says how it ended, or has ended
-itself: a fork dies with its fork server, which outlives `up` only until its last fork ends."""
+The services share most imports, which dominate the start-up time (see ADR 16). Invariants: a fork
+registers with the sentinel before `up` hears of it, and dies with its fork server."""
 
 import asyncio
 import contextlib
@@ -29,15 +21,12 @@ import msgspec
 from apportion.cli.main import main as run_verb
 
 MESSAGE_BYTES_MAX = 1 << 17
-PR_SET_PDEATHSIG = 1
-"""See prctl(2)."""
+PR_SET_PDEATHSIG = 1  # see prctl(2)
 SIGNALS = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A service to fork off: the words of its command line, its environment, and where it logs.
-
-    With it comes a descriptor: the sentinel's pipe."""
+    """A service to fork, with its log; the sentinel's pipe is sent along."""
 
     words: list[str]
     environment: dict[str, str]
@@ -45,14 +34,14 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """A fork is there, or has ended with `code`, which is as `subprocess.Popen.returncode`."""
+    """A fork has started, or ended with `code`, as in `subprocess.Popen.returncode`."""
 
     pid: int
     code: int | None = None
 
 
 class Forked:
-    """A service that was forked off; `returncode` as in `subprocess.Popen`."""
+    """A forked service; `returncode` as in `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -60,18 +49,18 @@ class Forked:
         self._ended = asyncio.Event()
 
     def end(self, code: int) -> None:
-        """Note how it ended, for whoever waits for that."""
+        """Record its exit code and wake `wait`."""
         self.returncode = code
         self._ended.set()
 
     async def wait(self) -> int:
-        """Its exit code once it has ended; negative, the signal that killed it."""
+        """Return its exit code once it has ended; negative for a signal."""
         await self._ended.wait()
         return self.returncode or 0
 
 
 class ForkServer:
-    """A process that has imported `modules`; where it has ended, the next fork starts another."""
+    """A process that has imported `modules`; if it dies, the next fork restarts it."""
 
     def __init__(self, modules: Sequence[str]) -> None:
         self._modules = modules
@@ -83,7 +72,7 @@ class ForkServer:
         self._one_at_a_time = asyncio.Lock()
 
     def start(self) -> socket.socket:
-        """Let it begin to import, and return at once. Raises OSError."""
+        """Start it, without waiting for its imports. Raises OSError."""
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(0)
         self._socket, self._listening = ours, False
@@ -95,9 +84,7 @@ class ForkServer:
         return ours
 
     async def fork(self, order: Order, pipe: Callable[[], int]) -> Forked:
-        """A service as it was ordered, which has named itself in the sentinel's `pipe` of then.
-
-        Raises OSError: there is no process or memory left, or the fork server ended meanwhile."""
+        """Fork a service, which registers itself in the sentinel's `pipe`. Raises OSError."""
         async with self._one_at_a_time:
             ours = self._socket or self.start()
             loop = asyncio.get_running_loop()
@@ -109,7 +96,7 @@ class ForkServer:
             return await self._forking
 
     def stop(self) -> None:
-        """End it, and with it whoever is being forked; all others have ended before."""
+        """Kill it, with any fork in progress; all other forks have ended before."""
         self._forget()
         if self._process is not None:
             self._process.kill()
@@ -119,12 +106,12 @@ class ForkServer:
         data = b""
         with contextlib.suppress(OSError):
             data = ours.recv(MESSAGE_BYTES_MAX)
-        if not data:  # the fork server has ended, and the kernel kills all of its forks
+        if not data:  # the fork server died, and the kernel kills its forks
             self._forget()
             if self._process is not None:
                 self._process.wait()
             if self._forking is not None and not self._forking.done():
-                self._forking.set_exception(ChildProcessError("the fork server has ended"))
+                self._forking.set_exception(ChildProcessError("the fork server has exited"))
             for forked in self._living.values():
                 forked.end(-signal.SIGKILL)
             self._living.clear()
@@ -145,17 +132,13 @@ class ForkServer:
             self._socket = None
 
 
-# ------------------------------------------------------------------ the process itself
-
-
 def serve(up: socket.socket) -> None:
-    """Fork services off until `up` has gone, and wait for those that are left."""
+    """Fork services until `up` is gone, then wait for the remaining ones."""
 
     def tell_ended(_number: int, _frame: object) -> None:
         with contextlib.suppress(ChildProcessError, OSError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                code = os.waitstatus_to_exitcode(ended[1])
-                up.send(msgspec.json.encode(Notice(ended[0], code)))
+                up.send(msgspec.json.encode(Notice(ended[0], os.waitstatus_to_exitcode(ended[1]))))
 
     signal.signal(signal.SIGCHLD, tell_ended)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -164,7 +147,9 @@ def serve(up: socket.socket) -> None:
         order, pipes, *_ = socket.recv_fds(up, MESSAGE_BYTES_MAX, 1)
         if not order:
             break
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # said first: it is there
+        signal.pthread_sigmask(
+            signal.SIG_BLOCK, SIGNALS
+        )  # so that its start is sent before its end
         parent, pid = os.getpid(), os.fork()
         if not pid:
             become(msgspec.json.decode(order, type=Order), pipes[0], up, parent)
@@ -180,7 +165,7 @@ def serve(up: socket.socket) -> None:
 
 
 def become(order: Order, pipe: int, up: socket.socket, parent: int) -> None:
-    """Leave nothing of what a fork has from this process but the modules."""
+    """Turn a new fork into its own process: session, signals, files and arguments."""
     os.setsid()
     os.write(pipe, f"+{os.getpid()}\n".encode())
     os.close(pipe)
@@ -202,10 +187,10 @@ def become(order: Order, pipe: int, up: socket.socket, parent: int) -> None:
 
 
 def main() -> None:
-    """Import, and serve until `up` has gone."""
+    """Import the modules, and serve until `up` is gone."""
     for name in sys.argv[1:]:
         importlib.import_module(name)
-    gc.freeze()  # it is all shared, for as long as nobody writes to it
+    gc.freeze()  # keeps these pages shared
     serve(socket.socket(fileno=0))
 
 

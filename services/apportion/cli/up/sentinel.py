@@ -1,12 +1,8 @@
-"""The process that outlives `apportion up` by a moment: it ends whatever `up` could not end.
+"""The process that briefly outlives `apportion up`, to end what `up` could not.
 
-It reads from a pipe whose other end `up` holds, and its children as they begin. `+PID` names a
-group of processes to end, `-PID` one that has ended. When the pipe closes, `up` is gone, however it
-went, and every group still named is told to end and, after a grace, killed. The ledger's server is
-found by the lock of its data folder, which it holds for as long as it lives.
-
-Run as a plain file by the same Python, with nothing but the standard library: it must start before
-everything else and weigh little. Invariant: it never signals a group that was not named to it."""
+It reads a pipe: `+PID` names a process group to end, `-PID` one that has ended. When the pipe
+closes, it ends the groups still named and the ledger's server. Only the standard library, to start
+fast."""
 
 import fcntl
 import os
@@ -17,14 +13,13 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-DONE = "done\n"
-"""The last line of an `up` that has ended everything itself."""
+DONE = "done\n"  # the last line of an `up` that has ended everything itself
 GRACE_S = 5.0
 POLL_S = 0.05
 
 
 def watch(lines: Iterable[str]) -> set[int] | None:
-    """The groups that are still named when the lines end; None if there is nothing to do."""
+    """Return the groups still named at the end; None if `up` was done."""
     groups: set[int] = set()
     for line in lines:
         if line == DONE:
@@ -36,7 +31,7 @@ def watch(lines: Iterable[str]) -> set[int] | None:
 
 
 def lock_holder(lock: Path) -> int:
-    """The process id in a lock file that somebody holds; 0 where nobody does."""
+    """Return the process id in a lock file that is in use; 0 otherwise."""
     try:
         with lock.open("r+", encoding="ascii") as file:
             try:
@@ -50,7 +45,7 @@ def lock_holder(lock: Path) -> int:
 
 
 def end(groups: set[int]) -> None:
-    """SIGTERM to every group, and SIGKILL to those that are there after the grace."""
+    """Send SIGTERM to every group, and SIGKILL to those left after the grace."""
     left = {group for group in groups if _signal(group, signal.SIGTERM)}
     deadline = time.monotonic() + GRACE_S
     while left and time.monotonic() < deadline:
@@ -61,7 +56,6 @@ def end(groups: set[int]) -> None:
 
 
 def _signal(group: int, number: int) -> bool:
-    """Whether the group was there to be signalled."""
     try:
         os.killpg(group, number)
     except OSError:
@@ -70,7 +64,7 @@ def _signal(group: int, number: int) -> bool:
 
 
 def main(arguments: list[str]) -> None:
-    """`sentinel.py DATA [remove]`: watch standard input; with `remove`, remove DATA at the end."""
+    """Watch standard input; arguments: `DATA [remove]`, to delete DATA at the end."""
     data = Path(arguments[0])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

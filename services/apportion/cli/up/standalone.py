@@ -34,7 +34,8 @@ from apportion.cli.pods.append import append, look_up
 from apportion.cli.pods.decisions import Awaited
 from apportion.cli.pods.live_diff import only_new
 from apportion.cli.pods.manifest_files import read_manifests
-from apportion.cli.render.output import Screen, console, phase, table
+from apportion.cli.render.output import Screen, console, phase
+from apportion.cli.render.rows import Rows
 from apportion.cli.render.tables import short_name, shown_phase
 from apportion.cli.up import fleet as kept_fleet
 from apportion.cli.up.fleet import Wanted
@@ -52,14 +53,13 @@ from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.server.embedded import ServerFailed, credentials_file
 from apportion.runtime.ledger.port import LedgerError
 
-PRICES_ENV = "APPORTION_PRICES"
-"""The gateway's own variable; its price file is looked at here too."""
+PRICES_ENV = "APPORTION_PRICES"  # the gateway's variable; its price file is checked here too
 FREEZE_LOOK_S = 2.0
-NO_SAMPLES = "and without sample pods, as it was begun; `apportion submit -f FILE` adds pods"
+NO_SAMPLES = "no sample pods, as in its first run; add pods with `apportion submit -f FILE`"
 
 
 def stand(wanted: Wanted, fork_server: ForkServer) -> int:
-    """Run until the end that was asked for, and return the exit code. Raises Unreachable."""
+    """Run until the end, and return the exit code. Raises Unreachable."""
     try:
         return asyncio.run(Up(wanted, fork_server).run())
     except (ServerFailed, UpFailed, LedgerError, OSError) as error:
@@ -76,22 +76,21 @@ class Up:
         self._any_port = HeldPort()
         self._telling: asyncio.Task[None] | None = None
         self._gateway = f"127.0.0.1:{wanted.port}"
+
+        def changed() -> None:
+            url, pids = f"http://{self._gateway}", self._supervisor.pids()
+            write_connection(wanted.data, Connection(gateway=url, processes=pids))
+
         self._supervisor = Supervisor(
-            wanted.data,
-            wanted.nats_port,
-            fork_server,
-            say=self._say,
-            changed=self._write_connection,
+            wanted.data, wanted.nats_port, fork_server, say=self._out.say, changed=changed
         )
 
     async def run(self) -> int:
-        """Start, submit, stay, stop; returns the exit code.
-
-        Raises ServerFailed, UpFailed, LedgerError: something could not be started."""
+        """Start, submit samples, wait, stop. Raises ServerFailed, UpFailed, LedgerError."""
         work = asyncio.ensure_future(self._work())
 
         def interrupt() -> None:
-            """The first time, end; while ending, end at once."""
+            """End gracefully; the second time, kill."""
             if work.done():
                 self._supervisor.kill()
             work.cancel()
@@ -108,7 +107,7 @@ class Up:
                 self._telling.cancel()
             started = self._supervisor.started
             if started:
-                self._say("stopping")
+                self._out.say("stopping")
                 with contextlib.suppress(OSError):
                     (self._wanted.data / CONNECTION).unlink(missing_ok=True)
             await self._supervisor.stop()
@@ -116,26 +115,26 @@ class Up:
             if self._wanted.ephemeral:
                 shutil.rmtree(self._wanted.data, ignore_errors=True)
             if started:
-                self._say("everything has ended")
+                self._out.say("stopped")
 
     async def _work(self) -> int:
         await self._start()
-        self._say(f"all services ready after {time.monotonic() - self._wanted.began_s:.1f} s")
-        self._start_service("watcher", ("--by-hand",))  # nobody needs it before one is evicted
+        self._out.say(f"all services ready after {time.monotonic() - self._wanted.began_s:.1f} s")
+        self._start_service("watcher", ("--by-hand",))  # not needed before an eviction
         self._telling = asyncio.create_task(self._tell_freezes())
         code = 0
         if self._wanted.samples and not kept_fleet.without_samples(self._wanted.data):
             samples = await submit_samples(self._where, self._out)
             show_samples(self._out, samples)
             if samples.never:
-                self._say(
+                self._out.say(
                     f"{samples.never} of {many(len(samples.pods), 'sample')} can never fit on "
-                    f"{self._wanted.fleet.name}: the samples are made for the fleet of `apportion "
-                    "up` without --fleet; --no-samples leaves them out"
+                    f"{self._wanted.fleet.name}: the samples are for the default fleet; omit them "
+                    "with --no-samples"
                 )
             if samples.first_placed_s:
                 took_s = samples.first_placed_s - self._wanted.began_s
-                self._say(f"first placement {took_s:.1f} s after start")
+                self._out.say(f"first pod placed {took_s:.1f} s after start")
             code = REFUSED if samples.refused else 0
         await self.tell_unpriced()
         if self._wanted.exit_after_samples:
@@ -146,7 +145,7 @@ class Up:
 
     async def _start(self) -> None:
         wanted, supervisor = self._wanted, self._supervisor
-        supervisor.take_folder()  # first: another `up` on it has the ports as well
+        supervisor.server.take()  # first, because another `up` on it uses the ports too
         if why := kept_fleet.refusal(wanted.data, wanted.fleet):
             raise UpFailed(why)
         if not wanted.port:
@@ -168,42 +167,30 @@ class Up:
             raise UpFailed(f"--max-bytes (or {MAX_BYTES_ENV}): {refused.why}") from refused
         finally:
             await ledger.close()
-        self._say(f"ledger at 127.0.0.1:{server.port}, kept in {wanted.data}")
+        self._out.say(f"ledger at 127.0.0.1:{server.port}, data in {wanted.data}")
         if goes_on:
-            self._say(f"it goes on with its fleet: {wanted.fleet.name}")
+            self._out.say(f"continuing with its fleet: {wanted.fleet.name}")
             if wanted.samples and kept_fleet.without_samples(wanted.data):
-                self._say(NO_SAMPLES)
+                self._out.say(NO_SAMPLES)
         past, monitor = str(wanted.data / "past"), server.monitor_url
         gateway = ("--listen", self._gateway, "--past", past, "--monitor", monitor)
-        for name, arguments in (
-            ("intake", ()),
-            ("agent", wanted.agent),
-            ("scheduler", ()),
-            ("binder", ()),
-            ("gateway", gateway),
-        ):
-            self._start_service(name, arguments)
+        self._start_service("intake")
+        self._start_service("agent", wanted.agent)
+        self._start_service("scheduler")
+        self._start_service("binder")
+        self._start_service("gateway", gateway)
         with self._out.status("starting intake, agent, scheduler, binder, gateway"):
             await supervisor.ready()
 
-    def _start_service(self, name: str, arguments: tuple[str, ...]) -> None:
+    def _start_service(self, name: str, arguments: tuple[str, ...] = ()) -> None:
         log = self._wanted.data / "logs" / f"{name}.log"
         environment = self._supervisor.server.credentials.environment_for(name)
         self._supervisor.start(Child(name, arguments, environment, log))
 
-    def _write_connection(self) -> None:
-        connection = Connection(
-            gateway=f"http://{self._gateway}", processes=self._supervisor.pids()
-        )
-        write_connection(self._wanted.data, connection)
-
-    def _say(self, text: str) -> None:
-        self._out.say(text)
-
     async def _tell_freezes(self) -> None:
-        """Print when placements freeze, why, and when they go on, until cancelled.
+        """Print when and why placements freeze, and when they resume.
 
-        A cause has to be found twice in a row: a scheduler that is started again has one look."""
+        A cause must be seen twice in a row, because a restarting scheduler shows one briefly."""
         gateway, reported, before = Gateway(self._where.gateway_url()), "", ""
         while True:
             await asyncio.sleep(FREEZE_LOOK_S)
@@ -217,19 +204,16 @@ class Up:
             )
             if found and found != reported:
                 why, fix = FREEZES.get(found, (found, "see the logs"))
-                self._say(f"no pod is placed or started: {why}; {fix}")
+                self._out.say(f"placements are paused: {why}; {fix}")
             elif reported and not found:
-                self._say("pods are placed again")
+                self._out.say("placements resumed")
             reported = found
 
     async def tell_unpriced(self) -> None:
-        """Print which models of the fleet the price file lacks, with the fix.
-
-        The gateway's log and the doctor tell as well, which nobody reads before the end of a month.
-        A remark: left out where nobody answers, and all goes on."""
+        """Print which models of the fleet have no price, if the gateway answers."""
         if not (file := os.environ.get(PRICES_ENV)):
             return
-        # What reads prices is of reports, which nobody else needs to start.
+        # slow to import, and needed for prices only
         from apportion.core.reports.prices import PriceError, lacking_words
         from apportion.runtime.jetstream.reports import read_prices
 
@@ -248,13 +232,12 @@ class Up:
             lacking = prices.lacking(device.model for device in devices if device.present)
             problem = lacking_words(lacking) if lacking else ""
         if problem:
-            self._say(f"no report of the cost can be made from {file}: {problem}")
+            self._out.say(f"cannot report costs with {file}: {problem}")
 
     def _tell_how_to_look(self) -> None:
         found = urlsplit(self._supervisor.server.url_for("auditor"))
         url = f"nats://auditor:PASSWORD@{found.hostname}:{found.port}"
-        # What makes `apportion` a command of another terminal, whose PATH has not what ours has
-        # from an environment that is active.
+        # Another terminal's PATH lacks the virtual environment that is active here.
         scripts, path, to_call = sysconfig.get_path("scripts"), os.get_exec_path(), list[str]()
         if sys.prefix != sys.base_prefix:
             path = [each for each in path if each != scripts]
@@ -264,12 +247,11 @@ class Up:
             to_call = [f"  . {quoted}" if activate.exists() else f"  PATH={quoted}:$PATH"]
         prefix, login = elsewhere(self._wanted.data), ""
         if token := os.environ.get(TOKEN_ENV):
-            file = shlex.quote(str(Path(token).absolute()))
-            login = f'-H "Authorization: Bearer $(cat {file})" '
+            login = f'-H "Authorization: Bearer $(cat {shlex.quote(str(Path(token).absolute()))})" '
         self._out.print()
         for line in (
-            f"In a browser, the console: http://{self._gateway}/",
-            "Look further, in a second terminal:",
+            f"Console: http://{self._gateway}/",
+            "In a second terminal, try:",
             *to_call,
             f"  {prefix}apportion top",
             f"  {prefix}apportion get pods",
@@ -277,16 +259,15 @@ class Up:
             f"  {prefix}apportion tail --from 1",
             f"  curl {login}http://{self._gateway}/api/v1/pods",
             f"  nats sub -s {url} 'apportion.v1.placement.>'",
-            f"  (PASSWORD is that of `auditor` in {credentials_file(self._wanted.data)})",
+            f"  (PASSWORD: see `auditor` in {credentials_file(self._wanted.data)})",
             *self._wanted.advice,
-            f"Logs are in {self._wanted.data / 'logs'}. Ctrl-C ends everything.",
+            f"Logs are in {self._wanted.data / 'logs'}. Stop everything with Ctrl-C.",
         ):
             self._out.say(line)
 
 
 def check_ports(gateway: str, nats_port: int) -> None:
-    """Raises UpFailed where somebody listens already; of both at once, or the second would be told
-    only after the first was mended. A port 0 is a free one."""
+    """Raises UpFailed if a port is in use, and names all; port 0 is any free one."""
     taken, options = [], []
     for address, option in ((gateway, "--port"), (f"127.0.0.1:{nats_port}", "--nats-port")):
         host, _, port = address.rpartition(":")
@@ -301,14 +282,13 @@ def check_ports(gateway: str, nats_port: int) -> None:
 
 DECIDE_TIMEOUT_S = 30.0
 _HERE = Path(__file__).parent
-SUBMITTED = "samples"
-"""The file in the data folder with the names of the samples that were submitted once."""
+SUBMITTED = "samples"  # file in the data folder with the names of samples submitted before
+# the package data, or the repository
 FOLDERS = (_HERE / "samples", _HERE.parents[3] / "examples" / "pods")
-"""Package data of an installed Apportion, or the repository that it runs from."""
 
 
 class Samples(msgspec.Struct, frozen=True):
-    """What became of the samples; `first_placed_s` is on the monotonic clock, 0 if none was."""
+    """The outcome of the samples; `first_placed_s` is on the monotonic clock, or 0."""
 
     pods: list[PodAnswer]
     whys: dict[str, Why]
@@ -317,25 +297,18 @@ class Samples(msgspec.Struct, frozen=True):
 
     @property
     def never(self) -> int:
-        """How many of them no node of the fleet could hold, even if nothing ran there."""
+        """The number of samples that can never fit on the fleet."""
         return sum(why.refused is not None and why.refused.never for why in self.whys.values())
 
     @property
     def refused(self) -> bool:
-        """Whether one of them has no place."""
+        """True if a sample has no node."""
         return bool(self.problems) or any(not pod.node for pod in self.pods)
 
 
-def find_samples() -> Path | None:
-    """The folder with the sample manifests."""
-    return next((folder for folder in FOLDERS if folder.is_dir()), None)
-
-
 async def submit_samples(where: Where, out: Screen) -> Samples:
-    """Submit those that are not live, and wait until each is decided.
-
-    Raises LedgerError, Unreachable: the ledger or the gateway went away."""
-    folder = find_samples()
+    """Submit samples and await decisions. Raises LedgerError, Unreachable."""
+    folder = next((folder for folder in FOLDERS if folder.is_dir()), None)
     if folder is None:
         return Samples([], {}, [Problem("samples", "no sample pods are installed")], 0.0)
     config = manifest_config((await configuration_now(where)).configuration)
@@ -346,7 +319,7 @@ async def submit_samples(where: Where, out: Screen) -> Samples:
         basis, live = await asyncio.to_thread(look_up, gateway, wish.pods, at_least=newest)
         record = where.data / SUBMITTED
         before = set(record.read_text("utf-8").split()) if record.exists() else set[str]()
-        # Without those that were submitted before and are not live: what was deleted stays so.
+        # Samples that were submitted before and are not live were deleted, and stay so.
         kept = [
             pod
             for pod in wish.pods
@@ -369,7 +342,6 @@ async def submit_samples(where: Where, out: Screen) -> Samples:
 def _outcomes(
     gateway: Gateway, names: list[tuple[str, str]], at_least: int
 ) -> tuple[list[PodAnswer], dict[str, Why]]:
-    """Each pod as it is at that revision or later, and why, for those without a place."""
     pods, whys = list[PodAnswer](), dict[str, Why]()
     query = {"at_least": at_least}
     for namespace, name in names:
@@ -379,14 +351,14 @@ def _outcomes(
             if not pod.node:
                 whys[pod.uid] = gateway.ask("pods", namespace, name, "why", answer=Why)
         except NotFound:
-            continue  # deleted meanwhile
+            continue  # deleted in the meantime
     return pods, whys
 
 
 def show_samples(out: Screen, samples: Samples) -> None:
-    """A row for each sample, and a line for each that could not be read."""
-    made = table("POD", "PHASE", "NODE", "HOLDS, OR WHY NOT", wraps=("HOLDS, OR WHY NOT",),
-                 drops=("PHASE",))  # fmt: skip
+    """Print a row per sample, and a line per problem."""
+    made = Rows("POD", "PHASE", "NODE", "SHARES OR REASON", wraps=("SHARES OR REASON",),
+                drops=("PHASE",))  # fmt: skip
     for pod in samples.pods:
         why = samples.whys.get(pod.uid)
         if pod.shares:

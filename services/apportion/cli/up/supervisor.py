@@ -1,9 +1,7 @@
-"""The processes of `apportion up`: started, watched, started again when they die, ended together.
+"""Start, watch, restart and end the processes of `apportion up`.
 
-Each is a process group of its own, so Ctrl-C reaches us alone and a group ends whole. Each names
-itself to the sentinel as it begins, before it becomes the service, so there is no moment at which
-killing us would leave a process behind. Invariant: after `stop` nothing that was started here is
-running."""
+Each is its own process group, so Ctrl-C reaches only us, and registers with the sentinel first.
+Invariant: after `stop`, nothing that was started here is running."""
 
 import asyncio
 import contextlib
@@ -29,13 +27,12 @@ from apportion.runtime.service.soundness import FULL, TROUBLES
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 BACK_OFF = BackOff(0.1, 10.0)
-SETTLED_S = 30.0
-"""A process that lived this long has started well: its next death is met without delay."""
+SETTLED_S = 30.0  # a process that lived this long restarts without delay
 EXIT_CONFIG = 78
 LOG_TAIL_LINES = 8
 HTTP_OK = 200
+# answers of /readyz while the ledger is full
 WAITS_FOR_ROOM = frozenset((FULL, *TROUBLES.values()))
-"""What /readyz answers while the ledger has no room."""
 
 Say = Callable[[str], None]
 
@@ -45,38 +42,34 @@ class UpFailed(Exception):
 
 
 class HeldPort:
-    """A port of this machine that is kept for a server from before that begins.
+    """A port that is reserved for a server before it starts; `port` is 0 before `take`.
 
-    A port that was free a moment ago may be anybody's by the time a service begins: even the source
-    of a connection. While it is held the kernel gives it to nobody who asks for any port. At most
-    one at a time, bound with SO_REUSEADDR and not listened on: a server that sets that as well, as
-    asyncio's do, can listen there meanwhile (see socket(7)). `port` is 0 until one was taken."""
+    While it is bound here, with SO_REUSEADDR and not listening, only a server that also sets
+    SO_REUSEADDR, as asyncio's do, can listen on it (see socket(7))."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
         self.port = 0
 
     def take(self) -> str:
-        """Hold another port than before; returns its address, as a service is told of it.
-
-        Raises OSError where there is no port or descriptor left."""
+        """Reserve a new port and return its address. Raises OSError."""
         another = socket.socket()
         another.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         another.bind(("127.0.0.1", 0))
-        self.release()  # after: not the same again
+        self.release()  # after binding, so that it is a different port
         self._socket = another
         host, self.port = another.getsockname()
         return f"{host}:{self.port}"
 
     def release(self) -> None:
-        """From now on anybody may be given it."""
+        """Give the port up, for any other process."""
         if self._socket is not None:
             self._socket.close()
 
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """One service; `arguments` are those of the command line behind its name."""
+    """One service; `arguments` follow its name on the command line."""
 
     name: str
     arguments: Sequence[str]
@@ -84,18 +77,17 @@ class Child:
     log: Path
     process: Forked | None = None
     health: HeldPort = field(default_factory=HeldPort)
-    ready: bool = False
 
     def log_tail(self) -> str:
-        """The last lines that it logged."""
+        """Return the end of its log."""
         with contextlib.suppress(OSError):
             lines = self.log.read_text("utf-8", "replace").splitlines()[-LOG_TAIL_LINES:]
-            return f"the end of {self.log} says:\n" + "\n".join(lines)
-        return f"{self.log} says nothing"
+            return f"last lines of {self.log}:\n" + "\n".join(lines)
+        return f"{self.log} is empty"
 
 
 class Supervisor:
-    """The ledger's server, the services, and the sentinel; `changed` is told of every new pid."""
+    """The ledger's server, the services and the sentinel; reports pids to `changed`."""
 
     def __init__(
         self,
@@ -108,7 +100,7 @@ class Supervisor:
     ) -> None:
         self._data = data
         self._fork_server = fork_server
-        self._server = EmbeddedServer(data, port=nats_port or -1, keys=True)
+        self.server = EmbeddedServer(data, port=nats_port or -1, keys=True)
         self._say = say
         self._changed = changed
         self._pipe: IO[bytes] | None = None
@@ -121,28 +113,17 @@ class Supervisor:
 
     @property
     def started(self) -> bool:
-        """Whether the data folder is ours: the server has its lock."""
+        """True if the data folder is ours, locked by our server."""
         return self._sentinel is not None
 
-    @property
-    def server(self) -> EmbeddedServer:
-        """The ledger's server that runs now."""
-        return self._server
-
     def pids(self) -> dict[str, int]:
-        """The processes that run now, by name."""
+        """Return the running processes by name."""
         pids = {child.name: child.process.pid for child in self._children if child.process}
-        return {"nats-server": self._server.pid, **pids}
-
-    def take_folder(self) -> None:
-        """Take the data folder. Raises ServerFailed where another `up` has it."""
-        self._server.take()
+        return {"nats-server": self.server.pid, **pids}
 
     async def start_server(self, *, remove: bool) -> None:
-        """Start the sentinel and the ledger's server; with `remove` the data go at the end.
-
-        Raises ServerFailed: the port is taken, or another `up` has the data folder."""
-        await self._server.start()  # first: it takes the lock of the data folder
+        """Start the ledger's server and the sentinel. Raises ServerFailed."""
+        await self.server.start()  # first, because it locks the data folder
         await self._start_sentinel(remove=remove)
 
         async def keep_sentinel() -> None:
@@ -161,9 +142,7 @@ class Supervisor:
         self._keep(self._keep_child(child))
 
     async def ready(self) -> None:
-        """Return once every service is ready.
-
-        Raises UpFailed: one is not in time, or has a setting that cannot work."""
+        """Return once every service is ready. Raises UpFailed."""
         waiting = [asyncio.create_task(self._wait_ready(child)) for child in self._children]
         failed = asyncio.create_task(self.failed())
         try:
@@ -180,29 +159,27 @@ class Supervisor:
             await asyncio.gather(*waiting, failed, return_exceptions=True)
 
     async def failed(self) -> Exception:
-        """Return, once something cannot be kept running, why."""
+        """Return the reason once something cannot be kept running."""
         await self._failed.wait()
-        return self._failure or UpFailed("a process could not be kept running")
+        return self._failure or UpFailed("a process keeps failing")
 
     async def stop(self) -> None:
-        """End everything; what does not end in time is killed."""
+        """End everything; after a timeout, kill it."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*map(self._end, self._children))
         self._fork_server.stop()
-        await self._server.stop()
+        await self.server.stop()
         if self._sentinel is not None and self._pipe is not None:
             self._tell_sentinel(sentinel.DONE)
             self._pipe.close()
             await self._sentinel.wait()
 
     def kill(self) -> None:
-        """End everything at once: a person pressed Ctrl-C twice."""
+        """Kill the services, after a second Ctrl-C."""
         for child in self._children:
             _signal(child.process, signal.SIGKILL)
-
-    # -------------------------------------------------------------- one service
 
     async def _keep_child(self, child: Child) -> None:
         failures = 0
@@ -210,20 +187,20 @@ class Supervisor:
             began = time.monotonic()
             try:
                 process = await self._spawn(child)
-            except OSError as error:  # no process, memory or disk left: it may pass
+            except OSError as error:  # out of processes, memory or disk: may pass
                 if not self._settled:
                     raise
-                self._say(f"the {child.name} cannot be started: {error}; trying again")
+                self._say(f"cannot start the {child.name}, retrying: {error}")
                 await asyncio.sleep(BACK_OFF.longest_s)
                 continue
             code = await process.wait()
-            self._forget(process.pid)
-            child.process, child.ready = None, False
+            self._tell_sentinel(f"-{process.pid}\n")
+            child.process = None
             if code == EXIT_CONFIG and not self._settled:
                 raise UpFailed(f"the {child.name} did not start; {child.log_tail()}")
             failures = 0 if time.monotonic() - began > SETTLED_S else failures + 1
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            self._say(f"the {child.name} {how}; starting it again, see {child.log}")
+            how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+            self._say(f"the {child.name} {how}; restarting it, see {child.log}")
             await asyncio.sleep(BACK_OFF.after(failures))
 
     async def _spawn(self, child: Child) -> Forked:
@@ -234,11 +211,14 @@ class Supervisor:
 
         def pipe() -> int:
             if self._pipe is None:
-                raise UpFailed(f"the {child.name} has no sentinel: start the server first")
+                raise UpFailed(
+                    f"cannot start the {child.name}: the sentinel is not running; start the "
+                    "server first"
+                )
             return self._pipe.fileno()
 
         process = await self._fork_server.fork(order, pipe)
-        self._tell_sentinel(f"+{process.pid}\n")  # there may be another one since
+        self._tell_sentinel(f"+{process.pid}\n")  # the sentinel may have been restarted
         child.process = process
         self._changed()
         return process
@@ -246,14 +226,13 @@ class Supervisor:
     async def _wait_ready(self, child: Child) -> None:
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
-                # It is another process: there is nothing to be woken by.
+                # Polled, because it is another process.
                 while not await asyncio.to_thread(is_ready, child.health.port):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         except TimeoutError:
             raise UpFailed(
                 f"the {child.name} is not ready after {READY_TIMEOUT_S:g} s; {child.log_tail()}"
             ) from None
-        child.ready = True
 
     async def _end(self, child: Child) -> None:
         process = child.process
@@ -267,18 +246,15 @@ class Supervisor:
         except TimeoutError:
             _signal(process, signal.SIGKILL)
             await process.wait()
-        self._forget(process.pid)
-
-    # -------------------------------------------------------------- server and sentinel
+        self._tell_sentinel(f"-{process.pid}\n")
 
     async def _keep_server(self) -> None:
         while True:
-            died = await self._server.died()
-            self._say(f"{died.problem}; starting it again")
-            port, monitor_port = self._server.port, self._server.monitor_port
-            await self._server.stop()
-            # The gateway was told where it tells about itself; a ledger without that is better
-            # than none.
+            died = await self.server.died()
+            self._say(f"{died.problem}; restarting it")
+            port, monitor_port = self.server.port, self.server.monitor_port
+            await self.server.stop()
+            # The gateway knows the old monitoring port; without it the ledger still works.
             monitor_port = -1 if why_taken("127.0.0.1", monitor_port) else monitor_port
             server = EmbeddedServer(self._data, port=port, monitor_port=monitor_port, keys=True)
             for failures in itertools.count(1):
@@ -288,15 +264,15 @@ class Supervisor:
                 except ServerFailed as error:
                     self._say(str(error))
                     await asyncio.sleep(BACK_OFF.after(failures))
-            self._server = server
+            self.server = server
             self._changed()
 
     async def _start_sentinel(self, *, remove: bool) -> None:
-        """Its pipe names all that run before it begins: it is never there and knows nothing."""
         read, write = os.pipe()
         if self._pipe is not None:
             self._pipe.close()
         self._pipe = os.fdopen(write, "wb", buffering=0)
+        # Before it starts, so that it always knows the running processes.
         for child in self._children:
             if child.process is not None:
                 self._tell_sentinel(f"+{child.process.pid}\n")
@@ -304,19 +280,14 @@ class Supervisor:
             self._sentinel = await asyncio.create_subprocess_exec(
                 sys.executable, "-I", "-S", sentinel.__file__, self._data,
                 *(["remove"] if remove else []),
-                stdin=read,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
+                stdin=read, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
             )  # fmt: skip
         finally:
             os.close(read)
 
-    def _forget(self, pid: int) -> None:
-        self._tell_sentinel(f"-{pid}\n")
-
     def _tell_sentinel(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # dead for a moment: the next one is told anew
+        with contextlib.suppress(OSError):  # it died; the next one is told again
             if self._pipe is not None:
                 self._pipe.write(line.encode())
 
@@ -333,9 +304,7 @@ class Supervisor:
 
 
 def is_ready(port: int) -> bool:
-    """Whether a service answers on this port of this machine that it is ready.
-
-    A service that waits for nothing but room in the ledger is: it goes on by itself."""
+    """True if the service on this port is ready, or waits only for room in the ledger."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
     try:
         connection.request("GET", "/readyz")
@@ -351,7 +320,7 @@ def is_ready(port: int) -> bool:
 
 
 def why_taken(host: str, port: int) -> str:
-    """Why no server can listen there now; empty if one can. A port 0 is a free one."""
+    """Return why no server can listen there; empty if one can, or for port 0."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,11 +1,8 @@
-"""The chain of device policies: what a pod or the cluster asks of the choice of devices.
+"""The chain of device policies, from HAMi's `hami.io/gpu-scheduler-policy`.
 
-Source: HAMi's `hami.io/gpu-scheduler-policy`. `binpack`, `spread` and `numa` are keys in the order
-in which devices are compared. `mutex` lets only some devices through and `topology-aware` goes by
-links before all keys; both come first, wherever they stand. A chain of those two alone compares as
-`spread` does.
-
-Invariant: a chain that `known` takes has a meaning here, and equal chains mean the same."""
+`binpack`, `spread` and `numa` are sort keys, in the order as written. `mutex` allows only idle
+devices, and `topology-aware` puts links before all keys, wherever they are; a chain of only those
+two sorts as `spread`. Invariant: every chain that `known` accepts has a meaning here."""
 
 from functools import lru_cache
 from typing import Final, NamedTuple, get_args
@@ -15,14 +12,15 @@ from apportion_schemas import Policy
 NUMA: Final = "numa"
 MUTEX: Final = "mutex"
 TOPOLOGY_AWARE: Final = "topology-aware"
+# policies that may be in a chain; the others choose node and device together and are used alone
 CHAINABLE: Final = ("binpack", "spread", NUMA, MUTEX, TOPOLOGY_AWARE)
-"""What may stand in a chain; the other policies choose node and device together and stand alone."""
 
 
 class Chain(NamedTuple):
-    """`keys` by which devices are compared; `idle_only`: a device with any holder will not do;
-    `best_linked`: several devices are those of the fitting ones that are linked best, and a single
-    one is that which is linked least."""
+    """A parsed chain of device policies.
+
+    `keys` are the sort keys of devices. `idle_only`: the device must be unused. `best_linked`:
+    several devices are the best linked of those that fit, and a single one is the least linked."""
 
     keys: tuple[str, ...]
     idle_only: bool = False
@@ -31,12 +29,12 @@ class Chain(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def chain(policy: str) -> Chain:
-    """What a chain means; a name that comes twice counts once."""
+    """Parse a chain; a repeated name counts once."""
     names = tuple(dict.fromkeys(policy.split(",")))
     keys = tuple(name for name in names if name not in {MUTEX, TOPOLOGY_AWARE})
     return Chain(keys or ("spread",), MUTEX in names, TOPOLOGY_AWARE in names)
 
 
 def known(policy: str) -> bool:
-    """Whether it is a policy for devices: one that stands alone, a chain, or nothing."""
+    """Return True if it is a device policy: a single one, a chain, or empty."""
     return policy in {"", *get_args(Policy)} or set(policy.split(",")) <= set(CHAINABLE)

@@ -1,7 +1,6 @@
-"""Who took a device or a node off offer, when, and why: every reason until it is lifted.
+"""The reasons why a device or node is cordoned: author, time and text of each.
 
-Invariant: one person has one reason at a time for one thing, the newest; the order is that of the
-events."""
+Invariant: an author has at most one reason per object, the newest, in the order of events."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -14,19 +13,19 @@ class Stated(Protocol):
 
     @property
     def by(self) -> str:
-        """The person or program that cordoned it."""
+        """The user or program that set the cordon."""
 
     @property
     def reason(self) -> str:
-        """Why it takes nothing new, in that person's words."""
+        """Why it was cordoned, as its author wrote it."""
 
     @property
     def time(self) -> str:
-        """The time of the event, as RFC 3339 writes it."""
+        """The time of the event, in RFC 3339."""
 
 
 class Cordon(Struct, frozen=True, array_like=True, gc=False):
-    """One person's reason, the time and revision of the event that says so."""
+    """One author's reason, with the time and revision of its event."""
 
     by: str
     reason: str
@@ -35,20 +34,20 @@ class Cordon(Struct, frozen=True, array_like=True, gc=False):
 
 
 def added(cordons: tuple[Cordon, ...], one: Cordon) -> tuple[Cordon, ...]:
-    """These, with that one in place of what the same person said before."""
+    """Return the cordons with `one` in place of the same author's previous one."""
     return (*(each for each in cordons if each.by != one.by), one)
 
 
 def without(cordons: tuple[Cordon, ...], by: str) -> tuple[Cordon, ...]:
-    """These, without what that person said."""
+    """Return the cordons except those of author `by`."""
     return tuple(each for each in cordons if each.by != by)
 
 
 def reasons(cordons: tuple[Cordon, ...]) -> str:
-    """All reasons in one line; empty where there are none."""
+    """Join all reasons in one line; empty if there are none."""
     return "; ".join(each.reason for each in cordons)
 
 
 def cordon_words(cordons: Iterable[Stated]) -> str:
-    """As people read it: `fan replaced (ada, 2026-05-01T14:20:07Z); …`, as all times."""
+    """Format for users: `fan replaced (ada, 2026-05-01T14:20:07Z); …`."""
     return "; ".join(f"{each.reason} ({each.by}, {each.time[:19]}Z)" for each in cordons)

@@ -1,7 +1,7 @@
-"""What an ask comes to on one kind of device: the rules of each mode of sharing.
+"""Compute what an ask needs of one type of device, by the rules of each sharing mode.
 
-A `Demand` says what must be free and what is charged. It depends on the ask and on what the device
-is, never on what it has free, so it is worked out once per class of pods and kind of device."""
+A `Demand` depends on the ask and the type of device, never on what is free, so it is computed once
+per class of pods and type of device."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,10 +19,10 @@ Known = tuple[MigGeometries, ...]
 class Demand(NamedTuple):
     """What must be free on a device (`*_needed`), and what is charged to it.
 
-    `alone`: nothing else may hold the device. `profile`: the smallest MIG profile that will do; the
-    instance is made at the first of `options` that is free, which may be a larger one where the
-    card may only be cut in certain ways. `charges` are what an instance at each of them takes, in
-    MiB; `memory_mib` is the least."""
+    `alone`: the device must be otherwise unused. `profile`: the smallest MIG profile that suffices.
+    The instance is created at the first free one of `options`, which can be larger where only
+    certain geometries are allowed. `charges` has the MiB charged for each option; `memory_mib` is
+    the smallest."""
 
     memory_mib: int
     cores_needed: int
@@ -36,14 +36,14 @@ class Demand(NamedTuple):
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
-        """Start and mask of slices of the options."""
+        """Start and slice mask of each option."""
         return tuple((place.start, place.mask) for place in self.options)
 
     def free_places(self, slices: int, group: str, memory_mib: int) -> Iterator[tuple[Place, int]]:
-        """The options that a card has room for, each with its charge.
+        """Yield the options that fit on a GPU, each with its charge in MiB.
 
-        These are the card's occupied slices, the group that they are of, and its free memory: it
-        may hold shares that are no instances, from before it was cut."""
+        The arguments are the GPU's slices in use, their group, and its free memory. The memory is
+        checked too, because the GPU can have shares from before it was cut into instances."""
         for place, charge in zip(self.options, self.charges, strict=True):
             free = not place.mask & slices and (not slices or place.group == group)
             if free and charge <= memory_mib:
@@ -51,9 +51,9 @@ class Demand(NamedTuple):
 
 
 def demand(ask: Ask, device: Device, known: Known = ()) -> Demand | RefusalCode:
-    """What the ask comes to on a device like this one, or why it can never be met there.
+    """Return what the ask needs of such a device, or why it can never fit there.
 
-    `known` are the ways in which cards may be cut (`knownMigGeometries`)."""
+    `known` are the allowed MIG geometries (`knownMigGeometries`)."""
     if device.mode == "mig":
         return _mig(ask, device, known)
     if ask.profile:
@@ -64,8 +64,8 @@ def demand(ask: Ask, device: Device, known: Known = ()) -> Demand | RefusalCode:
         return _vnpu(ask, device)
     if device.mode == "exclusive":
         return RefusalCode.MODE_MISMATCH
-    # HAMi-core and MPS. A full 100 % of the cores is the device alone; an ask for none of them is
-    # not put where all are taken (HAMi's `CardComputeUnitsExhausted`).
+    # HAMi-core and MPS. 100 % of the cores needs the device exclusively; an ask for 0 % is refused
+    # if all cores are in use (HAMi's `CardComputeUnitsExhausted`).
     memory_mib = memory_needed_mib(ask, device)
     if ask.cores == WHOLE:
         return Demand(memory_mib, device.cores, device.cores, alone=True)
@@ -73,7 +73,7 @@ def demand(ask: Ask, device: Device, known: Known = ()) -> Demand | RefusalCode:
 
 
 def memory_needed_mib(ask: Ask, device: Device) -> int:
-    """The memory asked for, in MiB of this device."""
+    """Return the memory that the ask needs of this device, in MiB."""
     if ask.memory_mib is None:
         percent = WHOLE if ask.memory_percent is None else ask.memory_percent
         return device.memory_mib * percent // WHOLE
@@ -83,30 +83,23 @@ def memory_needed_mib(ask: Ask, device: Device) -> int:
 
 
 def _whole(device: Device) -> Demand:
-    return Demand(
-        memory_mib=device.memory_mib,
-        cores_needed=device.cores,
-        cores=device.cores,
-        alone=True,
-        template_cpu=template_cpu_of(device),
-    )
+    cpu = template_cpu_of(device)
+    return Demand(device.memory_mib, device.cores, device.cores, alone=True, template_cpu=cpu)
 
 
 def _mig(ask: Ask, device: Device, known: Known) -> Demand | RefusalCode:
-    """An instance of the profile that is named, or the smallest that holds the ask; a whole card is
-    the largest there is."""
     options = _options(device, known)
     if ask.profile:
         fitting = [place for place in options if place.profile.name == ask.profile]
     else:
-        # By memory alone: a percent of compute chooses no instance (`selectMigCandidate` of HAMi,
-        # `TryAddPod` of Volcano), which has the cores that it has.
+        # By memory alone: cores do not influence the choice (HAMi's `selectMigCandidate`, Volcano's
+        # `TryAddPod`).
         needed_mib = _instance_needed_mib(ask, device)
         fitting = [place for place in options if place.profile.memory_mib >= needed_mib]
     whole = ask.memory_mib is None and ask.memory_percent in (None, WHOLE) and not ask.profile
-    if ask.cap_memory and not ask.profile:  # what is capped to the card is the whole card
+    if ask.cap_memory and not ask.profile:  # capped to the memory of the device: the whole device
         whole = whole or memory_needed_mib(ask, device) >= device.memory_mib
-    if not fitting and whole:
+    if not fitting and whole:  # the whole device is its largest instance
         most_mib = max((place.profile.memory_mib for place in options), default=0)
         fitting = [place for place in options if place.profile.memory_mib == most_mib]
     if not fitting:
@@ -132,9 +125,9 @@ def _instance_needed_mib(ask: Ask, device: Device) -> int:
 
 
 def largest_part(ask: Ask, device: Device, known: Known = ()) -> tuple[int, int]:
-    """Memory that the ask needs in one part, and that of the largest part of the device, in MiB.
+    """Return the ask's memory and that of the device's largest part, in MiB.
 
-    Both are 0 for a profile by name: on a device that lacks it, it has no size."""
+    Both are 0 for an ask by profile: a device that lacks the profile has no size for it."""
     if device.mode != "mig":
         return memory_needed_mib(ask, device), device.memory_mib
     if ask.profile:
@@ -144,19 +137,20 @@ def largest_part(ask: Ask, device: Device, known: Known = ()) -> tuple[int, int]
 
 
 def memory_charged_mib(profile: MigProfile, device: Device) -> int:
-    """What an instance takes of the card, which may report less than its profiles add up to: its
-    slices must never oversell its memory."""
+    """Return the memory charged for an instance, in MiB.
+
+    A GPU can report less memory than its profiles add up to; its slices must never oversell it."""
     known = mig_profiles(device.family, device.model)
     slices = max(other.starts[0] + other.size for other in known)
     return min(profile.memory_mib, device.memory_mib * profile.size // slices)
 
 
 def _vnpu(ask: Ask, device: Device) -> Demand | RefusalCode:
-    """The smallest template that holds the memory; several devices, or more memory than any
-    template has, are whole devices (HAMi's rule for Ascend)."""
     memory_mib = memory_needed_mib(ask, device)
     if memory_mib > device.memory_mib:
         return RefusalCode.TEMPLATE_NONE_FITS
+    # The smallest template with enough memory. Several devices, or more memory than any template
+    # has, are whole devices (HAMi's rule for Ascend).
     family = FAMILIES.get(device.family)
     if ask.count == 1 and family is not None:
         for template in family.templates:

@@ -1,8 +1,8 @@
-"""The groups of instances that a person allows a card to be cut into (`knownMigGeometries`).
+"""The groups of MIG instances that a GPU may be cut into (`knownMigGeometries`).
 
-A group is laid out once: every instance of it has its own slices, so a card that follows the group
-can hold any part of it and no order of arrivals leaves a hole. Invariant: the places of one group
-never overlap."""
+A group is laid out once and each of its instances has its own slices, so a GPU bound to the group
+can have any subset, and no order of arrivals fragments it. Invariant: the places of one group never
+overlap."""
 
 import re
 from collections import Counter
@@ -16,17 +16,17 @@ from apportion_schemas import MigSize
 from apportion_schemas.configuration import MigCount, MigGeometries, MigGroup
 
 NVIDIA = "nvidia"
-SLICE_STATES = 256  # every mask of a card's eight memory slices
+SLICE_STATES = 256  # number of masks of a GPU's eight memory slices
 FULL = SLICE_STATES - 1
 _NAME = re.compile(r"(?P<compute>\d+g)\.(?P<gigabytes>\d+)gb")
 
 
 class Place(NamedTuple):
-    """Where an instance can stand: its profile, its first slice, and the mask of its slices.
+    """A possible MIG instance: its profile, its first slice and the mask of its slices.
 
     In a group, `number` counts the model's groups from 1 and `position` the group's instances from
-    0, as Volcano does: in the order in which they are written. Cards that are cut freely have
-    places of no group."""
+    0, in the order in which they are written, as in Volcano. A GPU that is cut freely has places
+    without a group."""
 
     profile: MigProfile
     start: int
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 class Unlaid(ValueError):
-    """A group that no card of the model can be cut into; the message says why."""
+    """A group that no GPU of the model can be cut into; the message says why."""
 
 
 Groups = tuple[tuple[Place, ...], ...]
@@ -47,11 +47,10 @@ Groups = tuple[tuple[Place, ...], ...]
 def groups_of(
     known: tuple[MigGeometries, ...], family: str, model: str, sizes: tuple[MigSize, ...] = ()
 ) -> Groups:
-    """The groups that cards of this model may be cut into; empty where nobody said.
+    """Return the groups that GPUs of this model may be cut into; empty if none are set.
 
-    `sizes` are those that a card reports (`Device.mig_sizes`).
-
-    Raises Unlaid: a group cannot be laid out, or names a profile that the model has not."""
+    `sizes` are those that the device reports (`Device.mig_sizes`). Raises Unlaid if a group cannot
+    be laid out, or names a profile that the model lacks."""
     words = f"-{normal(model)}-"
     for geometries in known if family == NVIDIA else ():
         if any(f"-{normal(name)}-" in words for name in geometries.models):
@@ -65,20 +64,18 @@ def groups_of(
 def laid_out(
     group: MigGroup, number: int, model: str, sizes: tuple[MigSize, ...] = ()
 ) -> tuple[Place, ...]:
-    """The places of a group, in the order of their positions.
-
-    Raises Unlaid: see `groups_of`."""
+    """Return the places of a group, in the order of their positions. Raises Unlaid."""
     wanted: list[MigProfile] = []
     for entry in group.geometries:
         known = sized(_profile(entry.name, model), sizes)
-        # Groups carry the gigabytes of the name; no instance is larger than what the driver makes.
+        # Groups have the gigabytes of the name; the driver's instance may be smaller, never larger.
         profile = structs.replace(known, memory_mib=min(entry.memory, known.memory_mib))
         wanted += [profile] * entry.count
     order = sorted(range(len(wanted)), key=lambda at: (-wanted[at].size, at))
     starts = _starts([wanted[at] for at in order])
     if starts is None:
         names = ", ".join(f"{entry.count} x {entry.name}" for entry in group.geometries)
-        raise Unlaid(f"{names} do not fit on one {model} at once")
+        raise Unlaid(f"{names} do not fit on one {model} together")
     at_start = dict(zip(order, starts, strict=True))
     return tuple(
         place_at(profile, at_start[position])._replace(
@@ -89,15 +86,14 @@ def laid_out(
 
 
 def place_at(profile: MigProfile, start: int) -> Place:
-    """An instance of this profile from this slice on, of no group."""
+    """Return the instance of this profile at slice `start`, without a group."""
     return Place(profile, start, ((1 << profile.size) - 1) << start)
 
 
 def cut_state(slices: int, group: str, groups: Groups) -> int:
-    """How a card is cut, as one number: its occupied slices, and the group's number above them.
+    """Encode how a GPU is cut: its slices in use, plus 256 times its group's number.
 
-    A card that is cut otherwise than is allowed now has no room until it is empty: it counts as
-    full."""
+    A GPU that is cut in a way no longer allowed counts as full until it is empty."""
     if not slices or (not group and not groups):
         return slices
     number = next((places[0].number for places in groups if places[0].group == group), 0)
@@ -105,8 +101,9 @@ def cut_state(slices: int, group: str, groups: Groups) -> int:
 
 
 def generated(model: str) -> tuple[MigGroup, ...]:
-    """Groups for a model of which nobody said any: as many of one profile as there is room for, and
-    the largest that fit beside them."""
+    """Return default groups for a model without any.
+
+    Each has as many instances of one profile as fit, and the largest that fit next to them."""
     profiles = [each for each in mig_profiles(NVIDIA, model) if not each.by_name]
     groups: list[MigGroup] = []
     for number, main in enumerate(profiles, 1):
@@ -123,10 +120,8 @@ def generated(model: str) -> tuple[MigGroup, ...]:
 
 
 def _profile(name: str, model: str) -> MigProfile:
-    """The model's profile of that name, or the one that drivers name so: 7g.79gb is 7g.80gb.
-
-    One with as many compute slices and other memory is another, and so is a variant with other
-    engines (`+me`, `-me`, `+gfx`, `+me.all`)."""
+    # Drivers round the gigabytes differently: 7g.79gb is 7g.80gb. Other memory makes it another
+    # profile, and so does a suffix for other engines (`+me`, `-me`, `+gfx`, `+me.all`).
     profiles = mig_profiles(NVIDIA, model)
     exact = [profile for profile in profiles if profile.name == name]
     alike = exact or [profile for profile in profiles if _renamed(name, profile.name)]
@@ -137,7 +132,6 @@ def _profile(name: str, model: str) -> MigProfile:
 
 
 def _renamed(name: str, known: str) -> bool:
-    """Whether drivers name one profile in both ways: they round its gigabytes differently."""
     found, other = _NAME.fullmatch(name), _NAME.fullmatch(known)
     if not found or not other or found["compute"] != other["compute"]:
         return False
@@ -146,7 +140,7 @@ def _renamed(name: str, known: str) -> bool:
 
 
 def _starts(profiles: list[MigProfile]) -> list[int] | None:
-    """Starts at which all of these, large ones first, stand beside one another; None if nowhere."""
+    """Return starts at which all profiles, largest first, fit together, or None."""
     found: list[int] = []
 
     def stand(at: int, occupied: int) -> bool:

@@ -1,7 +1,7 @@
-"""What of a device is free: charging a share and giving it back, which must never be wrong.
+"""Charge shares to a device and release them.
 
-Invariant: `release` is the exact inverse of `occupy`, and `occupy` refuses whatever the device does
-not have free, so no order of events oversells a device."""
+Invariant: `release` is the exact inverse of `occupy`, and `occupy` refuses what the device does not
+have free, so no order of events oversells a device."""
 
 from msgspec import Struct
 
@@ -9,17 +9,17 @@ from apportion.core.devices.catalogue import FAMILIES, template_of
 from apportion.core.devices.cordons import Cordon
 from apportion_schemas import Device, Share
 
-MIG_SLICES = 8  # memory slices of a card, at most
+MIG_SLICES = 8  # the most memory slices that a GPU has
 
 
 class DeviceState(Struct, eq=False, gc=False):
-    """One device and what of it is free.
+    """One device and what is free of it.
 
-    `slices` is a bit mask of the MIG memory slices that shares hold, and `group` the group of
-    instances that the card follows as long as any is held. `template_cpu_free` are the AI CPUs of
-    an NPU. `present` is false once the node's agent no longer reports the device. `agent_health` is
-    what the agent says, with its reason; `healthy` minds the marks of Kubernetes as well. `cordon`
-    are the reasons of all `cordons`, which say who gave them."""
+    `slices` is a bit mask of the MIG memory slices in use; `group` is the group of instances that
+    the device is bound to while any is allocated. `template_cpu_free` are the free AI CPUs of an
+    NPU. `present` is false once the node's agent no longer reports the device. `agent_health` is
+    the agent's report with its reason; `healthy` also counts the health marks of Kubernetes.
+    `cordon` joins the reasons of `cordons`."""
 
     device: Device
     memory_free_mib: int
@@ -37,32 +37,32 @@ class DeviceState(Struct, eq=False, gc=False):
 
     @property
     def open(self) -> bool:
-        """Whether anything new may go onto the device."""
+        """True if new shares may be allocated on the device."""
         return self.present and self.healthy and not self.cordon
 
     @property
     def taken(self) -> int:
-        """The MIG memory slices that no new instance may have: held by shares, or closed."""
+        """MIG memory slices, as a mask, that are in use or closed to new instances."""
         return self.slices | self.device.closed_slices
 
     @property
     def idle(self) -> bool:
-        """Whether nothing holds a share of the device."""
+        """True if no share of the device is allocated."""
         return self.slots_free == self.device.slots
 
 
 class Oversold(Exception):
-    """A share asks for more than the device has free."""
+    """A share needs more than the device has free."""
 
 
 def slice_mask(share: Share) -> int:
-    """The MIG memory slices that the share covers, as a bit mask; 0 outside MIG."""
+    """Return the MIG memory slices of the share as a bit mask; 0 outside MIG."""
     instance = share.instance
     return ((1 << instance.size) - 1) << instance.start if instance else 0
 
 
 def template_cpu(share: Share, state: DeviceState) -> int:
-    """The AI CPUs that the share's vNPU template takes; 0 outside vNPU."""
+    """Return the AI CPUs of the share's vNPU template; 0 outside vNPU."""
     if share.template is None:
         return 0
     template = template_of(state.device.family, share.template)
@@ -70,7 +70,7 @@ def template_cpu(share: Share, state: DeviceState) -> int:
 
 
 def template_cpu_of(device: Device) -> int:
-    """The AI CPUs that the device has for templates; 0 where it is not cut by templates."""
+    """Return the device's AI CPUs for templates; 0 if it has no templates."""
     known = FAMILIES.get(device.family)
     return known.template_cpu if known else 0
 
@@ -78,14 +78,14 @@ def template_cpu_of(device: Device) -> int:
 def occupy(state: DeviceState, share: Share) -> None:
     """Charge the share to the device.
 
-    Raises Oversold: names the quantity, what was needed and what was free; nothing was charged."""
+    Raises Oversold with the quantity, the needed and the free amount, and charges nothing then."""
     if share.instance is None and share.template is None:
         memory_free_mib, cores_free = state.memory_free_mib, state.cores_free
         if (
             state.slots_free >= 1
             and 0 <= share.memory_mib <= memory_free_mib
             and 0 <= share.cores <= cores_free
-        ):  # the common case, told apart first: the fold is on every service's path
+        ):  # fast path for the common case: every service runs the fold
             state.slots_free -= 1
             state.memory_free_mib = memory_free_mib - share.memory_mib
             state.cores_free = cores_free - share.cores
@@ -102,7 +102,7 @@ def occupy(state: DeviceState, share: Share) -> None:
         ("slices beyond the last", (mask >> MIG_SLICES).bit_count(), 0),
         ("slices outside of its group", int(bool(mask) and leaves), 0),
     ):
-        if needed > max(available, 0):  # a device that offers less than it holds has nothing free
+        if needed > max(available, 0):  # available is negative if the device now offers less
             raise Oversold(
                 f"device {state.device.id}: {quantity} needed {needed}, available {available}"
             )
@@ -110,7 +110,7 @@ def occupy(state: DeviceState, share: Share) -> None:
 
 
 def retake(state: DeviceState, share: Share) -> None:
-    """Charge again what `release` gave back, though the device may offer less since it was held."""
+    """Charge again what `release` gave back, even if the device now offers less."""
     state.slots_free -= 1
     state.memory_free_mib -= share.memory_mib
     state.cores_free -= share.cores

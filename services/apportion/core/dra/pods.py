@@ -1,19 +1,20 @@
-"""The claims that a pod names, and what it asks for through them.
+"""The claims that a pod references, and what it requests through them.
 
-A claim of a template is made by Kubernetes once the pod is there, and the pod's status says its
-name then. Invariant: a pod asks either for nothing yet, or for all that its claims say."""
+Kubernetes creates the claim of a template after the pod, and then names it in the pod's status.
+Invariant: a pod requests either nothing yet, or everything that its claims request."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Annotated, NamedTuple
 
 import msgspec
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, structs
 
 from apportion.core.dra.names import CLASS, DIALECT
 from apportion.core.dra.requests import ResourceClaim, Wanted, wanted
 from apportion.core.workloads.document import ManifestError
 from apportion.core.workloads.kinds.drafts import PodDraft
+from apportion.core.workloads.kube import Kube
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import CONTAINERS_MAX
 
@@ -21,52 +22,42 @@ CLAIMS_MAX = 64
 _IN_PODS = "spec.resourceClaims"
 
 
-class _Part(Struct, frozen=True, rename="camel", kw_only=True):
-    """A part of a pod; what is not named here is not looked at."""
-
-
-class _Reference(_Part, frozen=True):
+class _Reference(Kube, frozen=True):
     name: str = ""
     resource_claim_name: str = ""
-    resource_claim_template_name: str = ""
 
 
-class _Used(_Part, frozen=True):
+class _Used(Kube, frozen=True):
     name: str = ""
     request: str = ""
 
 
-class _Resources(_Part, frozen=True):
+class _Resources(Kube, frozen=True):
     claims: Annotated[list[_Used], Meta(max_length=CLAIMS_MAX)] = []
 
 
-class _Container(_Part, frozen=True):
+class _Container(Kube, frozen=True):
     resources: _Resources = _Resources()
     restart_policy: str = ""
 
 
-class _Spec(_Part, frozen=True):
+class _Spec(Kube, frozen=True):
     node_name: str = ""
     resource_claims: Annotated[list[_Reference], Meta(max_length=CLAIMS_MAX)] = []
     containers: Annotated[list[_Container], Meta(max_length=CONTAINERS_MAX)] = []
     init_containers: Annotated[list[_Container], Meta(max_length=CONTAINERS_MAX)] = []
 
 
-class _Made(_Part, frozen=True):
-    name: str = ""
-    resource_claim_name: str = ""
+class _Status(Kube, frozen=True):
+    resource_claim_statuses: Annotated[list[_Reference], Meta(max_length=CLAIMS_MAX)] = []
 
 
-class _Status(_Part, frozen=True):
-    resource_claim_statuses: Annotated[list[_Made], Meta(max_length=CLAIMS_MAX)] = []
-
-
-class _Metadata(_Part, frozen=True):
+class _Metadata(Kube, frozen=True):
     uid: str = ""
     namespace: str = ""
 
 
-class _Pod(_Part, frozen=True):
+class _Pod(Kube, frozen=True):
     metadata: _Metadata = _Metadata()
     spec: _Spec = _Spec()
     status: _Status = _Status()
@@ -76,8 +67,10 @@ _decode = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class Named(NamedTuple):
-    """One claim of a pod: what the pod calls it, its own name (empty while there is none), and
-    whether it is made of a template."""
+    """One claim of a pod.
+
+    `name` is what the pod calls it, `claim` its own name (empty until it is created); `made` is
+    true if it comes from a template."""
 
     name: str
     claim: str
@@ -85,15 +78,17 @@ class Named(NamedTuple):
 
 
 class PodClaims:
-    """The claims of one pod, as the API server tells it."""
+    """The claims of one pod, as read from the API server."""
 
     def __init__(self, raw: bytes) -> None:
-        """Raises ManifestError where the pod has more than any pod may have."""
+        """Decode the pod.
+
+        Raises ManifestError if the pod has more claims or containers than any pod may have."""
         try:
             pod = _decode(raw)
         except msgspec.MsgspecError as error:
-            fix = f"name at most {CLAIMS_MAX}"
-            raise ManifestError(_IN_PODS, None, f"cannot be read ({error})", fix) from None
+            fix = f"use at most {CLAIMS_MAX}"
+            raise ManifestError(_IN_PODS, None, f"is not valid ({error})", fix) from None
         self.pod = pod.metadata.uid
         self.namespace = pod.metadata.namespace
         self.node = pod.spec.node_name
@@ -114,7 +109,7 @@ class PodClaims:
             )
             for i, each in enumerate(them)
         }
-        # An init container has ended before the others begin, unless it is started again always.
+        # An init container ends before the others start, unless it is a sidecar.
         beside = [*pod.spec.containers]
         beside += [each for each in pod.spec.init_containers if each.restart_policy == "Always"]
         self._beside = Counter(
@@ -125,27 +120,25 @@ class PodClaims:
 
     @property
     def keys(self) -> list[str]:
-        """`namespace/name` of the claims that have a name."""
+        """The `namespace/name` of each claim that has been created."""
         return [f"{self.namespace}/{each.claim}" for each in self.named if each.claim]
 
     def drafted(
         self, draft: PodDraft, claims: Mapping[str, ResourceClaim], taken: Callable[[str], bool]
     ) -> PodDraft | None:
-        """The draft of the pod with what its claims ask for; None while one is to be made yet.
+        """Return the pod's draft with the asks of its claims; None until all exist.
 
-        `claims` are those of the cluster by `namespace/name`; `taken` says by its uid whether one
-        belongs to another pod.
-
-        Raises ManifestError: it cannot have what it names."""
+        `claims` are those of the cluster by `namespace/name`; `taken` returns true if the claim
+        with that uid belongs to another pod. Raises ManifestError if the pod cannot have the claims
+        that it names."""
         by_name: dict[str, ResourceClaim] = {}
         for i, named in enumerate(self.named):
             claim = claims.get(f"{self.namespace}/{named.claim}") if named.claim else None
             if claim is not None:
                 by_name[named.name] = claim
             elif not named.made:
-                raise ManifestError(
-                    f"{_IN_PODS}[{i}].resourceClaimName", named.claim, "is not there", "make it"
-                )
+                problem, fix = "does not exist", "create it"
+                raise ManifestError(f"{_IN_PODS}[{i}].resourceClaimName", named.claim, problem, fix)
         if len(by_name) < len(self.named):
             return None
         asked = [
@@ -153,12 +146,21 @@ class PodClaims:
             for i, claim in enumerate(by_name.values())
         ]
         self._check_use(by_name, draft)
-        self._check_parts(asked)
+        # Part of a device can be used by one container at a time: HAMi-core counts the processes of
+        # one container only. A whole device or a MIG instance needs no such check.
+        uses: Counter[str] = Counter()
+        for named, each in zip(self.named, asked, strict=True):
+            uses[each.asks[0].container] += self._beside[named.name]
+        problem = "shares part of a GPU among several containers, which is not supported"
+        for i, each in enumerate(asked):
+            parts = any(not (ask.whole or ask.profile) for ask in each.asks)
+            if parts and uses[each.asks[0].container] > 1:
+                at, fix = f"{_IN_PODS}[{i}]", "use a claim for each container"
+                raise ManifestError(at, self.named[i].name, problem, fix)
         if len({each.devices for each in asked}) > 1:
-            raise ManifestError(
-                _IN_PODS, None, "choose among devices differently", "choose alike in all of them"
-            )
-        # Each claim once: its asks have its uid for their container.
+            fix = "use the same selectors in all claims"
+            raise ManifestError(_IN_PODS, None, "has different selectors", fix)
+        # Each claim once: the container of its asks is its uid.
         once = {each.asks[0].container: each for each in asked}
         asks = tuple(ask for each in once.values() for ask in each.asks)
         return structs.replace(
@@ -170,56 +172,31 @@ class PodClaims:
     def _asked(self, claim: ResourceClaim, field: str, taken: Callable[[str], bool]) -> Wanted:
         if others := claim.classes - {CLASS}:
             other = ", ".join(sorted(others))
-            raise ManifestError(
-                field, claim.key, f"is of {other}, which is not ours", f"ask for {CLASS} alone"
-            )
+            fix = f"use {CLASS} only"
+            raise ManifestError(field, claim.key, f"uses the device class {other}", fix)
         if claim.metadata.deletion_timestamp is not None:
-            raise ManifestError(field, claim.key, "is being deleted", "make it anew")
+            raise ManifestError(field, claim.key, "is being deleted", "create it again")
         users = [each.name for each in claim.status.reserved_for if each.uid != self.pod]
         if taken(claim.metadata.uid) or users or claim.pod not in ("", self.pod):
             whose = f"pod {users[0]}" if users else "another pod"
-            raise ManifestError(
-                field,
-                claim.key,
-                f"is the claim of {whose}, and pods that share one are not implemented yet",
-                "name a resourceClaimTemplateName, or wait until that pod has ended",
-            )
+            problem = f"is used by {whose}, and sharing a claim is not supported"
+            fix = "use a resourceClaimTemplateName, or wait until that pod ends"
+            raise ManifestError(field, claim.key, problem, fix)
         return wanted(claim)
 
-    def _check_parts(self, asked: list[Wanted]) -> None:
-        """That a part of a card is for one container at a time.
-
-        HAMi-core counts the processes of one container, which do not see those of another; a whole
-        card or an instance holds all of them by itself."""
-        uses: Counter[str] = Counter()
-        for named, each in zip(self.named, asked, strict=True):
-            uses[each.asks[0].container] += self._beside[named.name]
-        for i, each in enumerate(asked):
-            parts = any(not (ask.whole or ask.profile) for ask in each.asks)
-            if parts and uses[each.asks[0].container] > 1:
-                raise ManifestError(
-                    f"{_IN_PODS}[{i}]", self.named[i].name,
-                    "is a part of a card for several containers at once, which is not implemented",
-                    "write a claim for each of them",
-                )  # fmt: skip
-
+    # A container that got two of our grants would get contradicting edits.
     def _check_use(self, claims: Mapping[str, ResourceClaim | None], draft: PodDraft) -> None:
-        """That no container would be given two of our grants, which contradict each other."""
         if draft.shape.asks:
-            raise ManifestError(
-                _IN_PODS, None, "are beside amounts in resources.limits", "ask in one way"
-            )
+            problem = "is set together with device amounts in resources.limits"
+            raise ManifestError(_IN_PODS, None, problem, "use one of them")
         for field, used in self._containers.items():
             names = dict.fromkeys(each.name for each in used)
             if len(names) > 1:
-                raise ManifestError(
-                    f"{field}.claims", list(names), "are several claims", "put them into one claim"
-                )
+                fix = "combine them into one claim"
+                raise ManifestError(f"{field}.claims", list(names), "names several claims", fix)
             for i, each in enumerate(used):
                 claim = claims.get(each.name)
                 if each.request and claim is not None and len(claim.requests) > 1:
-                    raise ManifestError(
-                        f"{field}.claims[{i}].request", each.request,
-                        "is a part of its claim, which is not implemented yet",
-                        "name the claim alone, or write a claim of this request",
-                    )  # fmt: skip
+                    problem = "selects part of its claim, which is not supported"
+                    fix = "name only the claim, or create a claim for this request"
+                    raise ManifestError(f"{field}.claims[{i}].request", each.request, problem, fix)

@@ -1,9 +1,8 @@
-"""What a ResourceClaim asks for, as asks of the pod that has it; and what a placement gives it.
+"""Convert a ResourceClaim to asks, and its placement to an allocation.
 
-A request of our class is a number of devices with an amount of memory and cores of each
-(`capacity.requests`). Of CEL, comparisons of our attributes are understood. Invariants: whatever
-else a claim says that would change a decision is refused by its name, never passed over; two
-allocations of one placement are the same, so it can be seen whether it was written."""
+Of CEL, only comparisons of our attributes are supported. Invariants: a field that would change a
+decision is refused by name, never ignored. One placement always gives the same allocation, so a
+retry can see that it was written."""
 
 import math
 import re
@@ -25,48 +24,43 @@ from apportion.core.dra.names import (
 )
 from apportion.core.workloads.dialects.amounts import quantity, whole
 from apportion.core.workloads.document import ManifestError, within
+from apportion.core.workloads.kube import Kube
 from apportion_schemas import Ask, Device, DeviceConstraints, Share
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import COUNT_MAX, MEMORY_MIB_MAX, WHOLE
 
 MIB: Final = 1 << 20
-AMOUNTS: Final = ("memory", "cores")
-"""What may be asked of a device's capacity."""
-DEVICES_MAX: Final = 32
-"""Of one claim; Kubernetes allows no more results of an allocation."""
+AMOUNTS: Final = ("memory", "cores")  # the capacities that a request may name
+DEVICES_MAX: Final = 32  # per claim; Kubernetes allows no more results per allocation
 _TERM = re.compile(
     rf'device\.attributes\[["\']{re.escape(DRIVER)}["\']\]\.(?P<name>\w+)'
     r'\s*==\s*["\'](?P<value>[\w .+/-]{1,64})["\']'
 )
 _OURS = re.compile(rf'device\.driver\s*==\s*["\']{re.escape(DRIVER)}["\']')
+# attributes that CEL may compare, and the matching field of an ask or its constraints
 _FIELDS: Final = {
     "profile": "profile",
     "uuid": "use_ids",
     "productName": "use_types",
     "mode": "modes",
 }
-"""Attributes of a device that CEL may compare, and what an ask or its constraints call them."""
 _EXAMPLE: Final = f'device.attributes["{DRIVER}"].profile == "1g.10gb" && ...'
 Json = dict[str, Any]
 
 
-class _Part(Struct, frozen=True, rename="camel", kw_only=True):
-    """A part of a claim; what is not named here is not looked at."""
-
-
-class _Cel(_Part, frozen=True):
+class _Cel(Kube, frozen=True):
     expression: str = ""
 
 
-class _Selector(_Part, frozen=True):
+class _Selector(Kube, frozen=True):
     cel: _Cel = _Cel()
 
 
-class _Capacity(_Part, frozen=True):
+class _Capacity(Kube, frozen=True):
     requests: dict[str, Any] = {}
 
 
-class _Exactly(_Part, frozen=True):
+class _Exactly(Kube, frozen=True):
     device_class_name: str = ""
     selectors: list[_Selector] = []
     allocation_mode: str = "ExactCount"
@@ -75,39 +69,39 @@ class _Exactly(_Part, frozen=True):
     capacity: _Capacity | None = None
 
 
-class Request(_Part, frozen=True):
-    """One request of a claim: a kind of device, and how many of them."""
+class Request(Kube, frozen=True):
+    """One request of a claim: a type of device, and how many of them."""
 
     name: str
     exactly: _Exactly | None = None
     first_available: list[Any] = []
 
 
-class _Opaque(_Part, frozen=True):
+class _Opaque(Kube, frozen=True):
     driver: str = ""
 
 
-class _Config(_Part, frozen=True):
+class _Config(Kube, frozen=True):
     opaque: _Opaque | None = None
 
 
-class _Devices(_Part, frozen=True):
+class _Devices(Kube, frozen=True):
     requests: list[Request] = []
     constraints: list[Any] = []
     config: list[_Config] = []
 
 
-class _Spec(_Part, frozen=True):
+class _Spec(Kube, frozen=True):
     devices: _Devices = _Devices()
 
 
-class _Owner(_Part, frozen=True):
+class _Owner(Kube, frozen=True):
     kind: str = ""
     uid: str = ""
     controller: bool = False
 
 
-class _Meta(_Part, frozen=True):
+class _Meta(Kube, frozen=True):
     name: str
     uid: str
     namespace: str = ""
@@ -116,16 +110,16 @@ class _Meta(_Part, frozen=True):
     owner_references: list[_Owner] = []
 
 
-class Consumer(_Part, frozen=True):
-    """Who may use the claim, as `status.reservedFor[]` has it."""
+class Consumer(Kube, frozen=True):
+    """A consumer that may use the claim (`status.reservedFor[]`)."""
 
     resource: str = ""
     name: str = ""
     uid: str = ""
 
 
-class Result(_Part, frozen=True):
-    """One device that the claim was given, and the request that it is for."""
+class Result(Kube, frozen=True):
+    """One device allocated to the claim, and the request that it satisfies."""
 
     request: str = ""
     driver: str = ""
@@ -134,21 +128,21 @@ class Result(_Part, frozen=True):
     share_id: str = msgspec.field(name="shareID", default="")
 
 
-class _Results(_Part, frozen=True):
+class _Results(Kube, frozen=True):
     results: Annotated[list[Result], Meta(max_length=256)] = []
 
 
-class _Allocation(_Part, frozen=True):
+class _Allocation(Kube, frozen=True):
     devices: _Results = _Results()
 
 
-class _Status(_Part, frozen=True):
+class _Status(Kube, frozen=True):
     allocation: _Allocation | None = None
     reserved_for: list[Consumer] = []
 
 
-class ResourceClaim(_Part, frozen=True):
-    """A ResourceClaim as far as anything here depends on it."""
+class ResourceClaim(Kube, frozen=True):
+    """The fields of a ResourceClaim that we read."""
 
     metadata: _Meta
     spec: _Spec = _Spec()
@@ -156,33 +150,33 @@ class ResourceClaim(_Part, frozen=True):
 
     @property
     def key(self) -> str:
-        """The claim's whole name, as in `namespace/name`."""
+        """The full name of the claim, as in `namespace/name`."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     @property
     def requests(self) -> list[Request]:
-        """What it asks for, in its order."""
+        """Its requests, in the order of the spec."""
         return self.spec.devices.requests
 
     @property
     def results(self) -> list[Result]:
-        """What it was given; empty where nothing was."""
+        """The devices allocated to it; empty if it is not allocated."""
         found = self.status.allocation
         return found.devices.results if found is not None else []
 
     @property
     def classes(self) -> set[str]:
-        """The classes that it names."""
+        """The device classes that its requests name."""
         return {each.exactly.device_class_name for each in self.requests if each.exactly}
 
     @property
     def pod(self) -> str:
-        """The uid of the pod that it was made for, empty where it was made by itself."""
+        """The uid of the pod that owns the claim; empty if it was created on its own."""
         owners = self.metadata.owner_references
         return next((each.uid for each in owners if each.controller and each.kind == "Pod"), "")
 
     def reserved_for(self, pod: str) -> bool:
-        """Whether that pod, by its uid, may use it."""
+        """Return True if the pod with this uid may use the claim."""
         return any(each.uid == pod for each in self.status.reserved_for)
 
 
@@ -190,44 +184,36 @@ read_resource_claim = from_outside(msgspec.json.Decoder(ResourceClaim).decode)
 
 
 class Wanted(Struct, frozen=True):
-    """What a claim asks for: its asks in the order of its requests, and among which devices."""
+    """What a claim requests: asks in the order of its requests, and constraints."""
 
     asks: tuple[Ask, ...]
     devices: DeviceConstraints = DeviceConstraints()
 
 
 def wanted(claim: ResourceClaim) -> Wanted:
-    """What the claim asks for.
-
-    Raises ManifestError: it asks for what we have not, or do not understand."""
+    """Return what the claim requests. Raises ManifestError if it is not ours or not supported."""
     devices, at = claim.spec.devices, f"ResourceClaim {claim.key}: spec.devices"
     if devices.constraints:
         raise ManifestError(f"{at}.constraints", devices.constraints, *_later("remove them"))
     if any(each.opaque is not None and each.opaque.driver == DRIVER for each in devices.config):
-        raise ManifestError(
-            f"{at}.config", DRIVER, "has parameters, and this driver takes none", "remove them"
-        )
+        problem = "does not accept parameters"
+        raise ManifestError(f"{at}.config", DRIVER, problem, "remove them")
     found = [
         _request(each, f"{at}.requests[{i}]", container_of(claim.metadata.uid))
         for i, each in enumerate(devices.requests)
     ]
     if len({each.devices for each in found}) > 1:
-        raise ManifestError(
-            f"{at}.requests",
-            None,
-            "choose among devices differently",
-            "choose alike in all of them",
-        )
+        fix = "use the same selectors in all requests"
+        raise ManifestError(f"{at}.requests", None, "has different selectors", fix)
     asks = tuple(ask for each in found for ask in each.asks)
     if not asks or sum(ask.count for ask in asks) > DEVICES_MAX:
-        raise ManifestError(
-            f"{at}.requests", None, "ask for no device, or too many", f"ask for 1 to {DEVICES_MAX}"
-        )
+        fix = f"request 1 to {DEVICES_MAX}"
+        raise ManifestError(f"{at}.requests", None, "requests no device, or too many", fix)
     return Wanted(asks, found[0].devices)
 
 
 def requests_of(claim: ResourceClaim) -> list[str]:
-    """The name of the request that each share of the claim is for, in the order of its asks."""
+    """Return the name of the request for each share of the claim, in order of asks."""
     return [
         each.name
         for each in claim.requests
@@ -237,64 +223,67 @@ def requests_of(claim: ResourceClaim) -> list[str]:
 
 
 def _later(fix: str) -> tuple[str, str]:
-    return "is not implemented yet", fix
+    return "is not supported", fix
 
 
 def _request(request: Request, at: str, container: str) -> Wanted:
     exactly = request.exactly
     if exactly is None:
-        problem = _later("ask for one kind of device, under exactly")
+        problem = _later("request one kind of device under exactly")
         raise ManifestError(f"{at}.firstAvailable", request.first_available, *problem)
     at = f"{at}.exactly"
     if exactly.device_class_name != CLASS:
+        fix = f"write {CLASS}"
         raise ManifestError(
-            f"{at}.deviceClassName", exactly.device_class_name, "is not ours", f"write {CLASS}"
+            f"{at}.deviceClassName", exactly.device_class_name, "is not supported", fix
         )
     if exactly.admin_access:
         raise ManifestError(f"{at}.adminAccess", value=True, problem=_later("")[0], fix="remove it")
     if exactly.allocation_mode != "ExactCount":
-        problem = _later("write ExactCount, and a count")
+        problem = _later("write ExactCount and a count")
         raise ManifestError(f"{at}.allocationMode", exactly.allocation_mode, *problem)
     if not 1 <= exactly.count <= COUNT_MAX:
-        raise ManifestError(f"{at}.count", exactly.count, "is too many", f"write 1 to {COUNT_MAX}")
+        raise ManifestError(
+            f"{at}.count", exactly.count, "is out of range", f"write 1 to {COUNT_MAX}"
+        )
     chosen = _chosen(exactly.selectors, f"{at}.selectors")
     asked = exactly.capacity.requests if exactly.capacity is not None else {}
     ask = _amounts(asked, f"{at}.capacity.requests", container)
     profile = chosen.pop("profile", "")
     if profile and asked:
         raise ManifestError(
-            f"{at}.capacity.requests", None, f"is beside the MIG profile {profile}", "keep one"
+            f"{at}.capacity.requests",
+            None,
+            f"is set together with the MIG profile {profile}",
+            "keep one of them",
         )
     constraints = structs.replace(
         DeviceConstraints(), **{name: (value,) for name, value in chosen.items()}
     )
-    if profile:  # instances may be of one card, and devices of one ask never are
+    if profile:  # instances may share a device, but the devices of one ask are always distinct
         instance = Ask(container=container, family=FAMILY, profile=profile)
         return Wanted((instance,) * exactly.count, constraints)
     return Wanted((structs.replace(ask, count=exactly.count),), constraints)
 
 
 def _amounts(asked: dict[str, Any], at: str, container: str) -> Ask:
-    """One device; without any amount all of it."""
-    ask = Ask(container=container, family=FAMILY, cores=0 if asked else WHOLE)
+    ask = Ask(container=container, family=FAMILY, cores=0 if asked else WHOLE)  # default: whole
     for key, value in asked.items():
         name, field = key.removeprefix(f"{DRIVER}/"), within(at, key)
         if name not in AMOUNTS:
-            raise ManifestError(
-                field, value, "cannot be asked for", f"ask for {' and '.join(AMOUNTS)}"
-            )
+            fix = f"request {' or '.join(AMOUNTS)}"
+            raise ManifestError(field, value, "is not a known capacity", fix)
         if name == "cores":
             ask = structs.replace(ask, cores=whole(value, field, limit=WHOLE))
             continue
         memory_mib = math.ceil(quantity(value, field) / MIB)
         if not 1 <= memory_mib <= MEMORY_MIB_MAX:
-            raise ManifestError(field, value, "is no memory of a card", "write it as in 4Gi")
+            raise ManifestError(field, value, "is not a GPU's memory", "write it as in 4Gi")
         ask = structs.replace(ask, memory_mib=memory_mib)
     return ask
 
 
 def _chosen(selectors: list[_Selector], at: str) -> dict[str, Any]:
-    """What the selectors compare, by field of the constraints; `profile` beside them."""
     found: dict[str, Any] = {}
     for i, selector in enumerate(selectors):
         field = f"{at}[{i}].cel.expression"
@@ -304,17 +293,17 @@ def _chosen(selectors: list[_Selector], at: str) -> dict[str, Any]:
             parts = _TERM.fullmatch(term.strip())
             key = _FIELDS.get(parts["name"], "") if parts else ""
             if parts is None or not key or found.get(key, parts["value"]) != parts["value"]:
-                fix = f"compare {', '.join(_FIELDS)}, as in {_EXAMPLE}"
-                raise ManifestError(field, term.strip(), "is no comparison that we know", fix)
+                fix = f"compare {', '.join(_FIELDS)}, such as {_EXAMPLE}"
+                raise ManifestError(field, term.strip(), "is not a supported comparison", fix)
             if key == "modes" and parts["value"] not in PUBLISHED:
                 fix = f"write one of {', '.join(sorted(PUBLISHED))}"
-                raise ManifestError(field, parts["value"], "is no way of sharing a card", fix)
+                raise ManifestError(field, parts["value"], "is not a sharing mode", fix)
             found[key] = parts["value"]
     return found
 
 
 class NotOfClaim(ValueError):
-    """The shares are not what the claim asks for; the message says so."""
+    """The shares do not match the claim; the message says how."""
 
 
 def allocation(
@@ -325,14 +314,13 @@ def allocation(
     node: str,
     attempt: int,
 ) -> Json:
-    """The claim's allocation on the node; `devices` are the node's by their id.
+    """Return the claim's allocation on `node`; `devices` are the node's by id.
 
-    Raises NotOfClaim: these are not the shares of this claim. Raises KeyError: a share is of a
-    device that the node has not."""
+    Raises NotOfClaim if the shares do not match it, KeyError if the node lacks a share's device."""
     requests = requests_of(claim)
     if len(requests) != len(shares):
         raise NotOfClaim(
-            f"claim {claim.key} asks for {len(requests)} devices, and its pod was given "
+            f"claim {claim.key} requests {len(requests)} devices, but its pod was allocated "
             f"{len(shares)} for it"
         )
     results = []
@@ -360,7 +348,7 @@ def allocation(
 
 
 def is_allocated(claim: ResourceClaim, wanted: Json) -> bool:
-    """Whether the claim has this very allocation."""
+    """Return True if the claim already has exactly this allocation."""
     return [(r.request, r.driver, r.pool, r.device, r.share_id) for r in claim.results] == [
         (each["request"], each["driver"], each["pool"], each["device"], each.get("shareID", ""))
         for each in wanted["devices"]["results"]
@@ -368,5 +356,5 @@ def is_allocated(claim: ResourceClaim, wanted: Json) -> bool:
 
 
 def of_ours(results: Sequence[Result]) -> bool:
-    """Whether all of an allocation is ours to take back."""
+    """Return True if every result is of our driver, so that we may deallocate it."""
     return bool(results) and all(each.driver == DRIVER for each in results)

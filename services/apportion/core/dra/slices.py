@@ -1,10 +1,9 @@
-"""What devices a node has, as ResourceSlices.
+"""Publish the devices of a node as ResourceSlices.
 
-A card that several claims may share is one device with consumable capacity
-(`allowMultipleAllocations`); a card in MIG mode is a set of partitions, one for every instance at
-every place, which count its memory slices down (`sharedCounters`). Every device has a taint: it is
-our scheduler that hands them out, and where kube-scheduler minds taints it leaves them alone.
-Invariant: the same devices make the same slices, but for their generation."""
+A shareable device has consumable capacity (`allowMultipleAllocations`). A GPU in MIG mode is a set
+of partitions, one per instance and start, which count down its memory slices (`sharedCounters`). A
+taint keeps kube-schedulers that honor device taints away. Invariant: the same devices give the same
+slices, except for their generation."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -16,19 +15,17 @@ from apportion.core.devices.shares import MIG_SLICES, DeviceState
 from apportion.core.dra.names import DRIVER, FAMILY, PUBLISHED, SHARED, card, partition
 from apportion_schemas import Device
 
-DEVICES_MAX: Final = 64
-"""In one slice, where any device has a taint; see `ResourceSliceSpec`."""
-COUNTERS_MAX: Final = 8
-"""Sets of counters in one slice."""
+DEVICES_MAX: Final = 64  # per slice, if any device has a taint (`ResourceSliceSpec`)
+COUNTERS_MAX: Final = 8  # sets of counters per slice
 TAINT: Final = {"key": f"{DRIVER}/scheduler", "value": "apportion", "effect": "NoSchedule"}
 
 Json = dict[str, Any]
 
 
 def pool(node: str, devices: Iterable[DeviceState], known: Known = ()) -> list[Json]:
-    """The specs of the slices of a node, without the generation of their pool.
+    """Return the specs of a node's slices, without the generation of their pool.
 
-    `known` are the ways in which cards may be cut. A device that is not open is left out."""
+    `known` are the allowed MIG geometries. A device that is not open is left out."""
     cards = [each.device for each in devices if each.open and each.device.family == FAMILY]
     cards = sorted((each for each in cards if each.mode in PUBLISHED), key=lambda each: each.index)
     cut = [each for each in cards if each.mode == "mig" and _places(each, known)]
@@ -80,14 +77,14 @@ def _card(device: Device) -> Json:
 
 
 def _attributes(device: Device, profile: str = "") -> Json:
-    """What CEL of a claim can compare; see `requests`."""
+    """Return what the CEL of a claim can compare (`requests._FIELDS`)."""
     said = {"uuid": device.id, "productName": device.model, "mode": device.mode}
     said |= {"profile": profile} if profile else {}
     return {name: {"string": value[:64]} for name, value in said.items()}
 
 
 def _places(device: Device, known: Known) -> list[Place]:
-    """Every instance at every place, each once."""
+    """Return each possible MIG instance once."""
     groups = groups_of(known, device.family, device.model, device.mig_sizes)
     places = [place for group in groups for place in group] or [
         place_at(profile, start)

@@ -1,9 +1,7 @@
-"""From the shares of a container to what it gets: environment, mounts, device nodes, region.
+"""Convert the shares of a container to what it gets: environment, mounts, device nodes.
 
-`granting` chooses among the ways in which a device is shared. All of it is pure: the agent's hands
-make what a grant names (`apportion.agent`), and tests compare grants with what the peers give.
-Invariant: a grant follows from the ledger and from the node alone, never from an annotation, and
-the same shares always come to the same grant."""
+Pure: the agent creates what a grant names (`apportion.agent`). Invariant: a grant follows from the
+ledger and the node alone, never from an annotation."""
 
 from apportion.core.grants.granting import grant
 from apportion.core.grants.held import (

@@ -1,28 +1,22 @@
-"""Which containers wait for others on their card, and which are held to their compute.
+"""Decide which containers wait for others on their device and which have limited compute.
 
-What HAMi's monitor does every few seconds (`feedback.go`), so that a share of compute is a limit
-only where another container uses the card. Without these rounds HAMi-core holds every container
-always. A region reports use of its card in two ways: `recent_kernel`, which HAMi-core of mid 2026
-sets only while it holds the container, and the time of its last kernel.
-
-Devices and priority are the ledger's, never the region's: its container may write anything there.
-By lying about use a container can only have itself and its neighbours held to their own compute.
-Invariant: a container of the first priority never waits, and one waits only for its own namespace
-or for a namespace to which the node's operator gives precedence."""
+As HAMi's monitor does every few seconds (`feedback.go`): without it HAMi-core always limits
+compute. A region reports use by `recent_kernel`, which HAMi-core of mid 2026 sets only while the
+limit applies, and by the time of the last kernel. A container that lies about its use only gets
+itself and its neighbours limited to their own compute: devices and priority come from the ledger.
+Invariant: a container of priority 0 never waits, and one waits only for its own namespace or one
+that the node's operator gives precedence."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from apportion.core.grants.region import Region
 
-ANY = "*"
-"""In place of a namespace: all of them."""
+ANY = "*"  # matches every namespace
 
 
 class Contender(NamedTuple):
-    """One container: its region, and by the ledger its namespace, devices and priority.
-
-    Priority 0 goes before 1."""
+    """One container's region, and its namespace, devices and priority (0 first) in the ledger."""
 
     region: Region
     namespace: str
@@ -33,12 +27,12 @@ class Contender(NamedTuple):
 def advise(
     contenders: Sequence[Contender], now_s: float, recent_s: float, first: Collection[str] = ()
 ) -> None:
-    """Run one round over all containers of the node: have some wait, hold some, free the rest.
+    """Run one round over all containers of the node: block, limit or release each.
 
-    A container uses its devices if it launched a kernel in the last `recent_s` seconds before
-    `now_s`, in seconds since 1970. It waits while one that goes before it uses a device of its own,
-    and is held to its compute where another one does. `first` are the namespaces whose containers
-    of priority 0 go before those of other namespaces."""
+    A container uses its devices if it launched a kernel within `recent_s` seconds of `now_s`
+    (seconds since 1970). It is blocked while one that goes before it uses one of its devices, and
+    limited to its compute while any other one does. Containers of priority 0 in the namespaces
+    `first` go before those of other namespaces."""
     using: dict[str, list[Contender]] = {}
     for each in contenders:
         each.region.count_down()

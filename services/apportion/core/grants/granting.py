@@ -1,5 +1,7 @@
-"""What grants which share, the one place where a new mode is entered; and the modes that need only
-an environment and mounts. HAMi-core and MIG have modules of their own."""
+"""Choose the grant for each sharing mode; the one place where a new mode is added.
+
+The modes that need only environment and mounts are here; HAMi-core and MIG have their own
+modules."""
 
 from collections.abc import Callable
 from typing import Final
@@ -9,30 +11,20 @@ from apportion.core.grants import hami_core, mig
 from apportion.core.grants.held import Edits, Grant, GrantRefused, Held, Mount, Node
 from apportion_schemas.inventory import Mode
 
-
-def _grant_whole(held: Held, node: Node) -> Grant:  # noqa: ARG001 - every mode is asked alike
-    """The cards by their ids, which it has to itself; nothing holds the container to less."""
-    return Grant(Edits({"NVIDIA_VISIBLE_DEVICES": ",".join(held.cards)}, cards=held.cards))
-
-
-# Shares of a card under NVIDIA's Multi-Process Service, each as large as the ledger says.
+# Shares of a GPU under NVIDIA's Multi-Process Service, each as large as in the ledger.
 #
-# The daemon of the card serves all its containers. NVIDIA's own plugin gives each of them the
-# same part; `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` and `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of the
-# container itself make them unequal (NVIDIA, Multi-Process Service, chapter 4).
+# One daemon per GPU serves all its containers. NVIDIA's own plugin gives each of them the same
+# part; `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` and `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` in the
+# container's environment make parts of different size (NVIDIA, Multi-Process Service, chapter 4).
 
 PIPES = "/tmp/nvidia-mps"  # noqa: S108 - the path where CUDA looks for its daemon
 
 
 def _grant_mps(held: Held, node: Node) -> Grant:
-    """The daemon's pipes, and the container's part of memory and threads.
-
-    Raises GrantRefused: it holds several cards: a process speaks to one daemon, that of one
-    card."""
     if len(held.parts) > 1:
         raise GrantRefused(
-            f"container {held.container!r} of pod {held.pod} holds {len(held.parts)} cards under "
-            "MPS; a process is served by one daemon: ask for one card, or for another mode"
+            f"container {held.container!r} of pod {held.pod} has {len(held.parts)} GPUs under MPS, "
+            "but an MPS daemon serves one GPU; request one GPU, or another mode"
         )
     (part,) = held.parts
     env = {
@@ -47,47 +39,43 @@ def _grant_mps(held: Held, node: Node) -> Grant:
     return Grant(Edits(env, mounts, cards=held.cards), daemons=held.cards)
 
 
-# Ascend NPUs: whole, or cut by a template that Ascend's runtime makes when the container starts.
+# Ascend NPUs: whole, or cut by a template when Ascend's runtime starts the container.
 #
-# `ASCEND_VISIBLE_DEVICES` names NPUs by their index and `ASCEND_VNPU_SPECS` the template (Ascend
-# Docker Runtime). A container with a template has one NPU: the runtime cuts no other one.
+# `ASCEND_VISIBLE_DEVICES` has the index of each NPU and `ASCEND_VNPU_SPECS` the template (Ascend
+# Docker Runtime). A container with a template has exactly one NPU.
 
 
-def _grant_npus(held: Held, node: Node) -> Grant:  # noqa: ARG001 - every mode is asked alike
-    """The NPUs by index, and the template.
-
-    Raises GrantRefused: a template together with a second NPU."""
+def _grant_npus(held: Held, node: Node) -> Grant:  # noqa: ARG001 - the signature of every mode
     env = {"ASCEND_VISIBLE_DEVICES": ",".join(str(part.device.index) for part in held.parts)}
     templates = [part.share.template for part in held.parts if part.share.template]
     if templates and len(held.parts) > 1:
         raise GrantRefused(
-            f"container {held.container!r} of pod {held.pod} holds {len(held.parts)} NPUs, one of "
-            f"them cut by {templates[0]}; Ascend's runtime cuts the only one of a container"
+            f"container {held.container!r} of pod {held.pod} has {len(held.parts)} NPUs, one of "
+            f"them split by {templates[0]}, but Ascend's runtime splits only a single NPU of a "
+            "container; request one NPU, or whole ones"
         )
     if templates:
         env["ASCEND_VNPU_SPECS"] = templates[0]
     return Grant(Edits(env))
 
 
-# Ascend NPUs that are split softly: HAMi's `hami-vnpu-core` holds the container to its part.
+# Ascend NPUs that are split softly: HAMi's `hami-vnpu-core` limits the container to its part.
 #
 # Names and values are those of HAMi's Ascend device plugin, which the library reads. Containers
-# on one NPU find one another in a folder of the node that they share, by the NPU's index; each
-# keeps its own count in a folder of its own. Ascend's runtime brings the device nodes and the
-# driver, as for every NPU.
+# on one NPU meet in a shared folder of the node, by the NPU's index; each also has a folder of its
+# own for its counts. Ascend's runtime adds the device nodes and the driver, as for every NPU.
+#
+# The library has one limit and one shared file for all NPUs of a container: like the plugin, we
+# take both from the first.
 
+# in the container; the library's own `ld.so.preload` names a path below it
 HOME: Final = "/hami-vnpu-core"
-"""In the container; what the library's own `ld.so.preload` names is below it."""
 _COMMON: Final = "/hami-shared-region"
 _OWN: Final = "/hami-vnpu-shmem"
 _PRELOAD: Final = "ld.so.preload"
 
 
 def _grant_npus_softly(held: Held, node: Node) -> Grant:
-    """The NPUs by index and the part of them: MiB, and percent where cores were asked for.
-
-    The library knows one part for all NPUs of a container, and one folder's file to meet others in:
-    the plugin gives both of the first, and so do we."""
     first = held.parts[0]
     env = {
         "ASCEND_VISIBLE_DEVICES": ",".join(str(part.device.index) for part in held.parts),
@@ -113,25 +101,27 @@ MODES: dict[Mode, Granting] = {
     "mps": _grant_mps,
     "mig": mig.grant,
     "vnpu": _grant_npus,
-    "exclusive": _grant_whole,
+    "exclusive": lambda held, _: Grant(
+        Edits({"NVIDIA_VISIBLE_DEVICES": ",".join(held.cards)}, cards=held.cards)
+    ),
 }
+# of families with templates; a whole NPU is one without a template
 NPU_MODES: dict[Mode, Granting] = {
     "vnpu": _grant_npus,
     "hami-core": _grant_npus_softly,
     "exclusive": _grant_npus,
 }
-"""Of families that know templates: a whole NPU is one without a template."""
 
 
 def grant(held: Held, node: Node) -> Grant:
-    """What the container gets.
+    """Return what the container gets.
 
-    Raises GrantRefused: the node cannot give it, or its devices are shared in different ways."""
+    Raises GrantRefused if the node cannot provide it, or its devices have different modes."""
     modes = {part.device.mode for part in held.parts}
     if len(modes) > 1:
         raise GrantRefused(
-            f"container {held.container!r} of pod {held.pod} holds devices that are shared in "
-            f"different ways ({', '.join(sorted(modes))}); one container has one of them"
+            f"container {held.container!r} of pod {held.pod} has devices in different sharing "
+            f"modes ({', '.join(sorted(modes))}); a container can use only one mode"
         )
     device = held.parts[0].device
     family = FAMILIES.get(device.family)  # it need not be one of the catalogue

@@ -1,41 +1,38 @@
-"""Shares that HAMi-core holds a container to: a library that its loader puts before CUDA's.
+"""Grants for HAMi-core, a library that is preloaded before CUDA's and limits a container.
 
-Names and values are those of HAMi's and Volcano's device plugins, which HAMi-core reads
-(`CUDA_DEVICE_MEMORY_LIMIT_<i>` and the rest), so images made for them run unchanged. What they do
-not do: the region exists before the container does, so a process with an emptied environment is
-held as well, and the limit can be changed while it runs."""
+Environment is as from HAMi's and Volcano's device plugins (`CUDA_DEVICE_MEMORY_LIMIT_<i>` etc.).
+The region is made before the container, so a process with an emptied environment is limited too."""
 
 from typing import Final
 
 from apportion.core.grants import controls
 from apportion.core.grants.held import Edits, Grant, Held, Mount, Node, RegionPlan
 
-HOME: Final = "/usr/local/vgpu"
-"""In the container; HAMi-core has this path written into it."""
+HOME: Final = "/usr/local/vgpu"  # in the container; HAMi-core has this path built in
 REGION: Final = "share.cache"
 _MIB = 1 << 20
 _PRELOAD: Final = "/etc/ld.so.preload"
-_LOCKS: Final = "/tmp/vgpulock"  # noqa: S108 - HAMi-core has this path written into it
-"""Where HAMi-core's processes lock: in the container's own folder, so that they lock no other's."""
-_BARE: Final = "/tmp/cudevshr.cache"  # noqa: S108 - HAMi-core has this path written into it
-"""Where a process without our environment looks for its region."""
+# where HAMi-core's processes lock: mounted per container, so that they lock no other's
+_LOCKS: Final = "/tmp/vgpulock"  # noqa: S108 - HAMi-core has this path built in
+# where a process without our environment looks for its region
+_BARE: Final = "/tmp/cudevshr.cache"  # noqa: S108 - HAMi-core has this path built in
 
 
 def grant(held: Held, node: Node) -> Grant:
-    """The limits as environment and as region, and the library unless the container declines it."""
+    """Return the limits as environment and region, and the library unless it is declined."""
     env = {"NVIDIA_VISIBLE_DEVICES": ",".join(held.cards)}
     for position, part in enumerate(held.parts):
         env[f"CUDA_DEVICE_MEMORY_LIMIT_{position}"] = f"{part.share.memory_mib}m"
-    # One limit for all devices of a container: the peers give that of the first.
+    # One limit for all devices of a container: the peers use that of the first.
     env["CUDA_DEVICE_SM_LIMIT"] = str(held.parts[0].share.cores)
     env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{HOME}/{REGION}"
     if any(part.device.memory_mib > part.device.physical_memory_mib for part in held.parts):
         env["CUDA_OVERSUBSCRIBE"] = "true"
-    # How it is held, where the container itself does not say it.
+    # How it is limited, unless the container's own variables override it.
     env[controls.LOG_LEVEL] = str(node.log_level)
     if not node.core_limit:
         env[controls.POLICY] = controls.UNHELD
-    elif not held.may_be_unheld:  # over what the image or the container says
+    elif not held.may_be_unheld:  # overrides the image and the container
         env[controls.POLICY] = controls.DEFAULT
     env |= {name: value for name, value in held.controls.items() if name != controls.DISABLE}
     folder = node.folder(held)

@@ -1,8 +1,6 @@
-"""What a container holds, what it gets for that, and where the node keeps what it needs.
+"""What a container has allocated, what it gets for that, and the paths of the node.
 
-What it gets are the `containerEdits` of a CDI device, as far as we need them, whichever front door
-asked for it, and what has to be made before it may start. Invariant: no two edits contradict each
-other, so the order in which a runtime applies them does not matter."""
+Invariant: no two edits conflict, so the order in which a runtime applies them does not matter."""
 
 from collections.abc import Iterable, Mapping
 
@@ -22,7 +20,7 @@ class Mount(Struct, frozen=True):
 
 
 class DeviceNode(Struct, frozen=True):
-    """A character device, by its numbers: it need not be below the node's `/dev` yet."""
+    """A character device by its numbers; it need not exist in the node's `/dev` yet."""
 
     path: str
     major: int
@@ -32,8 +30,8 @@ class DeviceNode(Struct, frozen=True):
 class Edits(Struct, frozen=True):
     """Environment by name, mounts and device nodes.
 
-    `cards` are those whose own CDI specification, by the vendor, comes with it: the device nodes
-    and libraries without which nothing runs there."""
+    The vendor's own CDI specification of each device in `cards` is added: the device nodes and
+    libraries that it needs."""
 
     env: dict[str, str] = {}
     mounts: tuple[Mount, ...] = ()
@@ -42,10 +40,10 @@ class Edits(Struct, frozen=True):
 
 
 class RegionPlan(Struct, frozen=True):
-    """The limits that HAMi-core finds in its region before the container's first process does.
+    """The limits that are in HAMi-core's region before the container's first process.
 
-    One entry per device, in the container's order: its id, the memory in bytes and the percent of
-    its compute (0 and 100: as much as there is). `priority` 0 goes before 1."""
+    One entry per device, in the container's order: its id, memory in bytes and percent of compute
+    (0 and 100 are unlimited). `priority` 0 goes before 1."""
 
     path: str
     devices: tuple[str, ...]
@@ -55,9 +53,10 @@ class RegionPlan(Struct, frozen=True):
 
 
 class Grant(Struct, frozen=True):
-    """What one container gets. `daemons` are the cards whose MPS daemon has to run for it.
+    """What one container gets.
 
-    `folders` have to be there, and be its processes' to write in, whoever they run as."""
+    `daemons` are the GPUs whose MPS daemon must run for it. `folders` must exist and be writable by
+    its processes, whatever user they run as."""
 
     edits: Edits
     region: RegionPlan | None = None
@@ -66,18 +65,18 @@ class Grant(Struct, frozen=True):
 
 
 class GrantRefused(ValueError):
-    """The node cannot give what the ledger says; the message says which share, and why."""
+    """The node cannot provide what the ledger requires; the message names the share and reason."""
 
 
 class MadeInstance(Struct, frozen=True):
-    """A MIG instance that is there: its id, as in `MIG-…`, and what lets a container use it."""
+    """An existing MIG instance: its id (`MIG-…`) and the device nodes to use it."""
 
     id: str
     device_nodes: tuple[DeviceNode, ...] = ()
 
 
 class Part(Struct, frozen=True):
-    """One share with the device that it is of, and the MIG instance that was made for it."""
+    """One share with its device, and the MIG instance that was created for it."""
 
     share: Share
     device: Device
@@ -85,10 +84,10 @@ class Part(Struct, frozen=True):
 
 
 class Held(Struct, frozen=True):
-    """All that one container holds, in the order in which it sees its devices.
+    """All that one container has allocated, in the order in which it sees its devices.
 
-    `controls` are the variables of the container's own environment that say how it is to be held
-    (`controls`); `may_be_unheld`: they may say that it is not held at all."""
+    `controls` are the variables of its own environment that control its limits (module `controls`);
+    if `may_be_unheld`, they can lift the limits."""
 
     pod: str
     container: str
@@ -98,7 +97,7 @@ class Held(Struct, frozen=True):
 
     @property
     def cards(self) -> tuple[str, ...]:
-        """The ids of its cards, each once, in this order."""
+        """The ids of its devices, each once, in this order."""
         return tuple(dict.fromkeys(part.device.id for part in self.parts))
 
     @classmethod
@@ -113,20 +112,19 @@ class Held(Struct, frozen=True):
         may_be_unheld: bool = False,
         instances: Mapping[Share, MadeInstance] | None = None,
     ) -> "Held":
-        """The container's part of a placement.
+        """Return the container's part of a placement.
 
-        Devices come by their index, as NVML and CUDA (`CUDA_DEVICE_ORDER=PCI_BUS_ID`) count them:
-        HAMi-core numbers its limits in this order.
-
-        Raises GrantRefused: it holds nothing here, or a device that this node does not have."""
+        Devices are in the order of their index, as in NVML and CUDA
+        (`CUDA_DEVICE_ORDER=PCI_BUS_ID`), because HAMi-core numbers its limits in this order. Raises
+        GrantRefused if it has no share here, or one of a device that this node does not have."""
         own = [share for share in shares if share.container == container]
         if not own:
-            raise GrantRefused(f"container {container!r} of pod {pod} holds no share here")
+            raise GrantRefused(f"container {container!r} of pod {pod} has no share on this node")
         for share in own:
             if share.device not in devices:
                 raise GrantRefused(
-                    f"container {container!r} of pod {pod} holds {share.device}, which this node "
-                    "does not have; it was taken out, or another driver answers"
+                    f"container {container!r} of pod {pod} has a share of {share.device}, which is "
+                    "not on this node; the device was removed, or another driver is loaded"
                 )
         starts = {each: each.instance.start if each.instance else 0 for each in own}
         own.sort(key=lambda each: (devices[each.device].index, starts[each]))
@@ -137,13 +135,12 @@ class Held(Struct, frozen=True):
 
 
 class Node(Struct, frozen=True):
-    """Where this node has what containers get.
+    """Where this node keeps what containers get.
 
-    `library` is HAMi-core's `libvgpu.so` and `preload` the file that becomes `/etc/ld.so.preload`;
-    both empty where the node has none: then nothing holds a container to its share but itself.
-    `shares` has a folder of each container, and `mps` has a folder of each card's MPS daemon.
-    `log_level` is HAMi-core's own, 0 to 4. `npu_library` is the folder of HAMi's library for NPUs,
-    and `npus` the one in which containers on one NPU meet."""
+    `library` is HAMi-core's `libvgpu.so` and `preload` the file mounted as `/etc/ld.so.preload`; if
+    both are empty, nothing enforces a container's share. `shares` has a folder per container, `mps`
+    one per MPS daemon of a GPU. `npu_library` is the folder of HAMi's library for NPUs; `npus` is
+    shared by the containers on one NPU. `log_level` is HAMi-core's, 0 to 4."""
 
     shares: str = "/var/lib/apportion/shares"
     library: str = ""
@@ -155,5 +152,5 @@ class Node(Struct, frozen=True):
     core_limit: bool = True
 
     def folder(self, held: Held) -> str:
-        """The folder of one container, which outlives its restarts."""
+        """Return the folder of one container, which is kept across restarts."""
         return f"{self.shares}/{token(held.pod)}_{token(held.container)}"

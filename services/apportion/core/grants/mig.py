@@ -1,19 +1,17 @@
-"""MIG instances: the card itself holds a container to its part, so it only has to be shown."""
+"""Grants for MIG instances: the GPU itself enforces the limits, so no library is needed."""
 
 from apportion.core.grants.held import Edits, Grant, GrantRefused, Held, Node
 from apportion_schemas import MigInstance
 
 
-def grant(held: Held, node: Node) -> Grant:  # noqa: ARG001 - every mode is asked alike
-    """The instances by their ids.
-
-    Raises GrantRefused: an instance was not made."""
+def grant(held: Held, node: Node) -> Grant:  # noqa: ARG001 - the signature of every mode
+    """Return the instances by their ids. Raises GrantRefused if an instance does not exist yet."""
     made = []
     for part in held.parts:
         if part.instance is None:
             raise GrantRefused(
-                f"the instance of container {held.container!r} of pod {held.pod} on "
-                f"{part.device.id} is not made"
+                f"the MIG instance of container {held.container!r} of pod {held.pod} on "
+                f"{part.device.id} does not exist yet"
             )
         made.append(part.instance)
     visible = ",".join(instance.id for instance in made)
@@ -22,15 +20,15 @@ def grant(held: Held, node: Node) -> Grant:  # noqa: ARG001 - every mode is aske
 
 
 def cut(instance: MigInstance) -> MigInstance:
-    """What a card has to be cut into for it, without what the scheduler wants to know of it."""
+    """Return only the fields that define the instance on the GPU, without the scheduler's."""
     return MigInstance(profile=instance.profile, start=instance.start, size=instance.size)
 
 
 def overlap(one: MigInstance, other: MigInstance) -> bool:
-    """Whether both want the same slice of memory."""
+    """Return True if both need the same slice of memory."""
     return one.start < other.start + other.size and other.start < one.start + one.size
 
 
 def named(instance: MigInstance) -> str:
-    """The size and the place of an instance, for people."""
+    """Format the size and place of an instance for users."""
     return f"{instance.profile} from slice {instance.start}"

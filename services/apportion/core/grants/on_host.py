@@ -1,8 +1,8 @@
-"""A grant for a process of the machine itself, which no container runtime stands around.
+"""A grant for a process on the machine itself, without a container runtime.
 
-Nothing can be mounted for it and no card be hidden from it: paths are those of the node, the
-library comes by `LD_PRELOAD`, and CUDA is told which cards it may see. Invariant: HAMi-core counts
-cards as CUDA does, so that every limit of memory is that of its own card."""
+Nothing can be mounted for it and no GPU hidden from it: paths are those of the node, the library is
+loaded by `LD_PRELOAD`, and `CUDA_VISIBLE_DEVICES` selects the GPUs. Invariant: HAMi-core counts
+GPUs as CUDA does, so every memory limit applies to its own GPU."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -22,24 +22,29 @@ _NONE: Final = "-1"
 
 
 def on_host(made: Grant) -> Grant:
-    """The same share for a process beside its agent.
+    """Return the same grant for a process outside of a container.
 
-    Raises GrantRefused: a share of this kind is for containers alone, or the library's path cannot
-    stand in `LD_PRELOAD`."""
+    Raises GrantRefused if such a share is for containers only, or the library's path cannot be in
+    `LD_PRELOAD`."""
     if _VISIBLE not in made.edits.env:
         raise GrantRefused(
-            "a vNPU is given to containers alone: start the command by `podman run` or `docker run`"
+            "a vNPU works only in a container; start the command with `podman run` or `docker run`"
         )
     if made.daemons:
         raise GrantRefused(
-            "a share under MPS is given to containers alone, which share memory with the card's "
-            "daemon apart from the machine: start the command by `podman run` or `docker run`"
+            "a share under MPS works only in a container, where shared memory with the MPS daemon "
+            "is separate from the machine's; start the command with `podman run` or `docker run`"
         )
-    env = {name: _path(value, made.edits) for name, value in made.edits.env.items()}
-    # Where as many cards stand there as CUDA sees, HAMi-core takes each for a number, and an id is
-    # 0 to it (`parse_cuda_visible_env` of its `utils.c`): it would count all cards as the first.
-    # CUDA stops at one that is not there, so one more changes nothing but that. A single card is
-    # the first anyway.
+    env = dict(made.edits.env)
+    for name, value in made.edits.env.items():  # paths of the container become the node's
+        for mount in made.edits.mounts:
+            if value == mount.container_path or value.startswith(f"{mount.container_path}/"):
+                env[name] = mount.host_path + value[len(mount.container_path) :]
+                break
+    # If the variable has as many entries as CUDA sees GPUs, HAMi-core parses each as a number, and
+    # an id parses as 0 (`parse_cuda_visible_env` of its `utils.c`): every GPU would count as the
+    # first. CUDA stops at an entry that does not exist, so "-1" avoids that and changes nothing
+    # else. A single GPU is the first anyway.
     cards = env.pop(_VISIBLE)
     env[_CUDA_VISIBLE] = f"{cards},{_NONE}" if made.region is not None and "," in cards else cards
     if _preloads(made.edits):
@@ -47,41 +52,33 @@ def on_host(made: Grant) -> Grant:
         path = next(path for inside, path in mounts.items() if inside.endswith(_LIBRARY))
         if any(each.isspace() or each == ":" for each in path):
             raise GrantRefused(
-                f"the agent's --library is {path!r}: the loader takes a space or a colon for the "
-                "end of a path; put the file elsewhere"
+                f"the agent's --library is {path!r}, but for the loader a space or colon ends a "
+                "path; move the file"
             )
         env[PRELOAD] = path
     return Grant(Edits(env), region=made.region)
 
 
 def unheld(edits: Edits, devices: Mapping[str, Device]) -> str:
-    """What of the share nothing holds the process to, for its user to know; empty if all is held.
+    """Return a warning for the user if some limit is not enforced; empty if all are.
 
     `edits` are those of a container, or of `on_host`; `devices` are the node's."""
     if _REGION not in edits.env:
         return ""
     if PRELOAD not in edits.env and not _preloads(edits):
         return (
-            "nothing holds the command to its share but itself: its agent has no HAMi-core; give "
-            "it the path of libvgpu.so with --library"
+            "the command's share is not enforced, because the agent has no HAMi-core; set the "
+            "agent's --library to the path of libvgpu.so"
         )
     cards = edits.env.get(_CUDA_VISIBLE, "").split(",")
     own = [devices[card].index for card in cards if card in devices]
     if 0 < int(edits.env.get(_CORES, 0)) < WHOLE and own != list(range(len(own))):
         return (
-            "nothing holds the command to its cores, only to its memory: outside of a container "
-            "HAMi-core measures the machine's first cards; start it by `podman run` or `docker run`"
+            "only the command's memory is enforced, not its cores: outside a container, HAMi-core "
+            "measures the machine's first GPUs; start it with `podman run` or `docker run`"
         )
     return ""
 
 
 def _preloads(edits: Edits) -> bool:
     return any(mount.container_path == _PRELOAD_FILE for mount in edits.mounts)
-
-
-def _path(value: str, edits: Edits) -> str:
-    """Where on the node a path of the container is; what is no such path stays as it is."""
-    for mount in edits.mounts:
-        if value == mount.container_path or value.startswith(f"{mount.container_path}/"):
-            return mount.host_path + value[len(mount.container_path) :]
-    return value

@@ -1,8 +1,7 @@
-"""A placement as its node's agent is told of it.
+"""Complete a placement with what the agent of its node must know of the pod.
 
-An agent reads what happens on its own node, and no pod's submission. So the event of a placement
-says what it has to know of the pod besides. Invariant: all of it follows from the submission, the
-shares and the devices, so no state has to keep it."""
+An agent reads only its own node's events, and never a pod's submission. Invariant: all that is
+added follows from the submission, the shares and the devices, so no state has to keep it."""
 
 from collections.abc import Iterable
 
@@ -15,7 +14,7 @@ from apportion_schemas.workload import Controls
 
 
 def handed(placed: PodPlaced, pod: PodSubmitted, devices: Iterable[Device]) -> PodPlaced:
-    """The placement with what containers borrow, and with how they are to be held."""
+    """Return the placement with the containers' borrowed shares and control settings."""
     if not (pod.borrowing or pod.controls or pod.high_priority):
         return placed
     known = {device.id: device for device in devices}

@@ -1,13 +1,12 @@
-"""What a node shows of its GPUs beside the slots that the kubelet counts: memory and cores.
+"""GPU memory and cores that a node reports as extended resources.
 
-They are extended resources of the node's status, under the names of HAMi and of Volcano. Once a
-node shows them its kubelet counts: a pod whose amounts exceed what is left is rejected for good.
-The kubelet goes by what pods wrote, and the ledger by what they hold, which may be less: an amount
-above the card that Volcano's names cap, a pod that was made smaller, a card that is gone with its
-pods still there. So a node shows what its cards have, and beside it what its pods wrote beyond what
-they hold. A container counts once there, however many cards it has.
+They are in the node's status under HAMi's and Volcano's names. The kubelet then rejects, for good,
+a pod that requests more than is left. It counts what pods requested; the ledger counts what they
+use, which may be less: an amount above the GPU's that Volcano's names cap, a resized pod, a removed
+GPU. So a node reports what its GPUs have plus what its pods requested beyond what they use. The
+kubelet counts a container once, however many GPUs it has.
 
-Invariant: what the pods of a node wrote is never more than what `shown` says of it."""
+Invariant: the requests of a node's pods never exceed what `shown` returns."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -18,12 +17,10 @@ from apportion.core.workloads.dialects import hami, nvidia, volcano_vgpu
 from apportion.core.workloads.dialects.names import DialectConfig, VgpuNames
 from apportion_schemas import Device
 
-WHOLE_ONLY = "exclusive"
-"""The mode of cards that NVIDIA's own plugin hands out, and shows as it likes."""
+WHOLE_ONLY = "exclusive"  # mode of GPUs that NVIDIA's own plugin hands out and reports
 
-
+# By pod uid: the requested amounts by name, for pods whose asks have changed since.
 Wrote = Mapping[str, Mapping[str, int]]
-"""By pod uid, what it wrote under each name, of pods whose asks are no longer what they wrote."""
 NOBODY: Wrote = {}
 
 
@@ -32,13 +29,13 @@ class _Amounts(NamedTuple):
     cores: int
 
     def under(self, names: VgpuNames, config: DialectConfig) -> dict[str, int]:
-        """By resource name, in its units; what has begun of a unit counts as one."""
+        """The amounts by resource name in its units, rounded up."""
         memory = -(-self.memory_mib // config.memory_factor)
         return {n: a for n, a in ((names.memory, memory), (names.cores, self.cores)) if a}
 
 
 def shown(node: NodeState, config: DialectConfig, wrote: Wrote = NOBODY) -> dict[str, int]:
-    """How much of each name the node shows; a name of which there is nothing is left out."""
+    """The non-zero amounts of each resource that the node reports."""
     found = Counter(cards(node, config))
     for pod in node.pods.values():
         found.update(beyond(pod, node, config, wrote))
@@ -46,12 +43,12 @@ def shown(node: NodeState, config: DialectConfig, wrote: Wrote = NOBODY) -> dict
 
 
 def cards(node: NodeState, config: DialectConfig) -> dict[str, int]:
-    """How much of each name its cards have, whatever their health: running pods keep theirs."""
+    """The amounts that a node's devices have; running pods keep unhealthy devices."""
     return of_devices((node.by_id[name].device for name in _shared(node)), config)
 
 
 def of_devices(cards: Iterable[Device], config: DialectConfig) -> dict[str, int]:
-    """How much of each name these devices have, of those that can be shared."""
+    """The amounts by name that these devices have, counting only those for sharing."""
     devices = [each for each in cards if _sharable(each)]
     units = sum(device.memory_mib // config.memory_factor for device in devices)
     total = _Amounts(units * config.memory_factor, sum(device.cores for device in devices))
@@ -61,12 +58,12 @@ def of_devices(cards: Iterable[Device], config: DialectConfig) -> dict[str, int]
 def beyond(
     pod: PodState, node: NodeState, config: DialectConfig, wrote: Wrote = NOBODY
 ) -> Mapping[str, int]:
-    """How much of each name a pod that is placed there wrote beyond what it holds there."""
+    """The amounts by name that a placed pod requested beyond what it uses on the node."""
     names = {hami.NAME: config.hami, volcano_vgpu.NAME: config.volcano_vgpu}.get(
         pod.submitted.dialect
     )
     if names is None or pod.placement is None or not pod.placement.attempt:
-        return {}  # without an attempt others bound it: its kubelet judges it by what is left
+        return {}  # no attempt: another scheduler bound it, and its kubelet decides
     there = _shared(node)
     held = [share for share in pod.placement.shares if share.device in there]
     written = wrote.get(pod.uid)
@@ -82,7 +79,7 @@ def beyond(
 
 
 def names_of(config: DialectConfig) -> frozenset[str]:
-    """All names that nodes show."""
+    """All extended resource names that nodes report."""
     return frozenset(
         name for each in (config.hami, config.volcano_vgpu) for name in (each.memory, each.cores)
     )

@@ -1,20 +1,21 @@
-"""What an auditor checks of a ledger, event by event, trusting neither the writers nor the fold.
+"""Audit a ledger event by event, trusting neither the writers nor the fold.
 
-| check | what must hold | |---|---| | gap | revisions follow one another | | schema | the bytes are
-an event of this build's catalogue, on its own subject | | format | its type, and the version of it,
-is legal on the ledger: by birth or by `FormatEnabled` | | owner | the event says that its one
-writer wrote it | | basis | it was decided on, and caused by, what stood before it | | chain | a
-placement names the SHA-256 of the message before it on its node | | identity | a placement's id is
-that of its pod and attempt, so that the server takes it once | | closed | no share is of a device
-that was off offer at the decision's basis | | gang | a decision that places pods of a gang leaves
-it with as many as must run together | | invariant | `invariants`: near each event, everywhere now
-and then and at the end |
+| check | what must hold |
+|---|---|
+| gap | revisions follow one another |
+| schema | the bytes are an event of this build's catalogue, on its own subject |
+| format | type and version are legal here: by birth or by `FormatEnabled` |
+| owner | the event's source is the one writer of its type |
+| basis | basis and cause are earlier revisions |
+| chain | a placement names the SHA-256 of the previous message of its node |
+| identity | a placement's id is made of pod and attempt, so the server takes it once |
+| closed | no share is of a device that was closed at the decision's basis |
+| gang | a decision about a gang leaves it with as many pods as must run together |
+| invariant | `invariants`: near each event, and everywhere at intervals and at the end |
 
-Events that contradict the state change nothing and are allowed to be there; they are counted. What
-an operator has set aside is not checked: whatever was wrong with it, somebody has seen it. Of an
-event that a newer build wrote this one can say neither that it holds nor that it does not, and the
-state behind it is not known here: the audit ends before it. Invariant: what is found depends on the
-events alone."""
+Events that contradict the state are legal and only counted. Revisions that an operator has set
+aside are not checked. The audit ends before an event of a newer build, because the state after it
+is unknown. Invariant: the findings depend on the events alone."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -50,17 +51,17 @@ from apportion_schemas.catalogue import BY_PAYLOAD, untoken
 
 FULL_EVERY = 50_000
 _PEOPLE = frozenset({"cli", "operator"})
+# Sources allowed for a role: users act as the operator, and as the watcher where there is none.
 _WRITERS = {"operator": _PEOPLE, "watcher": _PEOPLE | {"watcher"}}
-"""Who may sign for a role: people act for the operator, and for the watcher where there is none."""
+# Events that the gateway may write for a logged-in user, whose name is in the event.
 _BY_LOGIN = frozenset({NodeCordoned, NodeCordonLifted, DeviceCordoned, DeviceCordonLifted})
-"""What the gateway signs, for the person who has logged in to it; the event has the name."""
 _ID = {PodPlaced: "placed", PlacementVoided: "voided", PodEvicted: "evicted"}
 _Chained = PodPlaced | PlacementVoided | PodEvicted | PodResized
 _DECISIONS = (PodPlaced, PlacementVoided, PodRefused, PodEvicted, PodResized, ResizeRefused)
 
 
 class Violation(Struct, frozen=True):
-    """What does not hold: at which revision, which check, and in words."""
+    """A violation: its revision, the name of the check, and a text."""
 
     revision: int
     check: str
@@ -68,7 +69,7 @@ class Violation(Struct, frozen=True):
 
 
 class _Closed(NamedTuple):
-    """A device was off offer from `since` until before `until`; 0 is still."""
+    """A device was closed from `since` until before `until`, or still is if that is 0."""
 
     since: int
     until: int = 0
@@ -78,10 +79,10 @@ class _Closed(NamedTuple):
 
 
 class Auditor:
-    """Folds a ledger from its first revision, or on from a state, and checks on the way.
+    """Fold a ledger from its first revision, or from a state on, and check it.
 
-    `checked` events were looked at, `contradictions` changed nothing, `found` counts violations by
-    check. Nothing is checked before revision `start`."""
+    `checked` counts events, `contradictions` those that changed nothing, and `found` the violations
+    by check. Revisions before `start` are folded but not checked."""
 
     def __init__(
         self, state: State | None = None, *, start: int = 1, full_every: int = FULL_EVERY
@@ -103,10 +104,10 @@ class Auditor:
             self._note_closed(node)
 
     def take(self, revision: int, subject: str, payload: bytes) -> list[Violation]:
-        """Fold the next message; what it breaks.
+        """Fold the next message and return its violations.
 
-        Raises UnknownEvent: a newer build wrote it. Nothing is taken, and nothing may be after
-        it."""
+        Raises UnknownEvent if a newer build wrote it; then nothing is folded and the audit must
+        end."""
         digest = sha256(payload).hexdigest() if subject.startswith(PLACEMENT_SUBJECTS) else ""
         lines = list(self._fold(revision, subject, payload, digest))
         if digest:
@@ -114,8 +115,8 @@ class Auditor:
         return self._keep(revision, lines)
 
     def finish(self) -> list[Violation]:
-        """Check the whole state once more, when no message is left."""
-        lines = [*self._end_of_batch(), *_all("invariant", violations(self.state))]
+        """Check the whole state after the last message."""
+        lines = [*self._end_of_batch(), *_broken(violations(self.state))]
         return self._keep(max(self.state.revision, self._start), lines)
 
     def _keep(self, revision: int, lines: list[tuple[str, str]]) -> list[Violation]:
@@ -141,11 +142,11 @@ class Auditor:
         else:
             yield from self._before(revision, event)
             change = fold.apply(self.state, revision, event, digest=digest)
-            yield from _all("invariant", violations_near(self.state, change))
+            yield from _broken(violations_near(self.state, change))
             self._after(change)
         self.checked += revision >= self._start
         if revision % self._full_every == 0:
-            yield from _all("invariant", violations(self.state))
+            yield from _broken(violations(self.state))
 
     # -------------------------------------------------------------- before the fold takes it
 
@@ -153,7 +154,7 @@ class Auditor:
         data = event.data
         node = getattr(data, "node", "")
         if node not in self.state.nodes and node not in self.state.departed:
-            self._chain.pop(node, None)  # the node left long ago: its chain begins again
+            self._chain.pop(node, None)  # the node was forgotten: its chain restarts
         batch = (event.source, event.basis) if isinstance(data, _DECISIONS) else None
         if batch is None or batch != self._batch:
             yield from self._end_of_batch()
@@ -191,10 +192,10 @@ class Auditor:
                 yield "closed", text + when
 
     def _reported_again(self, event_id: str, data: _Chained, once: str) -> bool:
-        """What one attempt of a pod may be told more than once, with what tells them apart.
+        """True if the id is of an event that one attempt may repeat, with a suffix.
 
-        An eviction: for whom, and for which attempt of that one. Either may have been told in an
-        earlier life of the pod where its place was adopted: where this life began."""
+        An eviction has the beneficiary's uid and attempt. Each id of an adopted pod may also have
+        the revision at which its present life began."""
         pod = self.state.pods.get(data.pod)
         lives = 1 if pod is None or pod.adopted else 0
         if isinstance(data, PodEvicted):
@@ -238,7 +239,7 @@ class Auditor:
                 self._closed[device.device.id] = _Closed(revision)
 
     def _end_of_batch(self) -> Iterator[tuple[str, str]]:
-        """Gangs of which it placed or evicted pods: whole, unless they changed behind its back."""
+        """Check the gangs of the batch, unless they changed after its basis."""
         basis = self._batch[1] if self._batch else 0
         for name in sorted(self._gangs):
             group = self.state.groups.get(name)
@@ -260,5 +261,5 @@ class Auditor:
         self._batch = None
 
 
-def _all(check: str, lines: list[str]) -> Iterator[tuple[str, str]]:
-    return ((check, line) for line in lines)
+def _broken(lines: list[str]) -> Iterator[tuple[str, str]]:
+    return (("invariant", line) for line in lines)

@@ -1,7 +1,6 @@
-"""One number that says whether two readers hold the same state.
+"""A digest that is equal for two readers exactly if their states are equal.
 
-Invariant: the digest depends on what the ledger said and on nothing else: not on the order in which
-maps were filled, the hash seed, or the machine."""
+Invariant: it depends on the ledger's events only, not on map order, hash seed or machine."""
 
 import hashlib
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import msgspec
 
 from apportion.core.devices.cordons import reasons
-from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.state import NodeState, PodState, State
 
@@ -22,7 +20,7 @@ def digest(state: State) -> str:
 
 
 def canonical(state: State) -> bytes:
-    """The state as JSON with every map in key order."""
+    """The state as JSON with sorted keys."""
     return _encode(
         {
             "revision": state.revision,
@@ -50,7 +48,7 @@ def canonical(state: State) -> bytes:
 
 
 def _optional(state: State) -> dict[str, Any]:
-    """What ledgers of the first release have not: they keep their digests."""
+    """Entries that are left out if empty, to keep the digests of old ledgers."""
     found: dict[str, Any] = {}
     if state.differences:
         found["differences"] = [state.differences, state.differing]
@@ -64,7 +62,7 @@ def _optional(state: State) -> dict[str, Any]:
     cordons = {f"device {name}": each for name, each in state.device_cordons.items()}
     cordons |= {f"node {name}": node.cordons for name, node in state.nodes.items()}
     shared = {name: each for name, each in cordons.items() if len(each) > 1}
-    if shared:  # what one alone says stands with its device or node
+    if shared:  # a single cordon is already in the entry of its device or node
         found["cordons"] = shared
     if state.resizes:
         found["resizes"] = {uid: [each.revision, each.asked] for uid, each in state.resizes.items()}
@@ -78,25 +76,24 @@ def _optional(state: State) -> dict[str, Any]:
     return found
 
 
-def _device(state: DeviceState) -> dict[str, Any]:
-    return {
-        "device": state.device,
-        "memory_free_mib": state.memory_free_mib,
-        "cores_free": state.cores_free,
-        "slots_free": state.slots_free,
-        "template_cpu_free": state.template_cpu_free,
-        "slices": [state.slices, state.group],
-        "present": state.present,
-        "healthy": [state.healthy, state.health_reason, *state.agent_health],
-        "cordon": state.cordon,
-    }
-
-
 def _node(node: NodeState) -> dict[str, Any]:
     presence = {"presence": [node.presence, node.silent]} if node.presence else {}
     refused = {"refused": node.refused} if node.refused else {}
     return {
-        "devices": [_device(device) for device in node.devices],
+        "devices": [
+            {
+                "device": state.device,
+                "memory_free_mib": state.memory_free_mib,
+                "cores_free": state.cores_free,
+                "slots_free": state.slots_free,
+                "template_cpu_free": state.template_cpu_free,
+                "slices": [state.slices, state.group],
+                "present": state.present,
+                "healthy": [state.healthy, state.health_reason, *state.agent_health],
+                "cordon": state.cordon,
+            }
+            for state in node.devices
+        ],
         "pods": sorted(node.pods),
         "reported": [node.reported_revision, node.reported],
         "observed": node.observed,

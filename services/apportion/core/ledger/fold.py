@@ -1,13 +1,11 @@
 """The fold: the only code that changes a `State`.
 
-Every reader applies the same events in revision order, so every reader holds the same state. An
-event that contradicts the state (a second placement of a pod, a share of a device that is not
-there, an oversold card) changes nothing, for all readers alike: it is kept in
-`State.refused_events` and said aloud by whoever folds it. That is why a rogue or broken writer
-cannot allocate a device twice even where the server's fences did not stop it.
+All readers apply the same events in revision order, so they all have the same state. An event that
+contradicts the state (a second placement of a pod, a share of a missing device, an oversold GPU)
+changes nothing for any reader: it is kept in `State.refused_events` and logged. So a faulty writer
+cannot allocate a device twice, even where the server's fences did not stop it.
 
-Invariant: `apply` either takes an event whole or leaves the state as it was, but for the revision.
-"""
+Invariant: `apply` applies an event as a whole, or changes nothing but the revision."""
 
 from copy import copy
 from itertools import chain
@@ -83,8 +81,8 @@ __all__ = ["HANDLERS", "Change", "apply", "refuse"]
 
 POLICIES = frozenset(("", *get_args(Policy)))
 MARKED_UNHEALTHY = "the node's annotation volcano.sh/gpu-unhealthy-ids names it"
+# Events that move the fence and the chain of their node.
 CHAINED = frozenset((PodPlaced, PlacementVoided, PodEvicted, PodResized))
-"""Events that move the fence and the chain of their node."""
 UNNAMED = "pods of another scheduler hold devices of this family here, and nobody names which"
 LONGEST_PAUSE_S: Final = 300
 DOUBLINGS_MAX: Final = 16
@@ -92,12 +90,10 @@ PLACEMENT_SUBJECTS = f"{SUBJECTS}.placement."
 
 
 def apply(state: State, revision: int, event: Event, *, digest: str = "") -> Change:
-    """Take the event that stands at this revision into the state.
+    """Apply the event at this revision to the state; skip it if already applied.
 
-    `digest` is the SHA-256 of the message's bytes; only placements need it. An event at or below
-    `state.revision` has been applied already and is passed over.
-
-    Raises Superseded: the state was folded by rules that hold no more, and must not be used."""
+    `digest` is the SHA-256 of the message's bytes; only placements need it. Raises Superseded if
+    the state was folded by outdated rules and must not be used."""
     data = event.data
     if revision <= state.revision:
         return Change(data)
@@ -108,7 +104,7 @@ def apply(state: State, revision: int, event: Event, *, digest: str = "") -> Cha
         _note_refusal(state, revision, type(data).__name__, str(error))
         pod = state.pods.get(data.pod) if isinstance(data, PodPlaced) else None
         if pod is not None and pod.phase is PENDING and pod.attempt == data.attempt:
-            pod.attempt += 1  # it is spent: its message id can never be appended again
+            pod.attempt += 1  # the attempt's message id can never be appended again
         name = getattr(data, "node", None)
         node = state.nodes.get(name) if name else None
         change = Change(data, node=node, refused=str(error))
@@ -123,9 +119,9 @@ def apply(state: State, revision: int, event: Event, *, digest: str = "") -> Cha
 
 
 def refuse(state: State, revision: int, subject: str, reason: str, *, digest: str = "") -> Change:
-    """Pass over bytes that are no valid event, and keep that on record.
+    """Skip bytes that are not a valid event, and record why.
 
-    Whatever stands on a placement subject moves that node's fence and chain, valid or not."""
+    A message on a placement subject moves the node's fence and chain even if it is invalid."""
     if revision <= state.revision:
         return Change(None)
     _note_refusal(state, revision, subject, reason)
@@ -195,7 +191,7 @@ def _node_reported(context: _Context, data: NodeReported) -> Change:
 
 
 def host_of(node: NodeState) -> Host:
-    """CPU, memory, pods and labels: from Kubernetes where it tells, else from the agent."""
+    """CPU, memory, pods and labels: from Kubernetes if observed, else from the agent."""
     seen = node.observed
     if seen is None:
         return node.reported.host if node.reported else NO_HOST
@@ -205,7 +201,6 @@ def host_of(node: NodeState) -> Host:
 
 
 def _merged(state: State, old: DeviceState | None, device: Device) -> DeviceState:
-    """The device as now reported, less what its shares hold."""
     fresh = DeviceState(
         device=device,
         memory_free_mib=device.memory_mib,
@@ -226,10 +221,10 @@ def _merged(state: State, old: DeviceState | None, device: Device) -> DeviceStat
 
 
 def _judge(node: NodeState) -> None:
-    """A device is healthy if its agent says so and Kubernetes does not say otherwise.
+    """Set each device's health from its agent's report and what Kubernetes adds.
 
-    A cut card is not while a pod holds a part of it that was adopted before the card was known to
-    be cut: it runs on slices that no event names."""
+    A MIG device is unhealthy while a pod uses it that was adopted before the device was known to be
+    in MIG mode: no event names the instances of that pod."""
     marked = node.observed.unhealthy_indexes if node.observed else ()
     unnamed = node.observed.unnamed_families if node.observed else ()
     cut = {state.device.id for state in node.devices if state.device.mode == "mig"}
@@ -265,11 +260,10 @@ def _health_changed(context: _Context, data: DeviceHealthChanged) -> Change:
 
 @folds(NodeObserved)
 def _node_observed(context: _Context, data: NodeObserved) -> Change:
-    """Once an API server has told of a node, there are no other nodes than those it tells of."""
     state = context.state
     node = node_of(state, data.node)
     forgotten: tuple[NodeState, ...] = ()
-    if data.version and not state.of_kubernetes:
+    if data.version and not state.of_kubernetes:  # from now on only observed nodes exist
         state.of_kubernetes = True
         for other in state.nodes.values():
             other.gone = other.observed is None
@@ -294,14 +288,11 @@ def _node_gone(context: _Context, data: NodeGone) -> Change:
 
 @folds(NodeSilent, NodeHeard)
 def _presence_changed(context: _Context, data: NodeSilent | NodeHeard) -> Change:
-    """Keep since when the node's agent is silent: the first telling counts.
-
-    Each telling moves the fence by which the next one is told once."""
     node = node_of(context.state, data.node)
-    node.presence = context.revision
+    node.presence = context.revision  # the fence of the next event about its presence
     if isinstance(data, NodeHeard):
         node.silent = ""
-    elif not node.silent:
+    elif not node.silent:  # the first event counts
         node.silent = context.time
     forgotten = note_left(context.state, node) if node.gone else ()
     return Change(data, node=node, forgotten=forgotten)
@@ -309,9 +300,6 @@ def _presence_changed(context: _Context, data: NodeSilent | NodeHeard) -> Change
 
 @folds(ReportRefused)
 def _report_refused(context: _Context, data: ReportRefused) -> Change:
-    """Keep the newest refusal until a report of the node is taken, or the node leaves.
-
-    Of a node that never reported, it is all that is known."""
     state = context.state
     node = node_of(state, data.node)
     node.refused = RefusedReport(data.cause, data.message, context.revision, context.time)
@@ -341,7 +329,7 @@ def _submit(context: _Context, data: PodSubmitted) -> PodState:
             if not known:
                 raise _Refused(f"pod {data.uid} names the policy {policy!r}, which nobody knows")
         state.shapes[key] = data.shape
-    else:  # an equal one: pods of one shape share it
+    else:  # pods of one shape share the object
         force_setattr(data, "shape", shape)
     pod = PodState(data, key, context.revision, context.time)
     state.pods[data.uid] = pod
@@ -353,7 +341,6 @@ def _submit(context: _Context, data: PodSubmitted) -> PodState:
 
 @folds(PodChanged)
 def _pod_changed(context: _Context, data: PodChanged) -> Change:
-    """What it is and wants from now on; where it has a place it takes more or less of the host."""
     state = context.state
     pod = state.pods.get(data.uid)
     if pod is None:
@@ -401,15 +388,12 @@ def _pod_gone(context: _Context, data: PodGone) -> Change:
         del group.pods[data.uid]
         if not group.pods:
             del state.groups[pod.submitted.group]
-    if node is not None and node.gone:
-        forgotten = note_left(state, node)
-        return Change(data, node=node, pod=pod, shares=shares, forgotten=forgotten)
-    return Change(data, node=node, pod=pod, shares=shares)
+    forgotten = note_left(state, node) if node is not None and node.gone else ()
+    return Change(data, node=node, pod=pod, shares=shares, forgotten=forgotten)
 
 
 @folds(PodAdopted)
 def _pod_adopted(context: _Context, data: PodAdopted) -> Change:
-    """A running pod: charged like a placement, whatever could be placed beside it."""
     state = context.state
     devices = charged(state, data)
     pod = _submit(context, data.submitted)
@@ -458,11 +442,11 @@ def _placement_voided(context: _Context, data: PlacementVoided) -> Change:
     node = unplace(context.state, pod)
     context.state.failing.pop(data.pod, None)
     leave(context.state, data.pod)
-    pod.attempt = max(pod.attempt, lived_until) + 1  # beyond those of an earlier life
+    pod.attempt = max(pod.attempt, lived_until) + 1  # above all attempts of an earlier life
     pod.last_failure = data.reason
     if pod.backoff is not None:
-        # By the scheduler's clock: one second, and twice as long with each failure in a row. The
-        # count begins again once the pod's shares are allocated.
+        # One second, doubled by each failure in a row, measured by the scheduler's clock. The count
+        # restarts when the pod's shares are allocated.
         failures, moment = pod.backoff.failures, micros_of(context.time)
         pause_s = min(1 << min(failures - 1, DOUBLINGS_MAX), LONGEST_PAUSE_S)
         until = 0 if moment is None else moment + pause_s * SECOND
@@ -494,14 +478,14 @@ def _pod_resized(context: _Context, data: PodResized) -> Change:
 
 
 def shares_of(pod: PodState) -> tuple[Share, ...]:
-    """What the pod holds; nothing while it has no place."""
+    """The pod's shares; none while it is not placed."""
     return pod.placement.shares if pod.placement is not None else ()
 
 
 def place(pod: PodState, node: NodeState, placement: Placement) -> None:
     """Charge the shares and the pod itself to the node.
 
-    Raises Oversold: nothing was charged."""
+    Raises Oversold if a device cannot hold its share; then nothing is charged."""
     charged: list[tuple[DeviceState, Any]] = []
     try:
         for share in placement.shares:
@@ -518,7 +502,7 @@ def place(pod: PodState, node: NodeState, placement: Placement) -> None:
 
 
 def unplace(state: State, pod: PodState) -> NodeState | None:
-    """Give back what `place` charged, and make the pod pending; returns the node, if it had one."""
+    """Undo `place` and make the pod pending; return its node, if it had one."""
     placed = pod.placement
     if placed is None:
         return None
@@ -555,7 +539,7 @@ def _pod_bound(context: _Context, data: PodBound) -> Change:
     if pod.bound_revision:
         raise _Refused(f"pod {data.pod} is bound already")
     pod.bound_revision = context.revision
-    if pod.phase is PLACED:  # the agent may have told of the shares first
+    if pod.phase is PLACED:  # the agent may have reported the allocation first
         pod.phase = BOUND
     return Change(data, pod=pod)
 
@@ -578,7 +562,7 @@ def _shares_allocated(context: _Context, data: SharesAllocated) -> Change:
         raise _Refused(f"pod {data.pod} is allocated already")
     pod.phase, pod.allocated_revision = ALLOCATED, context.revision
     pod.backoff = None
-    context.state.failing.pop(data.pod, None)  # whatever failed before, the shares are there
+    context.state.failing.pop(data.pod, None)  # a bind may have failed before
     return Change(data, pod=pod)
 
 
@@ -589,7 +573,7 @@ def _allocation_failed(context: _Context, data: AllocationFailed) -> Change:
         raise _Refused(f"pod {data.pod} is allocated already")
     pod.last_failure = data.message
     failures = pod.backoff.failures if pod.backoff is not None else 0
-    pod.backoff = Backoff(failures + 1, data.node, 0)  # the pause begins when it is voided
+    pod.backoff = Backoff(failures + 1, data.node, 0)  # starts when the placement is voided
     context.state.failing[data.pod] = data.message
     return Change(data, pod=pod)
 
@@ -606,6 +590,6 @@ def _share_breached(context: _Context, data: ShareBreached) -> Change:
 
 
 @folds(UsageRecorded)
-def _noted(context: _Context, data: UsageRecorded) -> Change:  # noqa: ARG001 - nothing of the state
-    """What reports read from the ledger, and no decision turns on."""
+def _noted(context: _Context, data: UsageRecorded) -> Change:  # noqa: ARG001 - changes no state
+    """Only reports read these events; they change nothing of the state."""
     return Change(data)

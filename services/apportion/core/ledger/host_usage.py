@@ -1,12 +1,12 @@
-"""A pod itself on its node: CPU, memory and extended resources, beside the shares of devices.
+"""Charge and release a pod's CPU, memory and extended resources on its node.
 
-Invariant: `release_host` is the exact inverse of `charge_host`, also of a pod that was resized."""
+Invariant: `release_host` exactly undoes `charge_host`, even after a resize."""
 
 from apportion.core.ledger.state import PENDING, PLACED, NodeState, Placement, PodState
 
 
 def charge_host(pod: PodState, node: NodeState, placement: Placement) -> None:
-    """Charge the pod to the node; its shares are charged already."""
+    """Charge the pod's host resources to the node, after its shares were charged."""
     needs = pod.submitted.shape.node
     node.cpu_used_milli += needs.cpu_milli
     node.memory_used_mib += needs.memory_mib
@@ -17,7 +17,7 @@ def charge_host(pod: PodState, node: NodeState, placement: Placement) -> None:
 
 
 def release_host(pod: PodState, node: NodeState) -> None:
-    """Give back what `charge_host` charged, and make the pod pending."""
+    """Undo `charge_host` and make the pod pending."""
     needs = pod.submitted.shape.node
     node.cpu_used_milli -= needs.cpu_milli
     node.memory_used_mib -= needs.memory_mib
@@ -34,7 +34,7 @@ def release_host(pod: PodState, node: NodeState) -> None:
 
 
 def resize_host(before: PodState, pod: PodState, node: NodeState) -> None:
-    """The pod takes what it says now, and no longer what it said before."""
+    """Replace what `before` used of the node's CPU and memory by what `pod` uses."""
     was, now = before.submitted.shape.node, pod.submitted.shape.node
     node.cpu_used_milli += now.cpu_milli - was.cpu_milli
     node.memory_used_mib += now.memory_mib - was.memory_mib

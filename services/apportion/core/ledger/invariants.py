@@ -1,27 +1,16 @@
-"""What must hold at every revision, checked from the state alone.
+"""Invariants that must hold at every revision, checked from the state alone.
 
-The fold is built so that none of this can fail; this module does not trust it. Tests call it after
-every event, and so does whoever verifies a ledger."""
+The fold should never break one, but this module does not rely on it. Tests check after every event,
+as do audits of a ledger."""
 
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
 
 from apportion.core.devices.shares import DeviceState, slice_mask, template_cpu, template_cpu_of
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import NodeState, Phase, PodState, State
 from apportion_schemas import Share
-
-
-class _Held(NamedTuple):
-    """A share, and whether it was placed after the node's newest report.
-
-    A report may offer less than is held already. That oversells nothing: no placement did it, and
-    nothing more goes there until enough is given back."""
-
-    share: Share
-    newer: bool
 
 
 def violations(state: State) -> list[str]:
@@ -45,7 +34,7 @@ def violations(state: State) -> list[str]:
 
 
 def violations_near(state: State, change: Change) -> list[str]:
-    """What is broken at the node and the pod that one event touched, in time for every event."""
+    """The broken invariants of one event's node and pod; cheap enough for every event."""
     found: list[str] = []
     node, pod = change.node, change.pod
     if node is not None:
@@ -69,7 +58,10 @@ def violations_near(state: State, change: Change) -> list[str]:
 
 
 def _node(state: State, node: NodeState) -> Iterator[str]:
-    held: dict[str, list[_Held]] = {device.device.id: [] for device in node.devices}
+    # The shares of each device, and whether they were placed after the node's newest report. A
+    # report may offer less than is in use, which does not count as oversold: no placement caused
+    # it, and the device takes nothing more until enough is released.
+    held: dict[str, list[tuple[Share, bool]]] = {device.device.id: [] for device in node.devices}
     for pod in node.pods.values():
         if state.pods.get(pod.uid) is not pod or pod.placement is None:
             yield f"node {node.name} holds pod {pod.uid}, which is not placed"
@@ -79,7 +71,7 @@ def _node(state: State, node: NodeState) -> Iterator[str]:
             if share.device not in held:
                 yield f"pod {pod.uid} holds {share.device}, which node {node.name} has not"
             else:
-                held[share.device].append(_Held(share, newer))
+                held[share.device].append((share, newer))
     for device in node.devices:
         yield from _device(node, device, held[device.device.id])
     needs = [pod.submitted.shape.node for pod in node.pods.values()]
@@ -94,7 +86,7 @@ def _node(state: State, node: NodeState) -> Iterator[str]:
         yield f"node {node.name}: extended resources in use are not what its pods asked for"
 
 
-def _device(node: NodeState, state: DeviceState, held: list[_Held]) -> Iterator[str]:
+def _device(node: NodeState, state: DeviceState, held: list[tuple[Share, bool]]) -> Iterator[str]:
     device = state.device
     where = f"device {device.id} of node {node.name}"
     cpu_of = partial(template_cpu, state=state)

@@ -1,6 +1,6 @@
-"""Times of events as whole microseconds since 1970, without a clock and without a calendar library.
+"""Convert between RFC 3339 times and microseconds since 1970, without a clock.
 
-Invariant: `text_of(micros_of(text))` names the same moment as `text`."""
+Invariant: `text_of(micros_of(text))` names the same point in time as `text`, to the microsecond."""
 
 import re
 from functools import lru_cache
@@ -15,7 +15,7 @@ _MATCH = re.compile(
 
 
 def micros_of(text: str) -> int | None:
-    """The moment that an RFC 3339 time names; None where it is none."""
+    """Return the time in microseconds, or None if `text` is not an RFC 3339 time."""
     match = _MATCH(text)
     if match is None:
         return None
@@ -31,7 +31,7 @@ def micros_of(text: str) -> int | None:
 
 
 def text_of(micros: int) -> str:
-    """The moment as RFC 3339 in UTC, to the second where it is a whole one."""
+    """Return the time as RFC 3339 in UTC, with a fraction only if it is not zero."""
     day, rest = divmod(micros, DAY)
     seconds, part = divmod(rest, SECOND)
     fraction = f".{part:06d}" if part else ""
@@ -41,8 +41,8 @@ def text_of(micros: int) -> str:
     )
 
 
-# Both count in years that begin in March, so that the leap day is the last of a year; 400 years
-# have 146,097 days, and day 0 is 1970-01-01.
+# Both count years that begin in March, so that the leap day is a year's last; 400 years have
+# 146,097 days, and day 0 is 1970-01-01.
 
 
 @lru_cache(maxsize=512)

@@ -1,9 +1,8 @@
-"""Why a placement is where it is, kept as bytes for whoever asks.
+"""The reasons for placements, packed as bytes to save memory.
 
-A state has a placement for every pod that runs, and of each only where it is and what it holds
-takes part in folding and deciding. The scores behind it are most of what it says: as objects they
-would be half of the memory of a large state, and of the time of restoring one. Invariant:
-`placed_of` gives back the event that was folded, with the pod's own names."""
+A state has a placement for every running pod, but folding and deciding need only its node and
+shares. Unpacked, the scores would take half of the memory of a large state and half the time of
+restoring it. Invariant: `placed_of` returns the event that was folded."""
 
 import msgspec
 from msgspec import Struct
@@ -13,7 +12,7 @@ from apportion_schemas import PodPlaced, Score
 
 
 class Rationale(Struct, frozen=True, array_like=True, gc=False):
-    """What of `PodPlaced` only explains it; the fields are its."""
+    """The fields of `PodPlaced` that only explain the decision."""
 
     score: Score
     runners_up: tuple[Score, ...] = ()
@@ -27,7 +26,7 @@ _unpack = msgspec.msgpack.Decoder(Rationale).decode
 
 
 def placement_of(placed: PodPlaced) -> Placement:
-    """What a state keeps of the event."""
+    """Return the placement that a state keeps of the event."""
     rationale = Rationale(
         placed.score, placed.runners_up, placed.fitting, placed.nodes, placed.previous
     )
@@ -35,14 +34,14 @@ def placement_of(placed: PodPlaced) -> Placement:
 
 
 def rationale_of(placement: Placement) -> Rationale:
-    """Why it is there; of a pod that was found there nothing is known but the node."""
+    """Unpack the rationale; an adopted pod's contains only its node."""
     if not placement.rationale:
         return Rationale(Score(node=placement.node, total=0.0))
     return _unpack(placement.rationale)
 
 
 def placed_of(pod: PodState, placement: Placement) -> PodPlaced:
-    """The event that gave the pod this placement."""
+    """Rebuild the event that gave the pod this placement."""
     rationale = rationale_of(placement)
     return PodPlaced(
         pod=pod.submitted.uid,

@@ -1,15 +1,10 @@
-"""Receipts: what somebody signs of the ledger, so that it can be held to it later, and offline.
+"""Signed receipts that prove later, and offline, what the ledger contained.
 
-A receipt is of a segment, the revisions `first` to `last`. It names the root of a Merkle tree over
-their records, the newest placement on every node, the digest of the state behind the last one, and
-the receipt before it. So the newest receipt stands for the whole ledger, one record is shown to be
-in it by a few hashes, and making a receipt costs what has happened since the one before.
-
-The tree is that of RFC 6962: a leaf is the SHA-256 of 0x00 and the record, a node that of 0x01 and
-its two children. Of each leaf the first eight bytes are kept beside the receipt as fingerprints:
-they prove nothing, the root does, and they tell which record is the first that is not what it was.
-
-Invariant: a record that is changed, dropped, added or moved within a segment changes its root."""
+A receipt covers the revisions `first` to `last`. It names the previous receipt, so the newest one
+covers the whole ledger. Records form a Merkle tree as in RFC 6962: a leaf is the SHA-256 of 0x00
+and the record, an inner node that of 0x01 and its two children. The first eight bytes of each leaf
+are kept next to the receipt: these fingerprints prove nothing, but show which record was changed
+first. Invariant: changing, dropping, adding or moving a record changes the root."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -23,18 +18,17 @@ from apportion_schemas.decoding import from_outside
 
 FORMAT = 1
 FINGERPRINT_BYTES = 8
-SEGMENT_MAX = 1 << 20
-"""Records of one receipt at most: what is longer gets several."""
+SEGMENT_MAX = 1 << 20  # records in one receipt; a longer segment is split
 _SIGNED = b"apportion receipt\n"
 
 
 class Checkpoint(Struct, frozen=True):
-    """What is signed. Hashes are SHA-256 in hexadecimal digits.
+    """The signed part of a receipt. Hashes are SHA-256 in hexadecimal digits.
 
-    `created` is when the ledger's stream was made; `record` is the leaf of the last record, `heads`
-    the digest of the newest placement message on each node, `state` the digest of the state, as a
-    build makes it whose snapshots are of `state_format`. `previous` is the hash of the checkpoint
-    before, empty in the first one; `fingerprints` that of the file beside it."""
+    `created` is the creation time of the ledger's stream, `record` the leaf of the last record,
+    `heads` the digest of the newest placement message on each node, and `state` the digest of the
+    state, computed by a build with snapshot format `state_format`. `previous` is the hash of the
+    previous checkpoint, empty in the first; `fingerprints` is the hash of the fingerprint file."""
 
     apportion_receipt: int
     stream: str
@@ -52,7 +46,7 @@ class Checkpoint(Struct, frozen=True):
 
 
 class Receipt(Struct, frozen=True):
-    """A checkpoint, the signature of it, and the key that made that; see `signed_bytes`."""
+    """A checkpoint with its signature and the signing key; see `signed_bytes`."""
 
     checkpoint: Checkpoint
     key: str
@@ -60,9 +54,9 @@ class Receipt(Struct, frozen=True):
 
 
 class Proof(Struct, frozen=True):
-    """That a record is in the ledger: its place in a receipt's tree, and the hashes beside it.
+    """Proof that a record is in the ledger: the record and its path in the tree.
 
-    `path` goes from the leaf to the root; `base64` stands for a payload that is no text."""
+    `path` goes from the leaf to the root. `base64` is used for a payload that is not text."""
 
     apportion_proof: int
     revision: int
@@ -73,12 +67,12 @@ class Proof(Struct, frozen=True):
     base64: bytes | None = None
 
     def message(self) -> bytes:
-        """The record's payload, as the ledger holds it."""
+        """The record's payload as it is in the ledger."""
         return self.base64 or b"" if self.payload is None else self.payload.encode()
 
 
 class ReceiptInvalid(Exception):
-    """A receipt or a proof that shows nothing; the message says why."""
+    """A receipt or proof that proves nothing; the message has the reason."""
 
 
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -87,7 +81,7 @@ _decode_proof = from_outside(msgspec.json.Decoder(Proof).decode)
 
 
 class Tree:
-    """The tree over records as they come; it holds one hash for each of its heights."""
+    """A Merkle tree built record by record; it keeps one hash for each height."""
 
     def __init__(self) -> None:
         self._peaks: list[tuple[int, bytes]] = []
@@ -96,7 +90,7 @@ class Tree:
         self.leaf = b""
 
     def add(self, leaf: bytes) -> None:
-        """The next record, by its leaf."""
+        """Append the next record's leaf."""
         self.leaf = leaf
         self.size += 1
         self._fingerprints += leaf[:FINGERPRINT_BYTES]
@@ -107,7 +101,7 @@ class Tree:
         self._peaks.append((height, leaf))
 
     def root(self) -> str:
-        """The hash of all records so far."""
+        """The Merkle root of all records so far, in hexadecimal digits."""
         hashes = [each for _, each in self._peaks]
         root = hashes.pop() if hashes else sha256().digest()
         while hashes:
@@ -115,12 +109,12 @@ class Tree:
         return root.hex()
 
     def fingerprints(self) -> bytes:
-        """Those of all records so far."""
+        """The fingerprints of all records so far."""
         return bytes(self._fingerprints)
 
 
 def leaf_of(revision: int, subject: str, payload: bytes) -> bytes:
-    """The hash of one record; the length keeps two records from being read as one other."""
+    """The hash of one record; the subject's length shows where the payload begins."""
     return sha256(b"\0%d %d %s %s" % (revision, len(subject), subject.encode(), payload)).digest()
 
 
@@ -129,7 +123,7 @@ def _node(left: bytes, right: bytes) -> bytes:
 
 
 def path_of(leaves: Sequence[bytes], index: int) -> list[str]:
-    """The hashes that lead from one leaf to the root, from the leaf on (RFC 6962, 2.1.1)."""
+    """The sibling hashes from one leaf up to the root (RFC 6962, 2.1.1)."""
     path: list[str] = []
     start, end = 0, len(leaves)
     while end - start > 1:
@@ -143,12 +137,14 @@ def path_of(leaves: Sequence[bytes], index: int) -> list[str]:
 
 
 def _split(size: int) -> int:
-    """The largest power of two below it: how many leaves are on the left."""
+    """The number of leaves on the left: the largest power of two below `size`."""
     return 1 << (size - 1).bit_length() - 1
 
 
 def root_by(leaf: bytes, index: int, size: int, path: Sequence[str]) -> str:
-    """The root that the path leads to. Raises ReceiptInvalid where it is none of such a tree."""
+    """Return the root that a leaf and its path lead to.
+
+    Raises ReceiptInvalid if the path does not fit a tree of this size."""
     sides: list[bool] = []
     start, end = 0, size
     while end - start > 1:
@@ -173,31 +169,31 @@ def heads_of(state: State) -> dict[str, str]:
 
 
 def signed_bytes(checkpoint: Checkpoint) -> bytes:
-    """What a signature is over: its JSON without white space, with every map in key order.
+    """The bytes that are signed: a prefix and the compact JSON with sorted keys.
 
-    No other document of ours begins so, and a file may be laid out anew without harm."""
+    No other signed document of ours has this prefix. A receipt file may be reformatted."""
     return _SIGNED + _encode(checkpoint)
 
 
 def encoded(document: Receipt | Proof) -> bytes:
-    """The document as JSON, with every map in key order."""
+    """Return the document as JSON with sorted keys."""
     return _encode(document)
 
 
 def hash_of(checkpoint: Checkpoint) -> str:
-    """By which the checkpoint after it names this one."""
+    """The hash by which the next checkpoint refers to this one."""
     return sha256(_encode(checkpoint)).hexdigest()
 
 
 def read_receipt(data: bytes) -> Receipt:
-    """Raises ReceiptInvalid. The signature is not looked at."""
+    """Decode a receipt without checking its signature. Raises ReceiptInvalid."""
     found: Receipt = _decoded(_decode_receipt, data, "receipt")
     _check(found.checkpoint)
     return found
 
 
 def read_proof(data: bytes) -> Proof:
-    """Raises ReceiptInvalid. Nothing of it is checked."""
+    """Decode a proof without verifying it. Raises ReceiptInvalid."""
     found: Proof = _decoded(_decode_proof, data, "proof")
     _check(found.receipt.checkpoint, found.apportion_proof)
     return found
@@ -212,9 +208,9 @@ def _check(found: Checkpoint, proof: int = FORMAT) -> None:
 
 
 def check_proof(proof: Proof) -> Checkpoint:
-    """The checkpoint that the proof's record is under. Raises ReceiptInvalid: it is not.
+    """Return the checkpoint that covers the proof's record; ignores the signature.
 
-    The signature is not looked at."""
+    Raises ReceiptInvalid if the record is not the one that the receipt covers."""
     checkpoint = proof.receipt.checkpoint
     index, size = proof.revision - checkpoint.first, checkpoint.last - checkpoint.first + 1
     if not 0 <= index < size:

@@ -1,10 +1,10 @@
-"""By which rules the bytes of a ledger are events: which formats are legal, what is set aside.
+"""The reading rules of a ledger: legal formats, and revisions that are set aside.
 
-Both are said by operators in events, `FormatEnabled` and `RevisionSetAside`, which readers look up
-before they begin and whenever they have halted: what is said later on may be about what stands
-before it. Invariants: whether a format is legal at a revision, and whether a revision counts, is a
-function of the ledger alone, the same for every reader whatever it knows and wherever it begins;
-what is set aside is refused with the words of whoever did it, and never forgotten."""
+Operators set both in events, `FormatEnabled` and `RevisionSetAside`. Readers look these up before
+they start and whenever they halt, because a later event may be about an earlier revision.
+Invariants: whether a format is legal at a revision, and whether a revision counts, follows from the
+ledger alone, for every reader and from any start. A revision that is set aside stays so, and is
+refused with the operator's reason."""
 
 from __future__ import annotations
 
@@ -24,27 +24,26 @@ from apportion_schemas import (
 )
 from apportion_schemas.catalogue import BORN, READING, SUBJECTS, TYPE_PREFIX
 
-RULES = f"{SUBJECTS}.operator.{READING}.>"
-"""The subjects of the events that make the rules."""
+RULES = f"{SUBJECTS}.operator.{READING}.>"  # subjects of the events that make the rules
 
 
 class SetAsideEvent(InvalidEvent):
-    """An operator has said that what stands at this revision changes nothing."""
+    """An operator has set this revision aside: it changes nothing."""
 
 
 class Superseded(Exception):
-    """What is folded was folded without a rule that stands here: begin anew, and look it up."""
+    """The state was folded without a rule that applies to it and must be rebuilt."""
 
 
 class Enabled(Struct, frozen=True, array_like=True):
-    """Up to which version a format is legal behind revision `at`."""
+    """The highest legal version of a format after revision `at`."""
 
     version: int
     at: int
 
 
 class Aside(Struct, frozen=True, array_like=True):
-    """Which event set a revision aside, in whose name, and why."""
+    """The revision of the event that set another aside, its author and the reason."""
 
     at: int
     by: str
@@ -52,27 +51,27 @@ class Aside(Struct, frozen=True, array_like=True):
 
 
 class Said(NamedTuple):
-    """One event that makes a rule, and where it stands."""
+    """One event that makes a rule, with its revision."""
 
     revision: int
     data: FormatEnabled | RevisionSetAside
 
 
 class Rules(Struct):
-    """The rules as far as they are known, which may be further than the state beside them is.
+    """The rules known so far; they may be ahead of the state that they belong to.
 
-    `enabled` is by bare name, `aside` by revision; `heard` are the revisions of all events that set
-    something aside, as far as those were looked up."""
+    `enabled` is by bare name and `aside` by revision. `heard` are the revisions of all set-aside
+    events that were looked up."""
 
     enabled: dict[str, tuple[Enabled, ...]] = {}
     aside: dict[int, Aside] = {}
     heard: set[int] = set()
 
     def read(self, revision: int, subject: str, payload: bytes) -> Event:
-        """The event at this revision.
+        """Decode the event at this revision.
 
-        Raises SetAsideEvent, NotEnabledEvent, InvalidEvent, UnreadableEvent: every reader passes
-        over it. UnknownEvent: it is legal, and this build does not know it."""
+        Raises SetAsideEvent, NotEnabledEvent, InvalidEvent or UnreadableEvent: every reader skips
+        it. Raises UnknownEvent: it is legal, but this build does not know it."""
         aside = self.aside.get(revision)
         if aside is not None:
             raise SetAsideEvent(f"set aside at revision {aside.at} by {aside.by}: {aside.reason}")
@@ -83,27 +82,27 @@ class Rules(Struct):
         return decode(payload, subject=subject, legal=legal)
 
     def legal(self, type_: str, version: int, revision: int) -> bool:
-        """Whether an operator has enabled this type in this version before that revision."""
+        """True if this version of the type was enabled before that revision."""
         if not type_.startswith(TYPE_PREFIX):
             return False
         enabled = self.enabled.get(type_.removeprefix(TYPE_PREFIX), ())
         return any(each.at < revision and version <= each.version for each in enabled)
 
     def enable(self, revision: int, data: FormatEnabled) -> str:
-        """Take a format as legal from there on; why not, where it is already."""
+        """Make a format legal after `revision`; return the reason if it already is."""
         known = self.enabled.get(data.format, ())
         enabled = Enabled(data.version, revision)
         if enabled in known:
-            return ""  # it was looked up before
+            return ""  # already looked up
         if legal_version(data.format, known, revision) >= data.version:
             return f"{data.format}@{data.version} is legal already"
         self.enabled[data.format] = (*known, enabled)
         return ""
 
     def heed(self, revision: int, data: RevisionSetAside) -> str:
-        """Why that revision is not set aside by the event at this one; empty where it is.
+        """Return why this event sets nothing aside, or an empty string if it does.
 
-        Raises Superseded: that was not known when the revision was folded."""
+        Raises Superseded if the event was unknown when the revision that it names was folded."""
         if revision not in self.heard:
             raise Superseded(
                 f"revision {data.revision} was set aside at revision {revision} by {data.by}: "
@@ -118,7 +117,7 @@ class Rules(Struct):
         )
 
     def foresee(self, said: Iterable[Said]) -> None:
-        """Take what was looked up: all that the ledger has of these, in order."""
+        """Take all rule events of the ledger, which were looked up in order."""
         every = list(said)
         for revision, data in every:
             if not isinstance(data, RevisionSetAside):
@@ -131,12 +130,13 @@ class Rules(Struct):
                 self.enable(revision, data)
 
     def changed_since(self, revision: int) -> bool:
-        """Whether something up to that revision was set aside behind it: what it folds to now is
-        not what it was then."""
+        """True if a revision up to this one was set aside after it.
+
+        The state at `revision` then differs from what it was at that time."""
         return any(each <= revision < why.at for each, why in self.aside.items())
 
     def upto(self, revision: int) -> Rules:
-        """What of it a state of that revision was folded by."""
+        """The rules by which a state of that revision was folded."""
         enabled = {
             name: kept
             for name, all_ in self.enabled.items()
@@ -146,9 +146,9 @@ class Rules(Struct):
         return Rules(enabled, aside, {each for each in self.heard if each <= revision})
 
     def go_on(self, ahead: Rules, revision: int) -> bool:
-        """Have a state of that revision go on by rules that were looked up now.
+        """Extend the rules of a state at that revision by newly looked-up ones.
 
-        False: it was folded by others, and must not be used."""
+        Return False if the state was folded by other rules and must not be used."""
         now = ahead.upto(revision).aside
         if any(self.aside.get(each) != why for each, why in now.items()):
             return False
@@ -164,20 +164,20 @@ class Rules(Struct):
 
 
 def rules_of(said: Iterable[Said]) -> Rules:
-    """The rules by which a ledger is read that has said all of this, in order."""
+    """The rules that these events make, given in ledger order."""
     rules = Rules()
     rules.foresee(said)
     return rules
 
 
 def legal_version(name: str, enabled: Iterable[Enabled], revision: int) -> int:
-    """Up to which version a format is legal at that revision; 0 for none."""
+    """The highest legal version of a format at that revision, 0 if none."""
     said = (each.version for each in enabled if each.at < revision)
     return max(BORN.get(name, 0), *said, 0)
 
 
 def said_at(revision: int, subject: str, payload: bytes) -> Said | None:
-    """The rule that a record makes, None where it is no valid event that makes one."""
+    """The rule that a record makes, or None if it is not a valid rule event."""
     if not subject.startswith(RULES.removesuffix(">")):
         return None
     try:
@@ -188,7 +188,7 @@ def said_at(revision: int, subject: str, payload: bytes) -> Said | None:
 
 
 def missing(rules: Rules, writer: str, revision: int) -> list[str]:
-    """The formats that this writer writes in this build, and that are not legal there yet."""
+    """The formats that this build's `writer` writes and that are not legal there yet."""
     return [
         f"{row.name}@{row.version}"
         for row in CATALOGUE

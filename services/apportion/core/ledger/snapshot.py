@@ -1,14 +1,13 @@
-"""A state as bytes, so that a restart folds the tail of the ledger and not all of it.
+"""Snapshots of a state, so that a restart folds only the tail of the ledger.
 
-The bytes are taken while the fold goes on: every node and pod is due at first, a slice of what is
-due becomes a frame, and whatever an event touches meanwhile is due again. Only the last few, and
-what is small, are taken in one piece at the end, which makes the whole of one revision. A later
-frame replaces what an earlier one said.
+A snapshot is taken in steps while the fold continues: each step writes a frame of nodes and pods,
+and those that an event changes are written again in a later frame, which replaces the earlier one.
+The last step writes the rest at once, so the snapshot is consistent at one revision.
 
     magic │ format │ frame │ frame │ … │ head │ SHA-256 of all before it
 
-Invariant: `restore(bytes taken at r)` is `fold(0..r)`: the same canonical bytes, and the same order
-of every map, so that whatever is derived from either is the same."""
+Invariant: `restore(bytes taken at r)` equals `fold(0..r)`: the same canonical bytes and the same
+order of every map."""
 
 import struct
 from collections.abc import Callable
@@ -52,9 +51,8 @@ from apportion_schemas import (
     VolumeClaimObserved,
 )
 
+# Raise it when the meaning of these bytes changes, or what the fold makes of any event.
 FORMAT = 16
-"""Raised when these bytes, or what the fold makes of any event, change their meaning."""
-
 MAGIC = b"apportion snapshot\n"
 _START = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")
@@ -67,19 +65,19 @@ _UNREADABLE = (
 
 
 class SnapshotError(Exception):
-    """The bytes cannot be used; the message says why. The ledger holds everything that they do."""
+    """The bytes cannot be used, for the reason given; fold the ledger instead."""
 
 
 class CorruptSnapshot(SnapshotError):
-    """The bytes are not what was written."""
+    """The bytes are not those that were written."""
 
 
 class OtherFormat(SnapshotError):
-    """Another build wrote the bytes, and its fold may differ from ours."""
+    """Another build wrote the bytes; its fold may differ from ours."""
 
 
 class _Device(Struct, array_like=True, gc=False):
-    """`device` is its place in the node's report where it is there, else the device itself."""
+    """`device` is the index in the node's report, or the device itself if not there."""
 
     device: int | Device
     memory_free_mib: int
@@ -116,9 +114,10 @@ class _Node(Struct, array_like=True):
 
 
 class _Part(Struct, array_like=True, tag=0):
-    """Nodes and pods as they were when the frame was taken, less those that went since the last.
+    """Nodes and pods at the time of the frame, and those removed since the last frame.
 
-    `shapes` get the next numbers, and of a pod the number stands for both its shape and its key."""
+    `shapes` get the next numbers; in a pod, such a number replaces both its shape and its shape
+    key."""
 
     nodes: list[_Node]
     shapes: list[tuple[bytes, Shape]]
@@ -128,7 +127,7 @@ class _Part(Struct, array_like=True, tag=0):
 
 
 class _Head(Struct, array_like=True, tag=1):
-    """What is small: taken in one piece, with the revision that makes the whole consistent."""
+    """The small rest of the state, written once at the snapshot's revision."""
 
     revision: int
     groups: list[tuple[str, PodGroupObserved | None]]
@@ -168,19 +167,19 @@ _decode = msgspec.msgpack.Decoder(_Part | _Head).decode
 
 
 class Taken(NamedTuple):
-    """A finished snapshot: the bytes in order, and the revision that they are of."""
+    """A finished snapshot: its bytes in order, and its revision."""
 
     parts: list[bytes]
     revision: int
 
     @property
     def size_bytes(self) -> int:
-        """How long the bytes are together."""
+        """The total length of the snapshot, in bytes."""
         return sum(map(len, self.parts))
 
 
 class Taking:
-    """One snapshot in the making. Tell it of every change that the fold makes meanwhile."""
+    """A snapshot in progress; it must observe every change that the fold makes."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -195,13 +194,13 @@ class Taking:
 
     @property
     def due(self) -> int:
-        """How many nodes and pods are still to be taken, some of them again."""
+        """How many nodes and pods must still be written, some of them again."""
         return len(self._nodes) + len(self._pods)
 
     def observe(self, change: Change) -> None:
-        """Take note of what the fold changed: the change's own, and whatever its event names.
+        """Mark what the fold changed, and what its event names, as due.
 
-        The latter because an event that was refused still moves a fence and spends an attempt."""
+        A refused event counts as well, because it moves a fence and uses up an attempt."""
         data = change.data
         names = {change.node.name if change.node else None, getattr(data, "node", None)}
         uids = {getattr(data, name, None) for name in ("pod", "uid")}
@@ -215,7 +214,7 @@ class Taking:
         self._moved |= isinstance(data, NodeReported)
 
     def step(self, items: int) -> None:
-        """Take up to so many nodes and pods as they are now."""
+        """Write up to `items` nodes and pods as they are now."""
         nodes = [self._state.nodes.get(name) for name in _pop(self._nodes, items)]
         shapes: list[tuple[bytes, Shape]] = []
         pods: list[PodState] = []
@@ -238,9 +237,9 @@ class Taking:
         )
 
     def finish(self) -> Taken:
-        """Take all that is left, and what is small, in one piece; the snapshot is of now."""
+        """Write all that is left, and return the snapshot of the current revision."""
         if self._moved:
-            # A report may take devices over from nodes that are gone, which no change names.
+            # A report may take devices from gone nodes, which no change names.
             self._nodes.update(
                 dict.fromkeys(name for name, node in self._state.nodes.items() if node.gone)
             )
@@ -269,14 +268,12 @@ class Taking:
 
 
 def take(state: State) -> bytes:
-    """The state as bytes, in one piece."""
+    """Return a snapshot of the state, taken at once."""
     return b"".join(Taking(state).finish().parts)
 
 
 def restore(data: bytes | bytearray) -> State:
-    """The state in these bytes.
-
-    Raises OtherFormat, CorruptSnapshot."""
+    """Return the state of a snapshot. Raises OtherFormat or CorruptSnapshot."""
     start = len(MAGIC) + _START.size
     if not data.startswith(MAGIC) or len(data) < start + _DIGEST_BYTES:
         raise CorruptSnapshot("it is no snapshot of Apportion, or its beginning is gone")
@@ -304,7 +301,7 @@ def restore(data: bytes | bytearray) -> State:
         _head_in(state, head)
     except _UNREADABLE as error:
         raise CorruptSnapshot(f"a frame cannot be read: {error}") from None
-    state.shapes.update(shapes)  # those that no pod has any more go with the list
+    state.shapes.update(shapes)  # a weak map: shapes without a pod vanish with the list
     return state
 
 
@@ -353,7 +350,7 @@ def _part_in(state: State, part: _Part, shapes: list[tuple[bytes, Shape]]) -> No
     for pod in part.pods:
         pod.shape_key, shape = shapes[_NUMBER.unpack(pod.shape_key)[0]]
         submitted = pod.submitted
-        structs.force_setattr(submitted, "shape", shape)  # nobody else has it yet
+        structs.force_setattr(submitted, "shape", shape)  # not shared yet
         state.pods[submitted.uid] = pod
 
 
@@ -375,13 +372,12 @@ def _node_in(node: _Node) -> NodeState:
 
 
 def _head_in(state: State, head: _Head) -> None:
-    """The rest of the state; then every map that holds pods, in the order of the events."""
     for name in _HEAD_FIELDS:
         setattr(state, name, getattr(head, name))
     state.groups = {name: GroupState(observed) for name, observed in head.groups}
     pods = list(state.pods.values())
     revisions = [pod.submitted_revision for pod in pods]
-    if revisions != sorted(revisions):  # one went and came again while the snapshot was taken
+    if revisions != sorted(revisions):  # one left and returned while the snapshot was taken
         pods.sort(key=attrgetter("submitted_revision"))
         state.pods = {pod.submitted.uid: pod for pod in pods}
     for pod in pods:

@@ -1,7 +1,7 @@
-"""What the ledger says is so: nodes, devices, pods, gangs, queues, quotas and the policy.
+"""The state of the ledger: nodes, devices, pods, gangs, queues, quotas, policy.
 
-A `State` is made by `fold.apply` and by nothing else; every service, the command line and the
-simulator hold one and differ only in the revision that they have reached.
+Only `fold.apply` makes a `State`. Every service, the command line and the simulator have one, and
+differ only in the revision that they have reached.
 
     PodSubmitted          PodPlaced           PodBound           SharesAllocated
         │                     │                   │                     │
@@ -9,11 +9,10 @@ simulator hold one and differ only in the revision that they have reached.
      pending ─────────────► placed ────────────► bound ────────────► allocated
         ▲                     │                   │                     │
         └── PlacementVoided ──┴───────────────────┘      PodGone: the pod leaves the state
-                                                         PodAdopted: a pod comes in bound or later
+                                                         PodAdopted: a pod enters bound or later
 
-Invariants: what a device has free is what it offers less the shares of the pods placed on it.
-`shape_key` of a pod is the bytes of its shape, and pods of equal keys have the same object: one
-shape for all pods that any node would treat alike."""
+Invariants: the free amounts of a device are what it offers less the shares of its pods. `shape_key`
+is the encoded shape, and pods of equal keys share one `Shape` object."""
 
 from enum import StrEnum
 from hashlib import sha256
@@ -50,19 +49,18 @@ from apportion_schemas import (
 )
 
 NO_HOST = Host(cpu_milli=0, memory_mib=0, pods=0)
+# Label of a reported node: when our agent hands out shares.
 HANDS_OUT: Final = "apportion.dev/hands-out"
-"""Label of a node's report: when our agent hands out the environment of its containers."""
+# Label of an observed node: the system whose device plugin registered its devices.
 DEVICE_PLUGIN: Final = "apportion.dev/device-plugin"
-"""Label of an observed node: the system whose device plugin registered its devices."""
 DRAINED: Final = "in Kubernetes (kubectl cordon)"
 REFUSED_EVENTS_KEPT = 1_000  # the newest; the count is exact
 DEFAULT_QUEUE: Final = "default"
-shape_key = msgspec.json.Encoder(order="sorted").encode
-"""A shape as bytes, equal for equal ones."""
+shape_key = msgspec.json.Encoder(order="sorted").encode  # a shape as bytes, equal for equal shapes
 
 
 class Phase(StrEnum):
-    """Where a pod is in its life."""
+    """A pod's phase, as in the diagram of this module."""
 
     PENDING = "pending"
     PLACED = "placed"
@@ -70,15 +68,15 @@ class Phase(StrEnum):
     ALLOCATED = "allocated"
 
 
+# Aliases, because reading a member from an enum class is about ten times as slow.
 PENDING: Final = Phase.PENDING
 PLACED: Final = Phase.PLACED
 BOUND: Final = Phase.BOUND
 ALLOCATED: Final = Phase.ALLOCATED
-"""The members themselves: to ask the class for one takes Python as long as ten other attributes."""
 
 
 class RefusedReport(Struct, frozen=True, array_like=True):
-    """What an intake did not take of a node's agent, and when that was said."""
+    """A node report that an intake refused, with the time of the refusal."""
 
     cause: str
     message: str
@@ -87,15 +85,14 @@ class RefusedReport(Struct, frozen=True, array_like=True):
 
 
 class NodeState(Struct, eq=False):
-    """One node: its devices in the order of their index, and what of its host is free.
+    """One node: its devices ordered by index, and how much of its host is in use.
 
-    `host` is what Kubernetes says of it, and where it says nothing, what its agent does. `gone`: it
-    left the cluster, or was never a node of Kubernetes although an agent reports it. `fence` is the
-    last revision on the node's placement subject and `chain` the SHA-256 of that message: the next
-    placement expects the one and names the other. `silent` is when its agent was found silent,
-    empty while it is heard; `presence` is the revision at which that was last told, and the fence
-    for telling it anew. `refused` is what was last refused of its agent, until a report of the node
-    is taken."""
+    `host` comes from Kubernetes, or from the agent where Kubernetes does not know the node. `gone`:
+    it left the cluster, or only an agent reports it in a Kubernetes cluster. `fence` is the last
+    revision on the node's placement subject and `chain` the SHA-256 of that message: the next
+    placement expects the one and names the other. `silent` is when its agent fell silent, empty
+    while it reports. `presence` is the revision of the last event about that, and the fence for the
+    next. `refused` is the agent's last refused report, until a report is accepted."""
 
     name: str
     devices: list[DeviceState] = []
@@ -119,26 +116,25 @@ class NodeState(Struct, eq=False):
 
     @property
     def present(self) -> bool:
-        """Whether the node is in the cluster: somebody told of it, and nobody that it left."""
+        """True if the node is in the cluster: reported or observed, and not gone."""
         return not self.gone and (self.reported is not None or self.observed is not None)
 
     @property
     def runs(self) -> bool:
-        """Whether the node is there and Kubernetes, if it tells of it, says that it can run pods:
-        its condition `Ready`."""
+        """True if the node is present and its condition `Ready` is true, if observed."""
         return self.present and (self.observed is None or self.observed.ready)
 
     @property
     def ready(self) -> bool:
-        """Whether it runs pods and its agent, where it has one, hands out shares."""
+        """True if the node runs pods and its agent is not silent."""
         return self.runs and not self.silent
 
     @property
     def foreign_plugin(self) -> str:
-        """The system whose device plugin hands out this node's devices, or empty if none does.
+        """The system whose device plugin hands out this node's devices, or empty.
 
-        Source: the label `DEVICE_PLUGIN`, which the watcher sets; our agent overrules it where it
-        hands out shares itself."""
+        Source: the label `DEVICE_PLUGIN`, set by the watcher, unless our agent hands out shares
+        itself."""
         if self.observed is None or self.reported is None or self.reported.simulated:
             return ""
         if HANDS_OUT in self.reported.host.labels:
@@ -147,20 +143,20 @@ class NodeState(Struct, eq=False):
 
     @property
     def drained(self) -> bool:
-        """Whether Kubernetes takes no new pods there: `spec.unschedulable`, as `kubectl cordon`."""
+        """True if `spec.unschedulable` is set, as by `kubectl cordon`."""
         return self.observed is not None and self.observed.unschedulable
 
     @property
     def cordoned(self) -> str:
-        """Why it takes no new pods, in words: a person's reason, or that Kubernetes says so."""
+        """Why the node takes no new pods, as text: our cordons' reason or Kubernetes."""
         return self.cordon or (DRAINED if self.drained else "")
 
 
 class Placement(Struct, frozen=True, array_like=True, gc=False):
-    """Where a pod is and what it holds there.
+    """The node of a pod and its shares there.
 
-    `rationale` is why, packed: `core.ledger.rationale` reads it. It is empty where nobody decided,
-    and where the placement is assumed for the length of one decision."""
+    `rationale` is packed; see `core.ledger.rationale`. It is empty for adopted pods, and for
+    placements assumed within one decision."""
 
     node: str
     attempt: int
@@ -169,8 +165,10 @@ class Placement(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Backoff(Struct, frozen=True, array_like=True, gc=False):
-    """That agents refused the pod's placements: how often in a row, the last node, and until when
-    the pod waits for its next placement, in microseconds since 1970."""
+    """Backoff of a pod whose placements agents refused.
+
+    `failures` counts refusals in a row, `node` is the last node, and until `until` (microseconds
+    since 1970) the pod must not be placed again."""
 
     failures: int
     node: str
@@ -178,11 +176,11 @@ class Backoff(Struct, frozen=True, array_like=True, gc=False):
 
 
 class PodState(Struct, eq=False, array_like=True, gc=False):
-    """One live pod. Revisions are those of the events that brought it to each phase, and of the
-    newest `PodChanged`. `terminating`: the pod is being deleted and still runs.
+    """One live pod, with the revisions of the events that brought it to each phase.
 
-    `shape_key` is the shape as bytes: equal for pods that any node would treat alike. Snapshots
-    hold a pod as it stands here: other fields, or another order, are another `snapshot.FORMAT`."""
+    `changed_revision` is that of the newest `PodChanged`. `terminating`: it is being deleted but
+    still runs. `shape_key` is equal for pods that any node treats alike. Snapshots encode this
+    struct as it is: a change of its fields or their order needs a new `snapshot.FORMAT`."""
 
     submitted: PodSubmitted
     shape_key: bytes
@@ -204,40 +202,40 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
 
     @property
     def uid(self) -> str:
-        """`metadata.uid` of the pod, by which all events name it."""
+        """`metadata.uid` of the pod, which all events use."""
         return self.submitted.uid
 
     @property
     def adopted(self) -> bool:
-        """Whether it was found where it is: it may have lived in this ledger before."""
+        """True if the pod was already running when submitted; it may have an earlier life."""
         return self.placed_revision == self.submitted_revision
 
     @property
     def full_name(self) -> str:
-        """The pod as `namespace/name`, for people."""
+        """The pod as `namespace/name`, for users."""
         return f"{self.submitted.namespace}/{self.submitted.name}"
 
 
 class GroupState(Struct, eq=False):
-    """A gang: what was declared of it, once that is known, and its live pods by uid."""
+    """A gang: its declaration, once known, and its live pods by uid."""
 
     observed: PodGroupObserved | None = None
     pods: dict[str, PodState] = {}
 
     @property
     def min_available(self) -> int:
-        """How many pods must hold places together."""
+        """How many pods must be placed together."""
         return self.observed.min_available if self.observed else 1
 
     @property
     def together(self) -> bool:
-        """Whether its pods hold places together or not at all; nobody knows before it is told."""
+        """True if its pods are placed all or none; also while the declaration is unknown."""
         said = self.observed
         return said is None or said.min_available > 1 or bool(said.min_tasks)
 
 
 class RefusedEvent(Struct, frozen=True):
-    """An event that no reader applies: where it stands and why it is refused."""
+    """An event that no reader applies, and why."""
 
     revision: int
     subject: str
@@ -245,14 +243,14 @@ class RefusedEvent(Struct, frozen=True):
 
 
 class Resize(Struct, frozen=True, array_like=True):
-    """What a person wants of a pod that runs, and the revision at which that was said."""
+    """A requested resize of a running pod, and the revision of the request."""
 
     asked: ResizeAsked
     revision: int
 
 
 class Departed(Struct, frozen=True, array_like=True, gc=False):
-    """Where the fences of a forgotten node ended; the fields are those of `NodeState`."""
+    """The last fences of a forgotten node; the fields are those of `NodeState`."""
 
     fence: int
     chain: str
@@ -260,18 +258,17 @@ class Departed(Struct, frozen=True, array_like=True, gc=False):
 
 
 class State(Struct, eq=False):
-    """Everything that the ledger says up to `revision`.
+    """All facts of the ledger up to `revision`.
 
-    `quotas` are by namespace, which is there while it has one, and by name. `failing` are
-    placements that came to nothing and wait to be voided, by pod uid, with the cause. `rejected`
-    are pods that cannot be read, by uid. `device_cordons` outlive the report of the device.
-    `differences` counts by kind what comparisons with the cluster found; `differing` is the newest
-    of each live pod, by uid. `of_kubernetes`: an API server says which nodes there are. `evictions`
-    are of pods that are to go and still hold their places, by uid. `nominated` is the node, by uid
-    of the pending pod for which room is made there. `budgets` and `volume_claims` are as `quotas`.
-    `resizes` are wishes that nobody has answered, by pod uid. `left` are nodes that left the
-    cluster and have no pods and no cordons, in that order, and `departed` those that are forgotten
-    since (see `core.ledger.departures`). `rules` may be known further than `revision`."""
+    `quotas`, `budgets` and `volume_claims` are by namespace and then by name, without empty
+    namespaces. `failing` are failed placements to be voided: the cause by pod uid. `rejected` are
+    unreadable pods by uid. `device_cordons` outlive a device's report. `differences` counts, by
+    kind, the findings of comparisons with the cluster; `differing` is the newest of each live pod
+    by uid. `of_kubernetes`: an API server determines which nodes exist. `evictions` are of pods
+    that are still placed, by uid. `nominated` is the node where room is made, by uid of the pending
+    pod. `resizes` are unanswered requests by pod uid. `left` are gone nodes without pods and
+    cordons, in order of leaving, and `departed` the forgotten ones (see `handlers.departures`).
+    `rules` may be ahead of `revision`."""
 
     revision: int = 0
     nodes: dict[str, NodeState] = {}
@@ -308,9 +305,9 @@ class State(Struct, eq=False):
 
 
 def other_owner(state: State, node: str, device: str) -> NodeState | None:
-    """The other node of the cluster that reports this device.
+    """Return the other node of the cluster that reports this device, if any.
 
-    A device is on one node; it may move once that node is gone or reports without it."""
+    A device may move to a node once its old node is gone or reports without it."""
     owner = state.nodes.get(state.node_of_device.get(device, node))
     if owner is None or owner.name == node or owner.gone or not owner.by_id[device].present:
         return None
@@ -318,7 +315,7 @@ def other_owner(state: State, node: str, device: str) -> NodeState | None:
 
 
 def queue_of(state: State, pod: PodState) -> str:
-    """The queue of a pod: its gang's, else the one that it names, else `default`."""
+    """The queue of a pod: its gang's, else its own, else `default`."""
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
     if group is not None and group.observed is not None:
         return group.observed.queue
@@ -326,13 +323,13 @@ def queue_of(state: State, pod: PodState) -> str:
 
 
 def spec_digest(key: bytes, pod: PodSubmitted) -> str:
-    """A digest of what a pod of that shape key asks for, its labels, gang and queue."""
+    """A digest of a pod's shape, labels, priority, gang, task, queue and owner."""
     rest = (sorted(pod.labels.items()), pod.priority, pod.group, pod.task, pod.queue, pod.owner)
     return sha256(key + repr(rest).encode()).hexdigest()[:16]
 
 
 def reshape(state: State, pod: PodState, shape: Shape) -> None:
-    """Let the pod be of another shape from now on."""
+    """Give the pod another shape."""
     pod.shape_key = shape_key(shape)
     shape = state.shapes.setdefault(pod.shape_key, shape)
     pod.submitted = msgspec.structs.replace(pod.submitted, shape=shape)

@@ -1,4 +1,4 @@
-"""Where a pod goes: filter → score → choose → assume, and why.
+"""Decide where a pod goes: filter, score, choose, assume, and explain.
 
-`engine` is the way in; `filters` and `scores` hold the rules, one function each; `index` and
-`classes` are what makes a decision cost as much as what changed since the last one."""
+`engine` is the entry point; `feasibility` has the filters, `scores` the scores. `index` and
+`classes` keep the cost of a decision proportional to what changed since the last one."""

@@ -1,11 +1,8 @@
-"""A class: all pods of one shape, and the score of every node for them, kept up to date.
+"""A class: all pods of one shape, with an up-to-date score for every node.
 
-The first question about a shape looks at every node, in a few array operations. After that a class
-looks only at the rows that changed since it was last asked, so a decision costs what changed and
-not what the cluster has.
-
-Invariant: after `refresh` the board has the node's points, or says that a filter refuses it; the
-one thing that it may not see, containers that want the same device, `assign` finds."""
+A query evaluates only the rows that changed since the last one. Invariant: after `refresh` the
+board has each node's points, or marks it as refused by a filter. It may miss one case, containers
+that need the same device; `assign` finds that."""
 
 from collections.abc import Callable
 from typing import Final
@@ -43,25 +40,21 @@ from apportion.core.placement.volumes import VolumeNeeds
 from apportion_schemas import PolicyChanged, RefusalCode, Shape
 
 _REFUSED: Final = np.int32(REFUSED)
+# The cost of a query, of a row with a score or filter outside the row loops, of a row with
+# relations to other pods, and of a query after node reports. Unit: one row scored by its load.
 ASKED: Final[Int64] = 64
 SCORED: Final[Int64] = 8
 RELATED: Final[Int64] = 4
 REBUILT: Final[Int64] = 2048
-"""What a question costs by itself, a row whose score or filter is no row loop, one that is related
-to other pods, and one question after nodes were reported: as many looks at one row that goes by its
-load.
-"""
 CLASSES_MAX: Final = 512  # shapes kept indexed
-READ_MAX: Final = 2_500  # nodes that a decision reads by new prices
+READ_MAX: Final = 2_500  # nodes that one decision reads for new prices
 
 
 class PlacementClass:
-    """The pods of one shape, against every node.
+    """The pods of one shape, evaluated against every node.
 
-    `picks_one`: it takes one device, without looking at how devices stand to each other.
-    `relations` are those to other pods, None where neither side minds; `volumes` what its volumes
-    need, if anything. `needs` are the filters of what few pods want. Devices of the kinds `without`
-    are not for these pods, nor are the rows `kept`."""
+    With `picks_one` it takes one device, whatever the links between devices. `needs` are the
+    filters of rare requirements. Device kinds `without` and the rows `kept` are excluded."""
 
     def __init__(
         self,
@@ -89,7 +82,7 @@ class PlacementClass:
             )
             for ask in shape.asks
         ]
-        # Every container asks for the same one device, wherever that stands.
+        # Every container requests one device, the same, on any NUMA node.
         same = len({structs.replace(ask, container="") for ask in shape.asks}) == 1
         anywhere = not (shape.devices.numa_bind or self.chain.best_linked)
         self._alike = same and shape.asks[0].count == 1 and anywhere
@@ -108,9 +101,7 @@ class PlacementClass:
     def follow(
         self, policy: PolicyChanged, price_table: PriceTable | None, geometries: Known
     ) -> None:
-        """Answer by these from now on: points are given anew, and what stands of nodes is kept.
-
-        The policies of a whole cluster leave no device out."""
+        """Switch to this policy, these prices and MIG geometries: recompute points, keep facts."""
         same = self._policy is policy and self._price_table is price_table
         if same and self._geometries is geometries:
             return
@@ -139,48 +130,51 @@ class PlacementClass:
         self.picks_one = one and self._order in (binpack, spread)
         self._ask_at: Int64 = self.node_score.ask_at
         loops = isinstance(self.node_score, Binpack) and not self.needs
-        self._row_looks: Int64 = 1 if loops else SCORED  # a score, or a filter, is no row loop
+        self._row_looks: Int64 = 1 if loops else SCORED  # a score or filter outside the row loops
 
     @property
     def fitting(self) -> int:
-        """How many nodes no filter refuses; where the containers collide is found by trying."""
+        """Number of nodes that no filter refuses, including those where the containers collide."""
         return self.board.fitting + len(self.collided)
 
     @property
     def fits_somewhere(self) -> bool:
-        """Whether any node could take a pod of the class, as of the last `refresh`."""
+        """True if any node could take a pod of the class, as of the last `refresh`."""
         return self.board.fitting > 0
 
     def refresh(self, columns: Columns) -> Int64:
-        """Look again at what changed since the last time; what it cost, in looks at a row."""
+        """Evaluate the rows that changed since the last call; return the cost in row looks."""
         rows: Int64 = len(columns.names)
         looks: Int64 = ASKED
         if self._facts_seen != columns.facts_changed.end or self._generation != columns.generation:
-            self._look_at_facts(columns)
+            facts = columns.facts_changed.distinct_since(self._facts_seen, columns.every)
+            self._facts_seen = columns.facts_changed.end
+            if self._generation != columns.generation or facts is None:
+                self._generation, facts = columns.generation, columns.every
+                self._resize(rows)
+            for ask in self.asks:
+                ask.rebuild(columns, facts)
+            if self.facts.rebuild(columns, facts):  # node preferences are scaled over all nodes
+                self._begin_anew()
             looks += REBUILT
         begin: Int64 = columns.changed.place_of(self._changed_seen)
         self._changed_seen = columns.changed.end
         seen: Int64 = columns.changed.count - begin
-        if begin == FORGOTTEN or seen > rows:  # every row once is fewer
+        if begin == FORGOTTEN or seen > rows:  # it is cheaper to evaluate every row once
             begin, seen = FORGOTTEN, rows
         if seen:
             self._evaluate(columns, begin)
         looks += seen * self._row_looks
-        if self.relations is not None and self._relate(columns, self.relations, evaluated=seen > 0):
+        relations = self.relations
+        if relations is not None and (relations.refresh(columns, self.facts.eligible) or seen):
+            points, fit = self._unrelated, self._unrelated != REFUSED
+            if relations.points is not None:
+                points = (points + relations.points) // 2
+            score = np.where(fit & (relations.ranks == FITS), points, _REFUSED)
+            score[list(self.collided)] = REFUSED
+            self.board.replace(score)
             looks += rows * RELATED
         return looks
-
-    def _look_at_facts(self, columns: Columns) -> None:
-        """Nodes were reported anew: their rows, or all of them, have other facts."""
-        rows = columns.facts_changed.distinct_since(self._facts_seen, columns.every)
-        self._facts_seen = columns.facts_changed.end
-        if self._generation != columns.generation or rows is None:
-            self._generation, rows = columns.generation, columns.every
-            self._resize(len(columns.names))
-        for ask in self.asks:
-            ask.rebuild(columns, rows)
-        if self.facts.rebuild(columns, rows):  # one node more or less is a point of all of them
-            self._begin_anew()
 
     def keep_out(self, rows: list[int]) -> None:
         """Refuse these rows, which are kept for other pods."""
@@ -196,7 +190,7 @@ class PlacementClass:
 
     @property
     def may_collide(self) -> bool:
-        """Whether a node that no filter refuses may still not take the pod."""
+        """True if a node that no filter refuses may still be unable to take the pod."""
         if self._alike:
             return self.asks[0].cuts_instances
         if len(self.asks) > 1 or self.shape.devices.numa_bind:
@@ -205,17 +199,17 @@ class PlacementClass:
 
     @property
     def prefers(self) -> bool:
-        """Whether it prefers some nodes for their labels or for the pods there."""
+        """True if it prefers some nodes for their labels or for the pods there."""
         near = self.relations is not None and self.relations.points is not None
         return near or self.facts.prefers
 
     def host_fits(self, free: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether hosts that have so much free, packed, have enough for the pod itself."""
+        """Return True for each host whose free amounts (packed) suffice for the pod itself."""
         fits: NDArray[np.bool_] = packed.lacking_each(free, self._host_need) == 0
         return fits
 
     def capacity(self, columns: Columns) -> NDArray[np.int64]:
-        """For each row at most how many pods of the class would fit; fewer may."""
+        """Return, for each row, an upper bound of the pods of the class that would fit."""
         host = packed.times_each(columns.free[:, HOST], self._host_need, self._host_need)
         found = np.where(self.facts.ranks == FITS, host, 0)
         for ask in self.asks:
@@ -223,22 +217,21 @@ class PlacementClass:
         return found
 
     def pick(self, columns: Columns, row: int) -> int:
-        """The one device that a class which `picks_one` takes there: scored, or first in order."""
+        """Return the device that a class with `picks_one` takes: scored, or first in order."""
         device = self.scored_device(row)
         if device == NO_DEVICE and self._picked is not None:
             return self._picked.pick(columns, row, SPREAD if self._order is spread else BINPACK)
         return device
 
     def device_order(self, columns: Columns, row: int) -> Order:
-        """In which order the devices of the node are tried: by policy, after the score's choice."""
+        """Return the order in which to try the node's devices: the scored one, then by policy."""
         device = self.scored_device(row)
         if device == NO_DEVICE:
             return self._order
         return first(columns.nodes[row].devices[device], self._order)
 
     def scored_device(self, row: int) -> int:
-        """The device that the score chose there, by position; `NO_DEVICE` if the policy does not
-        follow it."""
+        """Return the position of the device that the score chose, or `NO_DEVICE`."""
         return self.node_score.device(row) if self._follows_score else NO_DEVICE
 
     def _resize(self, rows: int) -> None:
@@ -255,15 +248,14 @@ class PlacementClass:
         self.collided.clear()
 
     def _evaluate(self, columns: Columns, begin: Int64) -> None:
-        """Look at the rows that changed from that place of their log on, filter by filter."""
         look: ScoreInput | None = self._look
         if look is None or begin == FORGOTTEN:
             look = self._look = ScoreInput(columns, self.board.given)
         else:
             look.rows, look.count = columns.some, columns.changed_from(begin)
-            look.enough = columns.enough  # another since there are wider nodes
+            look.enough = columns.enough  # replaced when nodes get wider
         row_loops.admit(look.rows, look.count, self.facts.node_ok, look.given)
-        if self.needs:  # what few pods want, and no column holds
+        if self.needs:  # rare requirements that no column has
             for at in range(look.count):
                 node = columns.nodes[look.rows[at]]
                 for _, check in self.needs:
@@ -282,7 +274,7 @@ class PlacementClass:
             self.collided.difference_update([look.rows[at] for at in range(look.count)])
 
     def _look_at_asks(self, look: ScoreInput) -> None:
-        """Refuse the rows whose host or devices have not enough; the score may ask which do."""
+        # Refuse rows whose host or devices lack room; note the device if the score needs it.
         noted = self._ask_at
         if self._asked is not None:
             self._asked.look(look, len(self.asks), noted != NO_ASK)
@@ -295,43 +287,23 @@ class PlacementClass:
         for at, ask in enumerate(self.asks):
             ask.look(look, 1, at == noted)
 
-    def _relate(self, columns: Columns, relations: Relations, *, evaluated: bool) -> bool:
-        """Refuse and prefer nodes for the pods that are there already; whether it had to."""
-        if not relations.refresh(columns, self.facts.eligible) and not evaluated:
-            return False
-        points, fit = self._unrelated, self._unrelated != REFUSED
-        if relations.points is not None:
-            points = (points + relations.points) // 2
-        score = np.where(fit & (relations.ranks == FITS), points, _REFUSED)
-        score[list(self.collided)] = REFUSED
-        self.board.replace(score)
-        return True
-
 
 class ClassCache:
-    """The classes over one state, each kept until it is the one not asked for longest.
+    """The classes over one state; the least recently used one is dropped.
 
-    What a class is made of may change: the policy, the prices, the kinds of device that there are,
-    how cards may be cut. A class follows when it is asked for again. So an event that concerns all
-    classes costs nothing by itself, and each decision pays for the classes that it needs. What they
-    share, the prices, is made ready before (`prepare`). `looks` is what asking has cost, so that
-    whoever asks for many may stop in time; see `PlacementClass.refresh`.
-
-    Invariant: `class_of` answers as a class that is made of the state as it is now."""
+    A class follows changes of policy, prices, device kinds and geometries when it is next used.
+    `looks` is the total cost of refreshes, so that a caller can stop in time."""
 
     def __init__(self, state: State, columns: Columns) -> None:
         self._state = state
         self._columns = columns
         self._classes: dict[bytes, PlacementClass] = {}
         self._price_table: PriceTable | None = None
-        self._weighs_shapes = False  # whether any class ever did
+        self._weighs_shapes = False  # True once any class did
         self.looks: Int64 = 0
 
     def prepare(self) -> bool:
-        """Get new prices ready for the classes that weigh by them, a part at a time; whether it is
-        done.
-
-        Whoever asks for such a class before waits until it is."""
+        """Read more nodes for new prices, at most `READ_MAX`. Return True when all are read."""
         if not self._weighs_shapes and self._state.policy.node_policy not in WEIGH_SHAPES:
             return True
         self._columns.sync()
@@ -346,10 +318,7 @@ class ClassCache:
         without: frozenset[int] = frozenset(),
         volumes: VolumeNeeds | None = None,
     ) -> PlacementClass:
-        """The class of this key, up to date; one that is not kept is made of the other arguments.
-
-        They are those of `PlacementClass`, `relate` makes its relations. Equal keys mean equal
-        arguments."""
+        """Return the up-to-date class of this key, built from the arguments if it is not cached."""
         columns = self._columns
         columns.sync()
         policy, price_table = self._state.policy, None
@@ -371,7 +340,7 @@ class ClassCache:
             )
             if len(self._classes) >= CLASSES_MAX:
                 del self._classes[next(iter(self._classes))]
-        self._classes[key] = found  # the one asked for last comes last
+        self._classes[key] = found  # keep the least recently used first
         self.looks += found.refresh(columns)
         return found
 
@@ -380,6 +349,7 @@ class ClassCache:
         if prices is None:
             return None
         offered = self._columns.offered()
-        if self._price_table is None or not self._price_table.covers(prices, offered):
-            self._price_table = PriceTable(prices, offered, self._price_table)
-        return self._price_table
+        table: PriceTable | None = self._price_table
+        if table is None or table.prices is not prices or table.devices is not offered:
+            table = self._price_table = PriceTable(prices, offered, table)
+        return table

@@ -1,14 +1,9 @@
 """The engine: pending pods in, decisions out.
 
-`decide` runs filter → score → choose → assume for as many pods as fit one batch. What it assumes
-for one pod counts for the next, and is undone before it returns: the state changes only when the
-decision comes back from the ledger and is folded. So a refused append needs no repair, only
-`retry`.
-
-Invariant: `decide` leaves the state as it was; the same state yields the same placements, whatever
-the engine has seen before. But for a gang that waits: its pods take the best places one by one, and
-which these are may change with any placement, while it is asked again only when something leaves.
-"""
+The state changes only when a decision comes back from the ledger, so a refused append needs only
+`retry`. Invariant: `decide` leaves the state as it was, and the same state yields the same
+placements whatever the engine has seen before. The exception is a waiting gang: any placement may
+change where its pods go, but it is retried only after a release."""
 
 from typing import Final
 
@@ -57,23 +52,23 @@ from apportion_schemas import (
 )
 from apportion_schemas.quantities import GANG_PODS_MAX
 
-EVENTS_MAX: Final = 512  # of one decision, which is one atomic batch; a gang may take more
-LOOKS_MAX: Final = 1 << 15  # of one decision, twice: who waited is asked, then who comes is placed
-COUNTED_MAX: Final = 256  # pods, or nodes, that a decision counts for what it has to know first
+EVENTS_MAX: Final = 512  # per decision, which is one atomic batch; a gang may take more
+LOOKS_MAX: Final = 1 << 15  # per decision, twice: first to recheck waiting pods, then to place
+COUNTED_MAX: Final = 256  # pods or nodes that one decision counts for derived data
 
+# events of pods that may be the first with affinity terms
 _COMES: Final = frozenset((PodSubmitted, PodAdopted))
-"""Events of pods that may be the first to mind others."""
 
+# events that may change a node's foreign pods
 _TELLS_OF_OTHERS: Final = frozenset((NodeObserved, NodeGone))
-"""Events after which other pods of others may be on a node."""
 
 DecisionEvent = PodPlaced | PodRefused | PlacementVoided | PodEvicted | PodResized | ResizeRefused
 
 
 class Decision(Struct):
-    """What to append, all or nothing, and the pods that it is about, should it be refused.
+    """The events to append, all or nothing, and their pods in case the append is refused.
 
-    `more`: it ended before all was done, so that nobody waits for long; decide again."""
+    `more` is True if it ended early, to bound its duration; call `decide` again."""
 
     events: list[DecisionEvent] = []
     placed: list[PodState] = []
@@ -82,10 +77,10 @@ class Decision(Struct):
 
 
 class Engine:
-    """Decides over one state, and keeps what makes the next decision cheap."""
+    """Decides over one state, and keeps indexes that make the next decision cheap."""
 
     def __init__(self, state: State, *, now: int = NO_CLOCK) -> None:
-        """`now`, in microseconds since 1970, says which pods are held back; without it none is."""
+        """End backoffs due by `now`, in microseconds since 1970; by default no pod backs off."""
         self._state = state
         self._neighbours = Neighbours(state)
         self._limits = Limits(state)
@@ -110,45 +105,45 @@ class Engine:
 
     @property
     def columns(self) -> Columns:
-        """The nodes as the engine asks them, up to date but for those touched since it last did."""
+        """The indexed nodes; those touched since the engine last used them may be stale."""
         return self._finder.columns
 
     @property
     def pending(self) -> int:
-        """Pods that wait for this engine, unschedulable ones among them."""
+        """Number of pods that wait for this engine, including unschedulable ones."""
         return len(self._queue)
 
     @property
     def held_until(self) -> int:
-        """When to `tell_time` next, in microseconds since 1970; 0 where no pod is held back."""
+        """When to call `tell_time` next, in microseconds since 1970; 0 if no pod backs off."""
         return self._queue.held_until
 
     def tell_time(self, now: int) -> None:
-        """Place pods that were held back until `now`, in microseconds since 1970, from now on."""
+        """End the backoff of pods that was due by `now`, in microseconds since 1970."""
         if self._waiting.tell_time(now):
             self._preempting.look_again()
 
     @property
     def others_wait(self) -> bool:
-        """Whether others have pods to decide for that may well fit."""
+        """True if other schedulers have pending pods that may well fit."""
         return self._waiting.others_wait
 
     def own(self, shard: Shard) -> None:
-        """Decide for the pods of this shard only, from now on; all are ours until told."""
+        """Decide only for the pods of this shard from now on; by default, for all."""
         self._waiting.own(shard)
         self._finder.own(shard)
         self._preempting.look_again()
 
     def owns(self, pod: PodState) -> bool:
-        """Whether the pod is of our shard."""
+        """Return True if the pod belongs to our shard."""
         return self._waiting.owns(pod)
 
     def keep_apart(self, *, apart: bool) -> None:
-        """Whether to try the nodes of our shard before all others: while others place as well."""
+        """Set whether to try our shard's nodes first, as others place at the same time."""
         self._finder.apart = apart
 
     def observe(self, change: Change) -> None:
-        """Take note of what the fold changed."""
+        """Update the indexes with what the fold changed."""
         pod, node, kind = change.pod, change.node, type(change.data)
         if node is not None:
             self._finder.columns.touch(node, change.shares)
@@ -171,8 +166,8 @@ class Engine:
         self._waking.observe(change, moved, freed)
 
     def retry(self, decision: Decision) -> None:
-        """The decision did not come into the ledger: its pods wait again."""
-        self._waking.note_freed()  # others may wait for the room that it assumed, and never took
+        """Queue the pods of a decision that was not appended again."""
+        self._waking.note_freed()  # other pods may wait for the room that it had assumed
         self._limits.note_freed()
         for pod in decision.placed + decision.reported:
             if is_pending(self._state, pod):
@@ -181,14 +176,14 @@ class Engine:
                     self._queue.wake_gang(pod.submitted.group)
 
     def decide(self, *, events_max: int = EVENTS_MAX, looks_max: int = LOOKS_MAX) -> Decision:
-        """Decide for as many waiting pods as the batch holds; empty when nothing is to be said.
+        """Decide for as many pending pods as one batch holds; empty if there is nothing to do.
 
-        It ends early, and has `more` to say, once it has looked at nodes so many times, or while it
-        gets ready. Before all are asked who may have been helped nobody is placed, for one of them
-        may come first."""
+        It ends early, with `more`, after about `looks_max` row looks or while indexes are not
+        ready. First it rechecks all shape queues that an event may have helped, as their pods may
+        come first."""
         counted = not self._limits.active or self._limits.count(COUNTED_MAX)
         counted = counted and self._neighbours.count(COUNTED_MAX)
-        if not (counted and self._finder.classes.prepare()):  # a part at a time: it takes long
+        if not (counted and self._finder.classes.prepare()):  # done in parts, because it takes long
             return Decision(more=True)
         answer = self._resizing.decide() if self._state.resizes else None
         if answer is not None:
@@ -216,21 +211,19 @@ class Engine:
         return decision
 
     def _choose_queue(self, looks_max: int) -> bool:
-        """Go on with the queue whose turn it is; False if that takes more than one decision.
-
-        Before that those are asked who look for a pod that was just reserved."""
+        # Wakes shape queues with affinity to a reserved pod; False if this exceeds the decision.
         if self._neighbours.active and not self._waking.wake_affinity(looks_max):
             return False
         if self._queue.contested:
             self._limits.activate()
             if not self._limits.count(COUNTED_MAX, shares=True):
                 return False
-            self._reservations.charge()  # whose turn it is depends on what each queue holds
+            self._reservations.charge()  # turns depend on what each queue has allocated
             self._queue.choose()
         return True
 
     def _serve(self, shape_queue: ShapeQueue, decision: Decision, events_max: int) -> bool:
-        """Decide for its head; False if its gang must wait for a batch of its own."""
+        # False if the gang needs a batch of its own.
         if shape_queue.gang:
             left = events_max - len(decision.events) if decision.events else GANG_PODS_MAX
             answer = self._gangs.take(shape_queue, left)  # for all that the gang lacks
@@ -246,7 +239,12 @@ class Engine:
         if found is None and self._state.nominated:
             pod, found = self._where_room_is_made(shape_queue, pod)
         if found is None:
-            self._refuse(shape_queue, pod)
+            if shape_queue.key == plain_key(self._state, pod) and self._finder.minds_others(pod):
+                # The pods behind it may have other labels and may fit.
+                shape_queue = self._queue.move(shape_queue, pod, affinity_key(pod))
+                if shape_queue.unschedulable:
+                    return True
+            self._waking.mark_unschedulable(shape_queue, self._refusing.reasons_once(pod))
         else:
             self._reservations.reserve(pod, found)
             self._settle(shape_queue, [(pod, found)], decision)
@@ -255,9 +253,7 @@ class Engine:
     def _where_room_is_made(
         self, shape_queue: ShapeQueue, head: PodState
     ) -> tuple[PodState, PodPlaced | None]:
-        """The first pod behind the head that fits because a node is kept for it, with its place.
-
-        The head and None if there is none. The head may be a pod that never preempts."""
+        # The first pod behind the head that fits on its nominated node; the head may never preempt.
         for uid in sorted(self._state.nominated):
             pod = self._state.pods.get(uid)
             if pod is None or pod is head or not is_pending(self._state, pod):
@@ -278,21 +274,8 @@ class Engine:
         shape_queue.remove(taken)
         self._queue.wake(shape_queue)
 
-    def _refuse(self, shape_queue: ShapeQueue, pod: PodState) -> None:
-        """Set aside a pod that fits nowhere; one that minds others has a shape queue of its own.
-
-        The pods behind it may have other labels, and so a place."""
-        alone = plain_key(self._state, pod)
-        if shape_queue.key == alone and self._finder.minds_others(pod):
-            shape_queue = self._queue.move(shape_queue, pod, affinity_key(pod))
-            if shape_queue.unschedulable:
-                return
-        self._waking.mark_unschedulable(shape_queue, self._refusing.reasons_once(pod))
-
     def _report(self, decision: Decision, events_max: int) -> None:
-        """Say why to each pod of an unschedulable shape queue that has not heard it.
-
-        A pod that has heard the same codes, of the same limit, hears nothing."""
+        """Report the reasons to pods of unschedulable shape queues, once per reason key."""
         if len(decision.events) >= events_max or not self._queue.any_unreported:
             return
         placed = {pod.uid for pod in decision.placed}
@@ -308,8 +291,6 @@ class Engine:
 
     def _voids(self, events_max: int) -> list[DecisionEvent]:
         voids: list[DecisionEvent] = []
-        if not self._state.failing:
-            return voids
         for uid, cause in sorted(self._state.failing.items()):
             pod = self._state.pods[uid]
             placed = pod.placement

@@ -1,10 +1,7 @@
-"""Finds the best place for one pod: filter, score, choose, and keep within its limits.
+"""Find the best node and devices for one pod: filter, score, choose, within its limits.
 
-It keeps the index of the nodes and a class for every shape that was asked for of late, so that the
-next question costs what has changed since.
-
-Invariant: finding changes nothing but what is derived here; the same state and reservations give
-the same place."""
+Invariant: a search changes only derived data, and its result depends only on state and
+reservations."""
 
 from functools import partial
 from typing import Final
@@ -25,34 +22,24 @@ from apportion.core.placement.queueing.keys import limits_key
 from apportion.core.placement.queueing.sharding import WHOLE, Shard
 from apportion.core.placement.reservations import Reservations
 from apportion.core.placement.volumes import Volumes
-from apportion_schemas import HOSTNAME, PodPlaced, Score
+from apportion_schemas import HOSTNAME, PodPlaced, Score, Share
 
 RUNNERS_UP: Final = 2
 NO_KINDS: Final[frozenset[int]] = frozenset()
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
-# Topology domains: which nodes have the same value of a label.
-#
-# Invariant: nodes are of one domain exactly where they have the same value. A node without the
-# label `kubernetes.io/hostname` is its own host all the same: not every ledger has it of every
-# node.
+# Nodes are in the same domain if they have the same value of the label. A node without the label
+# `kubernetes.io/hostname` is its own host, because not every ledger has it for every node.
 
 
 def _domain(node: NodeState, key: str) -> str | None:
-    """The domain of the node by that label key, None where it is of none."""
     value = label(node, key)
     return node.name or None if value is None and key == HOSTNAME else value
 
 
-# Which rows of the index are of nodes that fall into one scheduler's shard.
-#
-# Invariant: `of` answers as if every name were asked about anew; only those of rows that changed
-# are.
-
-
 class _OwnRows:
-    """The rows of one shard, always asked with the same columns."""
+    """Which rows have nodes of one shard; updates only rows that changed."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -61,7 +48,7 @@ class _OwnRows:
         self._seen = 0
 
     def of(self, columns: Columns) -> NDArray[np.bool_]:
-        """For each row whether its node is of the shard."""
+        """Return True for each row whose node is in the shard; needs the same columns each time."""
         rows = columns.facts_changed.since(self._seen)
         if self._generation != columns.generation or rows is None:
             self._generation, rows = columns.generation, columns.every
@@ -72,11 +59,37 @@ class _OwnRows:
         return self._rows
 
 
-class PlaceFinder:
-    """Answers for one state, with what is reserved there counted.
+def placed_on(
+    pod: PodState,
+    class_: PlacementClass,
+    columns: Columns,
+    best: list[tuple[int, int]],
+    shares: tuple[Share, ...],
+) -> PodPlaced:
+    """Return the event that places the pod on the first of the `best` rows with points."""
+    about, rule = pod.submitted, class_.node_score
+    scores = []
+    for row, points in best:
+        total = rule.total(points)
+        scores.append(Score(node=columns.names[row], total=total, parts={rule.policy: total}))
+    return PodPlaced(
+        pod=about.uid,
+        namespace=about.namespace,
+        name=about.name,
+        attempt=pod.attempt,
+        node=scores[0].node,
+        shares=shares,
+        score=scores[0],
+        runners_up=tuple(scores[1:]),
+        fitting=class_.fitting,
+        nodes=columns.count,
+    )
 
-    `shard` is what this scheduler decides for; while it is kept `apart` from others that place at
-    the same time, it tries the nodes of its shard before all others."""
+
+class PlaceFinder:
+    """Finds placements over one state, counting the reservations.
+
+    With `apart`, because other schedulers place at the same time, nodes of the shard come first."""
 
     def __init__(
         self, state: State, limits: Limits, neighbours: Neighbours, reservations: Reservations
@@ -95,7 +108,7 @@ class PlaceFinder:
 
     @property
     def limited(self) -> bool:
-        """Whether limits of queues or namespaces may keep a pod from a place that there is."""
+        """True if a queue or namespace has limits, which may keep a pod from free devices."""
         return self._limits.active
 
     def own(self, shard: Shard) -> None:
@@ -104,7 +117,7 @@ class PlaceFinder:
         self._own_rows = None
 
     def find(self, pod: PodState, among: NDArray[np.bool_] | None = None) -> PodPlaced | None:
-        """The best place that the pod's limits allow, or None; on the rows `among`, or on any."""
+        """Return the best placement within limits, on the rows `among` or any, or None."""
         if self._limits.active:
             return self.look_within(pod, among)[0]
         return self._best(pod, NO_KINDS, among)
@@ -112,11 +125,11 @@ class PlaceFinder:
     def look_within(
         self, pod: PodState, among: NDArray[np.bool_] | None = None
     ) -> tuple[PodPlaced | None, Kept | None]:
-        """The best place that the pod's limits allow, or why they allow none that there is."""
+        """Return the best placement within limits, or the limit that rules out fitting nodes."""
         self._reservations.charge()
         first = self._limits.exceeded(pod)
         if first is not None:
-            return None, self._limits.remembered(pod, first, None)
+            return None, Kept(first, None, self._limits.seen(pod))
         without = beyond = NO_KINDS
         while True:
             found = self._best(pod, without, among)
@@ -131,19 +144,13 @@ class PlaceFinder:
             without |= beyond | self.columns.kinds_of(found.node, found.shares)
         if found is not None or first is None:
             return found, None
-        return None, self._limits.remembered(pod, first, beyond)
+        return None, Kept(first, beyond, self._limits.seen(pod))
 
     def class_of(
         self, pod: PodState, *, alone: bool = False, without: frozenset[int] = NO_KINDS
     ) -> PlacementClass:
-        """The class of the pod's shape, up to date.
-
-        `alone`: as if there were no pod that this one, or that minds this one. `without`: as if
-        there were no devices of these kinds."""
+        """Return the class of the pod's shape, `alone` without relations to other pods."""
         concern = NO_CONCERN if alone else self._neighbours.concern(pod.submitted)
-        return self._class_of(pod, concern, without)
-
-    def _class_of(self, pod: PodState, concern: Concern, without: frozenset[int]) -> PlacementClass:
         key, shape = self._wanted_key(pod, concern), pod.submitted.shape
         volumes = self.volumes.needs(pod) if pod.submitted.volume_claims else None
         if without:
@@ -160,9 +167,7 @@ class PlaceFinder:
         return found
 
     def kept_from(self, pod: PodState) -> tuple[str, ...]:
-        """The nodes that are kept for other pods of its priority or more, for which room is made.
-
-        Pods of one gang keep nothing from each other."""
+        """Nodes nominated for pods of the same or higher priority, except of the same gang."""
         found = set()
         for uid, node in self._state.nominated.items():
             other = self._state.pods.get(uid)
@@ -173,7 +178,7 @@ class PlaceFinder:
         return tuple(sorted(found))
 
     def key_of(self, pod: PodState) -> bytes:
-        """Equal for pods of the same limits that every node would treat alike now."""
+        """Return a key that is equal for pods with the same limits that fit the same nodes now."""
         concern = self._neighbours.concern(pod.submitted)
         key = self._wanted_key(pod, concern)
         kept = self.kept_from(pod) if self._state.nominated else ()
@@ -182,7 +187,7 @@ class PlaceFinder:
         return limits_key(self._state, pod) + key
 
     def _wanted_key(self, pod: PodState, concern: Concern) -> bytes:
-        """Equal for pods that want the same of a node and of other pods."""
+        """Key that is equal for pods with the same requirements of nodes and other pods."""
         key = pod.shape_key
         volumes = self.volumes.needs(pod) if pod.submitted.volume_claims else None
         if volumes is not None:
@@ -190,13 +195,11 @@ class PlaceFinder:
         return key if concern is NO_CONCERN else key + _encode(concern)
 
     def minds_others(self, pod: PodState) -> bool:
-        """Whether other pods decide about this one."""
+        """Return True if other pods affect where this one may go."""
         return self._neighbours.concern(pod.submitted) is not NO_CONCERN
 
     def domains_by(self, keys: list[str]) -> NDArray[np.int64]:
-        """For each row a number that it shares with the rows that have the same labels of `keys`.
-
-        The numbers are 0 and up."""
+        """Number the rows from 0; rows with the same values of the labels `keys` share a number."""
         self.columns.sync()
         ids = [self._domains.ids(self.columns, key) for key in keys]
         return np.unique(np.stack(ids), axis=1, return_inverse=True)[1].reshape(-1)
@@ -204,10 +207,9 @@ class PlaceFinder:
     def _best(
         self, pod: PodState, without: frozenset[int], among: NDArray[np.bool_] | None
     ) -> PodPlaced | None:
-        """The best place, whatever the limits, or None; `without` devices of these kinds."""
+        # The best placement regardless of limits, `without` devices of these kinds, or None.
         self._reservations.charge()
-        concern = self._neighbours.concern(pod.submitted)
-        class_: PlacementClass = self._class_of(pod, concern, without)
+        class_: PlacementClass = self.class_of(pod, without=without)
         while True:
             first = self._first_of(class_, pod) if among is None else among
             best = class_.board.best(1 + RUNNERS_UP, first)
@@ -224,30 +226,11 @@ class PlaceFinder:
                 break
             for row in collided:
                 class_.exclude(row)
-        about, rule = pod.submitted, class_.node_score
-        names, policy = self.columns.names, rule.policy
-        scores = []
-        for at, points in best:
-            total = rule.total(points)
-            scores.append(Score(node=names[at], total=total, parts={policy: total}))
-        return PodPlaced(
-            pod=about.uid,
-            namespace=about.namespace,
-            name=about.name,
-            attempt=pod.attempt,
-            node=scores[0].node,
-            shares=shares,
-            score=scores[0],
-            runners_up=tuple(scores[1:]),
-            fitting=class_.fitting,
-            nodes=self.columns.count,
-        )
+        return placed_on(pod, class_, self.columns, best, shares)
 
     def _first_of(self, class_: PlacementClass, pod: PodState) -> NDArray[np.bool_] | None:
-        """The rows that are tried before all others, None for no such: ours, while kept apart.
-
-        A class that prefers some nodes by name or neighbour goes where it prefers to be. A pod
-        whose placement was refused by an agent avoids that agent's node."""
+        # A class with preferences for nodes ignores the shard. A pod whose placement was refused by
+        # an agent avoids that agent's node.
         if pod.backoff is not None and pod.backoff.node in self._state.nodes:
             others = np.ones(len(self.columns.names), np.bool_)
             others[self.columns.row_of(pod.backoff.node)] = False

@@ -1,12 +1,8 @@
-"""Pods whose node somebody else chooses: which nodes have the devices, and the place there.
+"""Pods whose node kube-scheduler chooses: which nodes have the devices, and the placement there.
 
-kube-scheduler asks about devices alone, through our extender. Labels, taints, CPU and the like are
-its business, so the shape is asked without them, of the same columns and classes as the engine.
-
-A choice is a wish, not a fact: it waits here until the ledger says what came of it, and whoever
-made it asks again where that never happens. Invariants: asking changes nothing, neither the state
-nor an answer that comes later; a pod with a chooser is placed on the node that was chosen last, by
-a question about that node alone, and never by the queue."""
+kube-scheduler asks our extender about devices only. A choice is pending here until the ledger has
+the result. Invariant: a query changes neither the state nor a later answer; a pod with a chooser is
+placed only on the node chosen last, and never by the queue."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -19,6 +15,7 @@ from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.assign.devices import assign
 from apportion.core.placement.classes import ClassCache, PlacementClass
 from apportion.core.placement.feasibility import ORDER
+from apportion.core.placement.finder import placed_on
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.limits.limits import NEVER_SEEN, Kept, Limits
@@ -33,46 +30,31 @@ from apportion_schemas import (
     PodPlaced,
     PodRefused,
     RefusalCode,
-    Score,
     Shape,
-    Share,
     Toleration,
 )
 
 _ANY_TAINT: Final = (Toleration(operator="Exists"),)
 _encode = msgspec.json.Encoder(order="sorted").encode
+# pending choices; beyond, the oldest is dropped, and its chooser retries
 CHOICES_MAX: Final = 10_000
-"""Choices that wait; beyond, the oldest is forgotten, and whoever made it asks again."""
 
 
 def devices_shape(shape: Shape) -> Shape:
-    """The shape without anything that a node must have beside devices."""
+    """Return the shape with only its requirements for devices."""
     node = NodeConstraints(tolerations=_ANY_TAINT)
     return structs.replace(shape, node=node, pods=PodConstraints())
 
 
 class FilterResult(NamedTuple):
-    """Of the nodes that were asked about: those that fit, with their points, and why others do not.
-
-    Of a node under None nobody has told us anything."""
+    """The points of nodes that fit; the refusal code of others, None if not in the ledger."""
 
     fits: dict[str, int]
     refused: dict[str, RefusalCode | None]
 
 
-class NodeFit(NamedTuple):
-    """A node that fits: the shares there, the points as people see them, and how many fit."""
-
-    shares: tuple[Share, ...]
-    policy: str
-    total: float
-    fitting: int
-
-
 class FitQuery:
-    """Answers over one state; what it derives is kept up by `observe`, and made at first use.
-
-    `columns` are those of an engine over the same state, which keeps them up to date itself."""
+    """Answers fit queries over one state; an engine's `columns` are updated by that engine."""
 
     def __init__(self, state: State, columns: Columns | None = None) -> None:
         self._state = state
@@ -81,47 +63,41 @@ class FitQuery:
         self._classes: ClassCache | None = None
 
     def observe(self, change: Change) -> None:
-        """Take note of what the fold changed."""
+        """Update the indexes with what the fold changed."""
         if self._follows and self._columns is not None and change.node is not None:
             self._columns.touch(change.node, change.shares)
 
     @property
     def columns(self) -> Columns:
-        """The nodes, up to date but for those that are touched since the last question."""
+        """The indexed nodes; those touched since the last query may be stale."""
         if self._columns is None:
             self._columns = Columns(self._state)
         return self._columns
 
     def prepare(self) -> bool:
-        """Get new prices ready, a part at a time; whether they are. See `ClassCache.prepare`."""
+        """Read more nodes for new prices. Return True when done; see `ClassCache.prepare`."""
         return self._classes is None or self._classes.prepare()
 
     def filter(self, shape: Shape, names: Iterable[str]) -> FilterResult:
-        """What each of these nodes is to a pod of this shape."""
+        """Return which of these nodes fit a pod of this shape, and why the others do not."""
         class_, columns = self._class_of(shape), self.columns
         rows = {name: self._row(columns, name) for name in names}
         fits: dict[str, int] = {}
-        refused: dict[str, RefusalCode | None] = {}
         for name, row in rows.items():
-            points = REFUSED if row is None else int(class_.board.points[row])
-            may_collide = row is not None and points != REFUSED and class_.may_collide
-            if row is not None and may_collide and assign(class_, columns, row) is None:
-                class_.exclude(row)  # its containers want the same devices
-                points = REFUSED
-            if points == REFUSED:
-                refused[name] = None
+            if row is None or int(class_.board.points[row]) == REFUSED:
+                continue
+            if class_.may_collide and assign(class_, columns, row) is None:
+                class_.exclude(row)  # its containers need the same devices
             else:
-                fits[name] = points
-        if refused:
-            ranks = node_ranks(class_, columns).tolist()
-            for name in refused:
-                at = rows[name]
-                refused[name] = None if at is None else ORDER[ranks[at]]
+                fits[name] = int(class_.board.points[row])
+        others = {name: row for name, row in rows.items() if name not in fits}
+        ranks = node_ranks(class_, columns).tolist() if others else []
+        refused = {name: None if row is None else ORDER[ranks[row]] for name, row in others.items()}
         return FilterResult(fits, refused)
 
-    def fit_on(self, shape: Shape, name: str) -> NodeFit | None:
-        """A pod of this shape on this node, or None where it does not fit."""
-        class_, columns = self._class_of(shape), self.columns
+    def place_on(self, pod: PodState, name: str) -> PodPlaced | None:
+        """Return the placement of the pod on this node, or None if it does not fit."""
+        class_, columns = self._class_of(pod.submitted.shape), self.columns
         row = self._row(columns, name)
         if row is None or int(class_.board.points[row]) == REFUSED:
             return None
@@ -129,12 +105,10 @@ class FitQuery:
         if shares is None:
             class_.exclude(row)
             return None
-        rule = class_.node_score
-        total = rule.total(int(class_.board.points[row]))
-        return NodeFit(shares, rule.policy, total, class_.fitting)
+        return placed_on(pod, class_, columns, [(row, int(class_.board.points[row]))], shares)
 
     def shortage(self, shape: Shape, name: str) -> tuple[RefusalCode, NearMiss | None]:
-        """Why a pod of this shape does not fit on this node, which it does not."""
+        """Return why a pod of this shape does not fit on this node; call it only if so."""
         class_, columns = self._class_of(shape), self.columns
         row = self._row(columns, name)
         if row is None:
@@ -153,7 +127,7 @@ class FitQuery:
 
 
 class ExternalChoices:
-    """The choices that wait over one state; `columns` are those of its engine, if it has one."""
+    """The pending choices over one state; `columns` are those of its engine, if it has one."""
 
     def __init__(self, state: State, columns: Columns | None = None) -> None:
         self._state = state
@@ -162,14 +136,14 @@ class ExternalChoices:
         self._nodes: dict[str, str] = {}
 
     def choose(self, uid: str, node: str) -> None:
-        """The pod is to be placed on this node; a choice before this one is void."""
+        """Request to place the pod on this node; replaces an earlier choice."""
         self._nodes.pop(uid, None)
         self._nodes[uid] = node
         if len(self._nodes) > CHOICES_MAX:
             del self._nodes[next(iter(self._nodes))]
 
     def observe(self, change: Change) -> None:
-        """Take note of what the fold changed."""
+        """Update the indexes, and drop choices whose result is in the ledger."""
         self._fit_query.observe(change)
         if self._limits is not None:
             self._limits.observe(change)
@@ -180,59 +154,40 @@ class ExternalChoices:
             self._nodes.pop(data.uid, None)
 
     def prepare(self) -> bool:
-        """Do a part of what `decide` needs that takes long; whether all of it is there."""
+        """Do a part of the slow preparation for `decide`. Return True when all of it is done."""
         return not self._nodes or self._fit_query.prepare()
 
     def decide(
         self, owns: Callable[[PodState], bool], *, events_max: int
     ) -> list[tuple[PodState, PodPlaced | PodRefused]]:
-        """What becomes of the choices for pods that are ours, each beside those before it.
-
-        A choice for a pod that is not in the ledger yet waits for it."""
+        """Decide the choices for our pods in the ledger, in order; each counts for later ones."""
         decided: list[tuple[PodState, PodPlaced | PodRefused]] = []
-        reservations: Reservations | None = None
+        if not self._nodes:
+            return decided
+        self._limits = self._limits or Limits(self._state)
+        # No affinity is checked here.
+        reservations = Reservations(self._state, self._fit_query.columns, self._limits, None)
         for uid, name in self._nodes.items():
             pod = self._state.pods.get(uid)
             if pod is None or not is_pending(self._state, pod) or not owns(pod):
                 continue
-            if reservations is None:
-                # Nobody asks which pods stand beside each other.
-                limits, columns = self._known_limits(), self._fit_query.columns
-                reservations = Reservations(self._state, columns, limits, None)
             reservations.charge()
-            found = self._place(pod, name)
+            found = self._place(pod, name, self._limits)
             decided.append((pod, found))
             if isinstance(found, PodPlaced):
                 reservations.reserve(pod, found)
             if len(decided) >= events_max:
                 break
-        if reservations is not None:
-            reservations.roll_back()
+        reservations.roll_back()
         return decided
 
-    def _known_limits(self) -> Limits:
-        if self._limits is None:
-            self._limits = Limits(self._state)
-        return self._limits
-
-    def _place(self, pod: PodState, name: str) -> PodPlaced | PodRefused:
-        about, shape = pod.submitted, pod.submitted.shape
-        fit = self._fit_query.fit_on(shape, name)
-        exceeded = self._known_limits().exceeded(pod, name, fit.shares) if fit is not None else None
-        if exceeded is not None:
-            kept = Kept(exceeded, None, NEVER_SEEN)
-            return refusal_of(pod, Reasons({exceeded.code: 1}, (), 1, limit=kept))
-        if fit is not None:
-            return PodPlaced(
-                pod=pod.uid,
-                namespace=about.namespace,
-                name=about.name,
-                attempt=pod.attempt,
-                node=name,
-                shares=fit.shares,
-                score=Score(node=name, total=fit.total, parts={fit.policy: fit.total}),
-                fitting=fit.fitting,
-                nodes=self._fit_query.columns.count,
-            )
-        code, nearest = self._fit_query.shortage(shape, name)
-        return refusal_of(pod, Reasons({code: 1}, (nearest,) if nearest else (), 1))
+    def _place(self, pod: PodState, name: str, limits: Limits) -> PodPlaced | PodRefused:
+        found = self._fit_query.place_on(pod, name)
+        if found is None:
+            code, nearest = self._fit_query.shortage(pod.submitted.shape, name)
+            return refusal_of(pod, Reasons({code: 1}, (nearest,) if nearest else (), 1))
+        exceeded = limits.exceeded(pod, name, found.shares)
+        if exceeded is None:
+            return found
+        kept = Kept(exceeded, None, NEVER_SEEN)
+        return refusal_of(pod, Reasons({exceeded.code: 1}, (), 1, limit=kept))

@@ -1,13 +1,9 @@
-"""The turn of a gang: places for all that it lacks, or for none of it.
+"""Decide for a gang: placements for all pods that it lacks, or for none.
 
-Required affinity may bind its pods to one another. The first of them to be placed then decides the
-domain for all. When the gang lacks room there, the next try starts in another domain, in the order
-of the best node of each, until no domain is left. Where there are several sets of such pods, the
-choices of the first pods are tried in combination.
-
-Invariants: a gang that is refused leaves no reservation behind. One set has no more tries than
-there are domains; several sets have no more than `LIMIT` tries for each domain of each set; and no
-gang has more than `TRIES_MAX`."""
+Required affinity may bind pods of a gang to each other; the first one placed then decides the
+domain for all. If the gang lacks room there, the next try starts in another domain. Invariant: a
+refused gang leaves no reservation. One set of bound pods has at most one try per domain, several
+have `LIMIT` tries for each domain of each set, and no gang has more than `TRIES_MAX`."""
 
 from collections import Counter
 from typing import Final
@@ -28,20 +24,16 @@ from apportion.core.placement.reservations import Placed, Reservations
 from apportion_schemas import GangShortage, PodTerm, RefusalCode
 from apportion_schemas.quantities import GANG_PODS_MAX
 
-LIMIT: Final = 4
-"""Tries for each domain, where there are several sets."""
+LIMIT: Final = 4  # tries for each domain, if there are several sets
+# Tries of one gang in one decision. Each evaluates every node, and delays all other pods: with a
+# domain per host, 3,200 tries took 19 s. With more domains a gang may wait although a later one
+# would fit.
 TRIES_MAX: Final = 64
-"""Tries of one gang in one decision: each looks at every node, and no other pod is decided in the
-meantime. With more domains that have room for a pod a gang may wait though a later one could hold
-it; by host, 3,200 tries took 19 s."""
 APART: Final = (RefusalCode.POD_ANTI_AFFINITY, RefusalCode.TOPOLOGY_SPREAD_EXCEEDED)
 
 
 class BoundPods:
-    """Pods of one gang that are bound to each other.
-
-    `domains` has the domain of each row. `allowed` are the rows where the first pod may go at all,
-    `open` those that are left to try."""
+    """Pods of a gang bound by affinity: the domain of each row, and rows open to the first pod."""
 
     def __init__(self, domains: NDArray[np.int64], allowed: NDArray[np.bool_]) -> None:
         self.domains = domains
@@ -51,7 +43,7 @@ class BoundPods:
 
 
 class GangDomains:
-    """The domains that one gang tries; `of` has the bound pods by uid, none where none is bound."""
+    """The domains that one gang tries; `of` has the bound pods by uid."""
 
     def __init__(
         self,
@@ -76,8 +68,8 @@ class GangDomains:
     def next(self, placed: list[Placed]) -> bool:
         """Choose where the next try begins, after one that placed these. False if no try is left.
 
-        Of the sets that began, the last one leaves its domain out, and for those behind it all
-        domains are open again."""
+        The last set that had a pod placed excludes its domain; later sets may use all domains
+        again."""
         begun: dict[BoundPods, int] = {}
         for pod, found in placed:
             if pod.uid in self.of:
@@ -96,9 +88,7 @@ class GangDomains:
         return True
 
     def _bound(self, waiting: list[PodState]) -> list[list[PodState]]:
-        """The waiting pods by what binds them: a term's pods, and those that have the term.
-
-        The set whose first pod comes first is the first one."""
+        # Groups pods that a term selects with those that have the term, ordered by first pod.
         by_term: dict[PodTerm, list[PodState]] = {}
         for pod in waiting:
             for term in pod.submitted.shape.pods.affinity:
@@ -116,11 +106,16 @@ class GangDomains:
         return [list(pods.values()) for pods in found]
 
     def _begin(self, pods: list[PodState]) -> BoundPods:
-        """No domain was tried; those that cannot hold all that is lacking are left out."""
+        # Allow only domains with room for all that is lacking.
         terms = {term: None for pod in pods for term in pod.submitted.shape.pods.affinity}
         domains = self._finder.domains_by(sorted({term.topology_key for term in terms}))
         allowed = np.ones(len(domains), np.bool_)
-        if self._all_in_one(pods, list(terms)):
+        all_in_one = all(
+            set(pod.submitted.shape.pods.affinity) == set(terms)
+            and all(self._neighbours.selects(term.pods, pod.submitted) for term in terms)
+            for pod in pods
+        ) and not any(self._neighbours.counts(term.pods).by_node for term in terms)
+        if all_in_one:
             lacking = self._lacking + len(pods)
             alike = Counter(wants_key(pod) for pod in pods)
             one_of = {wants_key(pod): pod for pod in pods}
@@ -130,18 +125,9 @@ class GangDomains:
                 allowed &= (fitting >= lacking - len(pods) + alike[key])[domains]
         return BoundPods(domains, allowed)
 
-    def _all_in_one(self, pods: list[PodState], terms: list[PodTerm]) -> bool:
-        """Whether no two of them may be in different domains: each has all terms, each is meant by
-        all, and no pod that is placed is."""
-        return all(
-            set(pod.submitted.shape.pods.affinity) == set(terms)
-            and all(self._neighbours.selects(term.pods, pod.submitted) for term in terms)
-            for pod in pods
-        ) and not any(self._neighbours.counts(term.pods).by_node for term in terms)
-
 
 class GangTurn:
-    """Decides for gangs over one state, one after the other."""
+    """Decides for gangs over one state."""
 
     def __init__(
         self,
@@ -158,10 +144,11 @@ class GangTurn:
         self._refusing = refusing
 
     def take(self, shape_queue: ShapeQueue, events_left: int) -> list[Placed] | Reasons | None:
-        """Places for what the gang lacks, which are reserved then, or why there are not enough.
+        """Reserve and return placements for all that the gang lacks, or return why it cannot.
 
-        None where it lacks more pods than there may be events: it waits for a batch of its own."""
-        before = self._reservations.checkpoint()  # the newest may be one of this gang, and counts
+        Returns None if it lacks more pods than `events_left`: it waits for a batch of its own."""
+        # the newest reservation may be of this gang, and counts
+        before = self._reservations.checkpoint()
         group = self._state.groups[shape_queue.gang]
         waiting = [self._state.pods[turn.uid] for turn in shape_queue.live(self._state)]
         deficit = deficit_of(group)
@@ -184,10 +171,10 @@ class GangTurn:
             return placed
         reasons = self._refusing.reasons(refused)
         self._reservations.roll_back(before)
-        self._reservations.met = False  # nobody was placed after all
+        self._reservations.met = False  # no pod was placed after all
         if placed and reasons.limit is None:
-            # Without the gang's own places, which need no room that anyone could make. That pods of
-            # the gang keep each other away, or apart, is said as it was beside them.
+            # Leave out the room that the gang's own pods took, because no eviction can free it.
+            # Keep the counts of anti-affinity and spread among the gang's pods.
             alone = self._refusing.reasons(refused)
             among = {code: reasons.counts[code] for code in APART if code in reasons.counts}
             reasons = alone._replace(counts=among | alone.counts)
@@ -201,10 +188,8 @@ class GangTurn:
     def _place_elsewhere(
         self, waiting: list[PodState], deficit: GangDeficit, placed: list[Placed], refused: PodState
     ) -> tuple[list[Placed], PodState | None]:
-        """Like `_place`, in one domain after the other where pods must be near one another.
-
-        `placed` and `refused` are what came of the first try, whose reservations still count, and
-        are the answer unless a later try places all."""
+        # Tries one domain after the other. The first try's result, `placed` and `refused`, is
+        # returned with its reservations unless a later try places all.
         if not any(pod.submitted.shape.pods.affinity for pod in waiting):
             return placed, refused
         before = self._reservations.checkpoint() - len(placed)
@@ -222,12 +207,11 @@ class GangTurn:
     def _place(
         self, waiting: list[PodState], deficit: GangDeficit, near: dict[str, BoundPods]
     ) -> tuple[list[Placed], PodState | None]:
-        """Reserve places for what a gang lacks, passing over pods that fit nowhere.
+        """Reserve placements for what a gang lacks, skipping pods that fit nowhere.
 
-        With them comes the first pod that was passed over, if those that fit are too few. A pod
-        that must be near another of the gang may fit once that has a place, and is tried again. Of
-        pods that are bound to one another, as `near` has them by uid, the first goes only where
-        that is open to it."""
+        If too few fit, the first skipped pod is returned as well. Skipped pods are retried, as they
+        may have affinity to pods placed since. `near` has the bound pods by uid, which begin on
+        `open` rows."""
         placed: list[Placed] = []
         while True:
             refused: dict[bytes, PodState] = {}

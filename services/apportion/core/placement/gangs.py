@@ -1,9 +1,8 @@
 """What a gang lacks before its pods may start.
 
-A gang is placed whole or not at all: the first time, `min_available` of it (and of each task its
-own minimum) go in one batch. Once that many hold places, the others come one by one, as Volcano's
-elastic members do. Task minimums that add up to more than `min_available` bind nothing, which is
-Volcano's rule as well. Invariant: nothing of a gang is placed before it is declared."""
+First, `min_available` pods, with the minimum of each task, are placed in one batch; the others
+follow one by one, like Volcano's elastic members. As in Volcano, task minimums that exceed
+`min_available` in total are ignored. Invariant: no pod of an undeclared gang is placed."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -12,23 +11,23 @@ from apportion.core.ledger.state import GroupState, PodState
 
 
 class GangDeficit(NamedTuple):
-    """Pods that must be placed together next: of each task, and of any task beside those."""
+    """Pods that must be placed together next: per task, and `others` of any task."""
 
     tasks: Counter[str]
     others: int
 
     @property
     def pods(self) -> int:
-        """How many pods that is."""
+        """Total number of pods that are lacking."""
         return self.tasks.total() + self.others
 
     def met_by(self, waiting: list[PodState]) -> bool:
-        """Whether so many pods wait, of the right tasks."""
+        """Return True if enough pods of the right tasks are pending."""
         there = Counter(pod.submitted.task for pod in waiting)
         return len(waiting) >= self.pods and self.tasks <= there
 
     def less(self, pod: PodState) -> "GangDeficit | None":
-        """What is lacking once this pod has a place, or None where that would be one too many."""
+        """Return what is lacking once this pod is placed, or None if it would be one too many."""
         task = pod.submitted.task
         if self.tasks[task]:
             return GangDeficit(self.tasks - Counter([task]), self.others)
@@ -36,12 +35,12 @@ class GangDeficit(NamedTuple):
 
 
 def held(group: GroupState) -> list[PodState]:
-    """The pods of the gang that have a place."""
+    """Return the placed pods of the gang."""
     return [pod for pod in group.pods.values() if pod.placement is not None]
 
 
 def deficit_of(group: GroupState) -> GangDeficit | None:
-    """What the gang's next batch must hold; None for a gang that is not declared yet."""
+    """Return what the gang's next batch must contain; None if it is not declared yet."""
     if group.observed is None:
         return None
     placed = held(group)

@@ -1,13 +1,7 @@
-"""Why a class fits nowhere: nodes counted by the filter that stopped them, and the nearest misses.
+"""Why a class fits nowhere: nodes counted by the filter that refused them, and near misses.
 
-For one ask, a device is stopped by the first filter that it fails, and a node by the filter that
-stopped the last device it would have needed. Filters are ranked in their order, so the node whose
-filter ranks highest came nearest.
-
-`Refusing` works an answer out once for all pods that are alike.
-
-Invariant: worked out from the same columns as the decision, so it never contradicts it; an answer
-of `Refusing` holds for what is reserved now, and is forgotten with the next reservation."""
+Filters are ranked in their order, so the node with the highest rank is the nearest. Invariant:
+reasons are computed from the same columns as the decision, so they never contradict it."""
 
 from typing import Final
 
@@ -42,7 +36,7 @@ from apportion_schemas import NearMiss, RefusalCode
 
 NEAREST_KEPT: Final = 3
 NEAREST_WEIGHED: Final = 16  # rows whose shortage is compared to find the nearest three
-EXPLAINED: Final = 2  # looks that a row costs when a refusal is explained
+EXPLAINED: Final = 2  # looks per row to explain a refusal
 
 Ranks = NDArray[np.uint8]
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -51,15 +45,15 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 def explain(
     class_: PlacementClass, columns: Columns
 ) -> tuple[dict[RefusalCode, int], tuple[NearMiss, ...]]:
-    """Nodes per refusal, and the nearest misses, for a class that fits nowhere."""
+    """Return the nodes per refusal code, and the nearest misses, for a class that fits nowhere."""
     if not columns.count:
         return {}, ()
     ranks = node_ranks(class_, columns)
-    ranks[columns.vacant] = FITS  # nobody is refused there
+    ranks[columns.vacant] = FITS  # vacant rows do not count
     counts = np.bincount(ranks, minlength=FITS)
     reasons = {ORDER[rank]: int(counts[rank]) for rank in np.flatnonzero(counts[:FITS]).tolist()}
     misses: list[tuple[int, float, NearMiss]] = []
-    for rank in reversed(np.flatnonzero(counts[:FITS]).tolist()):  # those that got furthest first
+    for rank in reversed(np.flatnonzero(counts[:FITS]).tolist()):  # the nearest first
         rows = np.flatnonzero(ranks == rank)[: NEAREST_WEIGHED - len(misses)].tolist()
         misses += [(-rank, *miss(class_, columns, row, ORDER[rank])) for row in rows]
         if len(misses) == NEAREST_WEIGHED:
@@ -69,7 +63,7 @@ def explain(
 
 
 def node_ranks(class_: PlacementClass, columns: Columns) -> Ranks:
-    """For each node the rank of the filter that stopped it, or `FITS`."""
+    """Return, for each node, the rank of the filter that refused it, or `FITS`."""
     ranks = class_.facts.ranks.copy()
     needs, room = class_.shape.node, columns.free[:, HOST]
     if not class_.host_fits(room).all():
@@ -100,12 +94,12 @@ def _collision(class_: PlacementClass) -> RefusalCode:
     if len(class_.asks) == 1 and class_.asks[0].module > 1:
         return RefusalCode.MODULES_IN_USE
     if len(class_.asks) == 1 and class_.asks[0].cuts_instances:
-        return RefusalCode.MIG_SLICES_OCCUPIED  # the free ones take more memory than is left
+        return RefusalCode.MIG_SLICES_OCCUPIED  # the free slices need more memory than is left
     return RefusalCode.CONTAINERS_COLLIDE
 
 
 def _ask_ranks(ask: AskColumns, columns: Columns) -> Ranks:
-    """For each node how far the last device that the ask would need got."""
+    # For each node, the rank of the last device that the ask would need.
     never = [FITS if isinstance(known, Demand) else RANK[known] for known in ask.demands]
     ranks: Ranks = np.array(never, np.uint8).take(columns.kind)
     wanted = ask.constraints
@@ -116,11 +110,18 @@ def _ask_ranks(ask: AskColumns, columns: Columns) -> Ranks:
     devices = ranks.reshape(-1)
     asked = np.flatnonzero(devices == FITS)
     devices[asked] = _amount_ranks(ask, columns, asked)
-    return _last_needed(ranks, ask.ask.count)
+    # The rank of the device at position `count`, highest first; too few if a row has no such.
+    least, few = RANK[RefusalCode.NO_SUCH_DEVICE], RANK[RefusalCode.DEVICES_TOO_FEW]
+    count, width = ask.ask.count, ranks.shape[1]
+    at = max(width - count, 0)
+    ordered = np.partition(ranks, sorted({at, width - 1}), axis=1)
+    last: Ranks = np.full(len(ranks), least, np.uint8) if count > width else ordered[:, at].copy()
+    last[(last == least) & (ordered[:, -1] > least)] = few
+    return last
 
 
 def _amount_ranks(ask: AskColumns, columns: Columns, asked: NDArray[np.intp]) -> Ranks:
-    """For these devices the rank of the first filter of amounts that stops them, or `FITS`."""
+    # For these devices, the rank of the first amount that refuses them, or `FITS`.
     kind, closed = columns.kind.take(asked), columns.closed.take(asked)
     alone = [isinstance(known, Demand) and known.alone for known in ask.demands]
     needs = np.array(ask.needs, np.int64).take(kind)
@@ -140,28 +141,15 @@ def _amount_ranks(ask: AskColumns, columns: Columns, asked: NDArray[np.intp]) ->
     return ranks
 
 
-def _last_needed(ranks: Ranks, count: int) -> Ranks:
-    """Of each row the rank of the device that got furthest but for so many less one.
-
-    Where that is none, too few are there, unless there is no such device at all."""
-    least, few = RANK[RefusalCode.NO_SUCH_DEVICE], RANK[RefusalCode.DEVICES_TOO_FEW]
-    width = ranks.shape[1]
-    at = max(width - count, 0)
-    ordered = np.partition(ranks, sorted({at, width - 1}), axis=1)
-    last: Ranks = np.full(len(ranks), least, np.uint8) if count > width else ordered[:, at].copy()
-    last[(last == least) & (ordered[:, -1] > least)] = few
-    return last
-
-
 def _stop(ranks: Ranks, where: NDArray[np.bool_], code: RefusalCode) -> None:
-    """Note the filter as the one that stopped whatever no earlier filter did."""
+    # Only rows that no earlier filter refused.
     ranks[where & (ranks == FITS)] = RANK[code]
 
 
 def miss(
     class_: PlacementClass, columns: Columns, row: int, code: RefusalCode
 ) -> tuple[float, NearMiss]:
-    """The miss of a node that this code refuses, with its shortage as a part of what was needed."""
+    """Return the near miss of a node with this code, and its shortage relative to the need."""
     node = columns.nodes[row]
     found = _verdict(class_, columns, row, code)
     missed = NearMiss(
@@ -175,7 +163,6 @@ def miss(
 
 
 def _verdict(class_: PlacementClass, columns: Columns, row: int, code: RefusalCode) -> Verdict:
-    """The amounts behind a node's refusal: those of the device that came nearest, if it was one."""
     shape, node = class_.shape, columns.nodes[row]
     found = refused_node(shape, node) or first_lacking(class_.needs, shape, node)
     if found is not None and found.code is code:
@@ -183,12 +170,12 @@ def _verdict(class_: PlacementClass, columns: Columns, row: int, code: RefusalCo
     if code in (*NEIGHBOURS, RefusalCode.VOLUME_NODE_MISMATCH, RefusalCode.NODE_NOMINATED):
         return Verdict(code, 1, 0)
     devices = node.devices
-    for ask in class_.asks:  # `devices_feasibility` with what the class knows of each kind
+    for ask in class_.asks:  # `devices_feasibility` with the demands that the class has cached
         needs = _needs(class_, ask, columns, row)
         found = refused_ask(ask.ask, devices, needs, ask.geometries, range(len(devices)))
         if found is not None:
             return found
-    # No ask lacks anything alone: the containers collide, and the verdict counts what will do.
+    # No ask lacks anything alone: the containers collide, so count the usable devices.
     would_do = {
         place
         for ask in class_.asks
@@ -201,7 +188,7 @@ def _verdict(class_: PlacementClass, columns: Columns, row: int, code: RefusalCo
 
 def _needs(class_: PlacementClass, ask: AskColumns, columns: Columns, row: int) -> list[Need]:
     devices = columns.nodes[row].devices
-    if ask.elsewhere is not None:  # the pod names devices, which kinds say nothing of
+    if ask.elsewhere is not None:  # kinds do not distinguish the devices that the pod names
         rules = Rules(ask.geometries, ask.chain.idle_only)
         return [need_of(ask.ask, class_.shape.devices, held.device, rules) for held in devices]
     kinds = columns.kind[row].tolist()[HOST + 1 :]
@@ -209,7 +196,7 @@ def _needs(class_: PlacementClass, ask: AskColumns, columns: Columns, row: int) 
 
 
 class Refusing:
-    """The reasons of those that were refused since the last reservation."""
+    """The reasons of pods that were refused since the last reservation."""
 
     def __init__(self, finder: PlaceFinder, limits: Limits, reservations: Reservations) -> None:
         self._finder = finder
@@ -219,14 +206,14 @@ class Refusing:
         self._as_of = -1
 
     def refused_alike(self, pod: PodState) -> bool:
-        """Whether a pod of the same class has just been refused, and nothing was placed since."""
+        """Return True if an identical pod was refused and nothing was placed since."""
         if not self._known:
             return False
         self._reservations.charge()
         return self._as_of == self._reservations.version and self._key_of(pod) in self._known
 
     def reasons_once(self, pod: PodState) -> Reasons:
-        """`reasons`, for a pod that fits nowhere; those that are alike have the same."""
+        """Return the `reasons` of a pod that fits nowhere, cached for identical pods."""
         self._reservations.charge()
         if self._as_of != self._reservations.version:
             self._as_of = self._reservations.version
@@ -237,12 +224,12 @@ class Refusing:
         return self._known[key]
 
     def _key_of(self, pod: PodState) -> bytes:
-        """Equal for pods that have the same reasons; a claim that is not ready is one."""
+        # Pods with equal keys have the same reasons; an unready claim is one.
         key, shortage = self._finder.key_of(pod), self._finder.volumes.shortage(pod)
         return key if shortage is None else key + _encode((pod.submitted.namespace, shortage))
 
     def reasons(self, pod: PodState) -> Reasons:
-        """Nodes counted by the filter that stopped them, and the limit that kept the pod out."""
+        """Count nodes by the filter that refused them, and find the limit that kept the pod out."""
         self._reservations.charge()
         shortage = self._finder.volumes.shortage(pod)
         if shortage is not None:

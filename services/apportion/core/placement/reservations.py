@@ -1,11 +1,6 @@
-"""Placements that count before the ledger has them: reserved for the length of one decision.
+"""Placements that count before the ledger has them, for the duration of one decision.
 
-What one pod takes must count for the next, and be undone before the decision is handed on, for the
-state changes only when the decision comes back and is folded. So each placement is charged to the
-state as the fold would, up to a checkpoint that can be gone back to.
-
-Invariant: after `roll_back()` the state, the columns, the limits and the neighbours are as they
-were before the first reservation."""
+Invariant: after `roll_back()` the state, columns, limits and neighbours are as before."""
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import Placement, PodState, State
@@ -21,13 +16,9 @@ Placed = tuple[PodState, PodPlaced]
 class Reservations:
     """The placements that are assumed now, the newest last.
 
-    The newest is charged only when `charge` is called, before anybody looks at what is left: after
-    the last pod of a decision nobody does, and most decisions are about one pod.
-
-    `columns` are those that follow; whoever makes new ones puts them here. `neighbours` is None
-    where nobody asks which pods stand beside each other. `met` is set by a reservation of a pod
-    that others look for, and taken back by whoever has seen to them. `version` is another after
-    whatever was charged or undone."""
+    The newest is charged only by `charge`, which must be called before anything reads what is left;
+    most decisions are about one pod and never charge it. `met` is set when a pod that others have
+    affinity to is reserved. `version` changes with every charge or undo."""
 
     def __init__(
         self, state: State, columns: Columns, limits: Limits, neighbours: Neighbours | None
@@ -42,14 +33,12 @@ class Reservations:
         self.version = 0
 
     def reserve(self, pod: PodState, placed: PodPlaced) -> None:
-        """The pod has this place, as far as this decision goes."""
+        """Assume this placement of the pod for the rest of the decision."""
         self.charge()
         self._newest = (pod, placed)
 
     def charge(self) -> None:
-        """Let the newest reservation count, if it does not yet.
-
-        Raises Oversold: the place is not free; nothing was charged."""
+        """Charge the newest reservation, if any. Raises `Oversold` if its devices are not free."""
         if self._newest is None:
             return
         pod, placed = self._newest
@@ -65,12 +54,12 @@ class Reservations:
         self.version += 1
 
     def checkpoint(self) -> Int64:
-        """The point at which all that is reserved now is, and nothing else."""
+        """Charge everything, and return the point to roll back to."""
         self.charge()
         return len(self._charged)
 
     def roll_back(self, checkpoint: Int64 = 0) -> None:
-        """Undo what was reserved since the checkpoint, the newest first; by default everything."""
+        """Undo what was reserved since the checkpoint, newest first; by default everything."""
         self._newest = None
         self.version += 1
         while len(self._charged) > checkpoint:

@@ -1,7 +1,6 @@
-"""Pods that run and are to have more or less of their devices: whether they can, and what they get.
+"""Resize the shares of running pods: whether it is possible, and the new shares.
 
-A resize stays on the pod's own devices: a process that runs cannot be moved. Invariant: nothing is
-promised that a device has not got now, and no limit of a queue or a namespace is exceeded by it."""
+Invariant: a resize stays on the pod's devices, within their free amounts and all limits."""
 
 from collections import Counter
 from typing import Any
@@ -14,13 +13,12 @@ from apportion.core.placement.queueing.waiting import Waiting
 from apportion_schemas import PodResized, ResizeAsked, ResizeRefused, Share
 from apportion_schemas.placement import ResizeCode
 
-LIVE = "hami-core"
-"""The way of sharing whose limits can be changed under a process that runs."""
+LIVE = "hami-core"  # the sharing mode whose limits can be changed for a running process
 _FAMILY = "nvidia"
 
 
 class CannotResize(Exception):
-    """The pod cannot have what was asked for; `why` are the fields of ResizeRefused that say so."""
+    """The resize is not possible; `why` has the fields of ResizeRefused that explain it."""
 
     def __init__(self, code: ResizeCode, **why: Any) -> None:
         super().__init__(code)
@@ -28,7 +26,7 @@ class CannotResize(Exception):
 
 
 class Resizing:
-    """Answers the wishes of one state, one in a decision."""
+    """Answers the resize requests of one state, one per decision."""
 
     def __init__(self, state: State, limits: Limits, waiting: Waiting) -> None:
         self._state = state
@@ -36,7 +34,7 @@ class Resizing:
         self._waiting = waiting
 
     def decide(self) -> PodResized | ResizeRefused | None:
-        """The answer to the oldest wish for a pod of ours, if there is any."""
+        """Return the answer to the oldest resize request of our pods, or None."""
         state = self._state
         for uid, wish in sorted(state.resizes.items(), key=lambda item: item[1].revision):
             pod, placed = state.pods[uid], state.pods[uid].placement
@@ -59,10 +57,9 @@ class Resizing:
         return None
 
     def _check_limits(self, pod: PodState, placed: Placement, shares: tuple[Share, ...]) -> None:
-        """Raise CannotResize where the pod with these shares is beyond its queue or namespace."""
         if not self._limits.active:
             return
-        pod.placement = None  # it is asked as if it came anew
+        pod.placement = None  # check it like a new pod
         self._limits.note(pod, undone=True)
         try:
             exceeded = self._limits.exceeded(pod, placed.node, shares)
@@ -76,10 +73,7 @@ class Resizing:
 def wanted_shares(
     node: NodeState, held: tuple[Share, ...], asked: ResizeAsked
 ) -> tuple[Share, ...]:
-    """What the pod would hold.
-
-    Raises CannotResize: it is not clear of which container, or shares of this kind have one
-    size."""
+    """Return the shares of the pod after the resize; raises `CannotResize`."""
     names = tuple(dict.fromkeys(share.container for share in held))
     if not names:
         raise CannotResize("no-device")
@@ -88,27 +82,26 @@ def wanted_shares(
     if not asked.container and len(names) > 1:
         raise CannotResize("container-ambiguous", containers=names)
     container = asked.container or names[0]
-    return tuple(
-        _sized(node, share, asked) if share.container == container else share for share in held
-    )
-
-
-def _sized(node: NodeState, share: Share, asked: ResizeAsked) -> Share:
-    device = node.by_id[share.device].device
-    if device.mode != LIVE or device.family != _FAMILY:
-        raise CannotResize("mode", device=device.id, mode=f"{device.family} {device.mode}")
-    memory_mib = share.memory_mib if asked.memory_mib is None else asked.memory_mib
-    if memory_mib > device.memory_mib:
-        raise CannotResize(
-            "memory-beyond-device", device=device.id, needed=memory_mib, available=device.memory_mib
-        )
-    return structs.replace(
-        share, memory_mib=memory_mib, cores=share.cores if asked.cores is None else asked.cores
-    )
+    shares = []
+    for share in held:
+        memory_mib = share.memory_mib if asked.memory_mib is None else asked.memory_mib
+        cores = share.cores if asked.cores is None else asked.cores
+        if share.container == container:
+            device = node.by_id[share.device].device
+            if device.mode != LIVE or device.family != _FAMILY:
+                raise CannotResize("mode", device=device.id, mode=f"{device.family} {device.mode}")
+            left = device.memory_mib
+            if memory_mib > left:
+                raise CannotResize(
+                    "memory-beyond-device", device=device.id, needed=memory_mib, available=left
+                )
+            shares.append(structs.replace(share, memory_mib=memory_mib, cores=cores))
+        else:
+            shares.append(share)
+    return tuple(shares)
 
 
 def _check_room(node: NodeState, held: tuple[Share, ...], wanted: tuple[Share, ...]) -> None:
-    """Raise CannotResize where a device has not got so much free."""
     memory, cores = Counter[str](), Counter[str]()
     for sign, shares in ((-1, held), (1, wanted)):
         for share in shares:

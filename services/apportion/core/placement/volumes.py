@@ -1,13 +1,8 @@
-"""What the volume claims of a pod mean for its place: where it may go, or why nowhere yet.
+"""The effect of a pod's volume claims: which nodes it may use, or why none yet.
 
-A claim of the ledger says where its volume is or could be, which the pod then needs of its node
-beside its own affinity, and room to attach it. A volume is its claim here, and one that is still
-attached though no pod of the node mounts it does not count. Where there is no Kubernetes there are
-no volumes, and claims mean nothing. Source: kube-scheduler's VolumeBinding, VolumeRestrictions,
-VolumeZone and NodeVolumeLimits.
-
-Invariants: a pod without claims costs nothing here; a volume that several pods of a node mount
-counts once there."""
+A volume that is attached but mounted by no pod does not count, and one that several pods of a node
+mount counts once there. Without Kubernetes, claims have no effect. Source: kube-scheduler's
+VolumeBinding, VolumeRestrictions, VolumeZone and NodeVolumeLimits."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -33,29 +28,27 @@ from apportion_schemas import (
 _READY: Final = ("bound", "first-consumer")
 Key = TypeVar("Key")
 
-ClaimKey = tuple[str, str]
-"""Namespace and name of a claim."""
+ClaimKey = tuple[str, str]  # namespace and name of a claim
 Claims = Mapping[str, Mapping[str, VolumeClaimObserved]]
+# a node must match one of these terms; an empty term matches no node
 Terms = tuple[tuple[NodeExpression, ...], ...]
-"""Nodes that meet one of these terms; an empty term is met by none."""
 NOWHERE: tuple[Terms, ...] = ((),)
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class ToAttach(NamedTuple):
-    """Volumes of one driver: so many that no other pod mounts, and those that others do."""
+    """Volumes of one driver: the number that no other pod mounts, and the shared ones."""
 
     fresh: int
     shared: tuple[ClaimKey, ...]
 
 
 class VolumeNeeds:
-    """What pods of a class need for their volumes.
+    """What pods of a class need for their volumes; equal `key` means equal needs.
 
-    `places` are the nodes of each volume that is not everywhere. `attached` are volumes by driver,
-    of those that a node limits, and `claims` those of the ledger, as of `epoch`. Of equal `key`,
-    two have the same needs."""
+    `places` has the nodes of each volume that is not available everywhere. `attached` has the
+    volumes by driver, for drivers with a limit per node."""
 
     def __init__(
         self,
@@ -70,7 +63,7 @@ class VolumeNeeds:
         self.key = b"volumes " + _encode((places, attached, epoch if attached else 0))
 
     def check(self, _shape: object, node: NodeState) -> tuple[int, int]:
-        """What the first driver that the node has too little room for would take, and its room."""
+        """Return the need and the room of the first driver with too little room on the node."""
         limits = node.observed.volume_limits if node.observed is not None else {}
         for driver, (fresh, shared) in sorted(self.attached.items()):
             limit = limits.get(driver)
@@ -89,7 +82,7 @@ class VolumeNeeds:
 
 
 def mounted(node: NodeState) -> set[ClaimKey]:
-    """The claims that pods of the node mount, whoever placed them."""
+    """Return the claims that pods of the node mount, including those of other schedulers."""
     found = {
         (pod.submitted.namespace, claim)
         for pod in node.pods.values()
@@ -103,7 +96,7 @@ def mounted(node: NodeState) -> set[ClaimKey]:
 
 
 class Volumes:
-    """The claims over one state, and who has them."""
+    """The claims over one state, and the pods that mount them."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -121,7 +114,7 @@ class Volumes:
             self._drivers.update({(namespace, name): fact.driver for name, fact in claims.items()})
 
     def observe(self, change: Change) -> None:
-        """Take note of a pod that came or went, of what a node has, and of a claim's driver."""
+        """Follow pods that came or went, nodes, and the drivers of claims."""
         data = change.data
         kind = type(data)
         if isinstance(data, NodeObserved | NodeGone):
@@ -131,7 +124,7 @@ class Volumes:
             key = (data.namespace, data.claim)
             driver = data.driver if isinstance(data, VolumeClaimObserved) else ""
             if driver != self._drivers.pop(key, "") and self._is_mounted(key):
-                self._epoch += 1  # nodes where it is may have room for fewer than was thought
+                self._epoch += 1  # nodes where it is mounted may have less room than computed
             if driver:
                 self._drivers[key] = driver
         if change.pod is None:
@@ -142,7 +135,7 @@ class Volumes:
             self._note(change.pod, live=False)
 
     def _note_node(self, name: str, now: NodeObserved | None) -> None:
-        """What others mount there, and of which drivers it can have so many volumes only."""
+        # What foreign pods mount there, and the drivers with a limit.
         before = self._nodes.pop(name, None)
         if now is not None:
             self._nodes[name] = now
@@ -167,26 +160,35 @@ class Volumes:
                     del self._pods[key]
 
     def needs(self, pod: PodState) -> VolumeNeeds | None:
-        """What the pod's volumes need of a node; None for nothing."""
+        """Return what the pod's volumes need of a node, or None."""
         about = pod.submitted
         if not self._minds(about):
             return None
         places = NOWHERE
-        if self.shortage(pod) is None:  # of claims whose volumes are not everywhere
+        if self.shortage(pod) is None:  # of claims whose volumes are not available everywhere
             known = self._state.volume_claims[about.namespace]
             nodes = (known[claim].nodes for claim in about.volume_claims)
             places = tuple(dict.fromkeys(filter(None, nodes)))
-        attached = self._attached(pod) if self._limited else {}
+        by_driver: dict[str, list[ClaimKey]] = {}
+        for claim in about.volume_claims if self._limited else ():
+            key = (about.namespace, claim)
+            driver = self._drivers.get(key, "")
+            if driver in self._limited:
+                by_driver.setdefault(driver, []).append(key)
+        attached = {}
+        for driver, keys in by_driver.items():
+            shared = tuple(key for key in keys if self._is_mounted(key, pod))
+            attached[driver] = ToAttach(len(keys) - len(shared), shared)
         if not places and not attached:
             return None
         return VolumeNeeds(places, attached, self._state.volume_claims, self._epoch)
 
     def _minds(self, about: PodSubmitted) -> bool:
-        """Whether claims decide for the pod; one whose node is chosen elsewhere only has them."""
+        # A pod with a chooser is checked by kube-scheduler.
         return bool(about.volume_claims) and self._state.of_kubernetes and not about.chooser
 
     def shortage(self, pod: PodState) -> VolumeShortage | None:
-        """The first claim for which the pod may go nowhere, and what is with it."""
+        """Return the first claim that keeps the pod from every node, and its state."""
         about = pod.submitted
         if not self._minds(about):
             return None
@@ -205,29 +207,16 @@ class Volumes:
         ours = self._pods.get(key, {}).values()
         return any(pod.placement is not None for pod in ours if pod is not but)
 
-    def _attached(self, pod: PodState) -> dict[str, ToAttach]:
-        namespace = pod.submitted.namespace
-        found: dict[str, list[ClaimKey]] = {}
-        for claim in pod.submitted.volume_claims:
-            driver = self._drivers.get((namespace, claim), "")
-            if driver in self._limited:
-                found.setdefault(driver, []).append((namespace, claim))
-        attached = {}
-        for driver, keys in found.items():
-            shared = tuple(key for key in keys if self._is_mounted(key, pod))
-            attached[driver] = ToAttach(len(keys) - len(shared), shared)
-        return attached
-
 
 def _add(counts: Counter[Key], key: Key, amount: int) -> None:
-    """Add to a count; what comes to nothing is there no more."""
+    # Removes counts of 0.
     counts[key] += amount
     if not counts[key]:
         del counts[key]
 
 
 def code_of(shortage: VolumeShortage) -> RefusalCode:
-    """The code under which the pod is refused."""
+    """Return the refusal code of the shortage."""
     if shortage.state == "in-use":
         return RefusalCode.VOLUME_CLAIM_IN_USE
     return RefusalCode.VOLUME_CLAIM_NOT_READY

@@ -1,8 +1,7 @@
-"""Shape queues whose answer was no, and when each is asked again.
+"""Decide when unschedulable shape queues are retried.
 
-Invariant: one stays unschedulable only while no pod of it could have a place. But for a gang: its
-pods take the best places one by one, and which these are may change with any placement, while it is
-asked again only when something leaves."""
+Invariant: one stays unschedulable only while no pod of it could be placed. The exception is a gang:
+any placement may change where its pods go, but it is retried only after a release."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -28,22 +27,17 @@ from apportion.core.placement.queueing.shape_queue import Reasons, ShapeQueue, t
 from apportion.core.placement.reservations import Reservations
 from apportion_schemas import RefusalCode
 
-SLACK: Final = 64  # more than twice those that were unschedulable, before all are asked
+SLACK: Final = 64  # growth beyond twice the number of unschedulable ones, before all are retried
 
 
 class Unschedulable:
-    """Unschedulable shape queues by key, each with what it wants, or to be asked whatever happens.
+    """The unschedulable shape queues by key, with their needs; some must always be rechecked.
 
-    Of each is kept what it wants of a host and of one kind of device. One pass over the nodes that
-    changed, whatever changed there, compares all of that at once; only those for which it is there
-    are asked in full. So what is unschedulable costs next to nothing while nothing could help it.
-    Some may stand here that are unschedulable no longer: who asks them finds out.
-
-    Invariant: one that `helped` leaves out fits on none of the nodes that changed since it was
-    asked last."""
+    One pass over the changed nodes compares all their needs, and only those with room are evaluated
+    in full. Invariant: one that `helped` leaves out fits on none of the nodes changed since."""
 
     def __init__(self) -> None:
-        self._as_of: tuple[int, int, Known] = (-1, 0, ())  # of which rows, kinds and geometries
+        self._as_of: tuple[int, int, Known] = (-1, 0, ())  # of rows, kinds and geometries
         self._seen = 0
         self.clear()
 
@@ -51,7 +45,7 @@ class Unschedulable:
         return len(self._slots) + len(self._always)
 
     def clear(self) -> None:
-        """Every shape queue is to be asked."""
+        """Drop all needs, so that every shape queue is rechecked."""
         self._slots: dict[bytes, int] = {}
         self._keys: list[bytes] = []
         self._vacant: list[int] = []
@@ -61,9 +55,9 @@ class Unschedulable:
         self._most = 0
 
     def add(self, key: bytes, ask: AskColumns | None, ordered: bool) -> None:  # noqa: FBT001
-        """One more; `ask` is one that must fit before its pods do, None if that is unknown.
+        """Add one; `ask` must fit before its pods do, or is None if that is unknown.
 
-        `ordered`: whether it fits may depend on the order in which devices are tried."""
+        With `ordered`, the result may depend on the order in which devices are tried."""
         self.forget(key)
         if ordered:
             self._ordered[key] = None
@@ -81,7 +75,7 @@ class Unschedulable:
         self._counts[slot] = ask.ask.count
 
     def forget(self, key: bytes) -> None:
-        """Its shape queue is asked, or has gone."""
+        """Remove a shape queue that is retried or gone."""
         self._always.pop(key, None)
         self._ordered.pop(key, None)
         slot = self._slots.pop(key, None)
@@ -90,11 +84,9 @@ class Unschedulable:
             self._vacant.append(slot)
 
     def helped(self, columns: Columns, reordered: bool) -> list[bytes] | None:  # noqa: FBT001
-        """Those to be asked for the room that there is since the last time; None for all.
+        """Return those to recheck for room that appeared since the last call; None for all.
 
-        `reordered`: devices are tried in another order since. All are asked where the rows, the
-        kinds of device or the ways to cut them are others now, and once in a while, so that those
-        that have run empty are found."""
+        All are rechecked if rows, kinds or geometries changed, and sometimes to drop empty ones."""
         seen, self._seen = self._seen, columns.changed.end
         before = self._as_of
         self._as_of = (columns.generation, len(columns.kinds), columns.geometries)
@@ -129,7 +121,7 @@ class Unschedulable:
         self._keep(needs, np.resize(self._counts, slots))
 
     def _keep(self, needs: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-        """What each slot wants, by kind of device, and of how many devices; as loops take it."""
+        # What each slot needs, by kind of device, and how many devices.
         self._needs, self._counts = needs, counts
         self._kinds: Int64 = needs.shape[1]
         self._flat_needs: Int64s = needs.reshape(-1).data
@@ -138,7 +130,7 @@ class Unschedulable:
 
 
 class Waking:
-    """Parks the shape queues of one queue, and wakes those that something may have helped."""
+    """Marks shape queues as unschedulable, and wakes those that an event may have helped."""
 
     def __init__(
         self,
@@ -156,26 +148,23 @@ class Waking:
         self._unschedulable = Unschedulable()
         self._hints = 0
         self._hints_seen = 0
-        self._reordered = (
-            False  # since the unschedulable were asked, devices are tried in another order
-        )
-        self._doubted: list[ShapeQueue] = []  # to be asked again, the first one last
-        self._anew = False  # whether what they want is to be noted again
+        self._reordered = False  # devices are tried in another order since the last check
+        self._doubted: list[ShapeQueue] = []  # to be rechecked, the first one last
+        self._anew = False  # True if their needs are to be noted again
 
     def mark_unschedulable(self, shape_queue: ShapeQueue, reasons: Reasons) -> None:
-        """The head of the shape queue fits nowhere: ask no more until something may have helped."""
+        """Record that the shape queue's head fits nowhere; skip it until an event may help."""
         self._queue.mark_unschedulable(shape_queue, reasons)
         self._note_needs(shape_queue)
 
     def note_freed(self) -> None:
-        """Something that was counted on did not come about: there is room again."""
+        """Note that an assumed placement did not happen, so there is room again."""
         self._hints += 1
 
-    def observe(self, change: Change, moved: bool, freed: bool) -> None:  # noqa: FBT001 - hot
-        """Take note of what the fold changed, as the table of `queueing.hints` has it.
+    def observe(self, change: Change, moved: bool, freed: bool) -> None:  # noqa: FBT001 - hot path
+        """Follow what the fold changed, using the table of `queueing.hints`.
 
-        `moved`: a count of pods that somebody looks for is another; `freed`: a queue or a namespace
-        may hold more."""
+        `moved`: a count of selected pods changed; `freed`: a queue or namespace has more room."""
         asks: Int64 = asked(change, moved, freed)
         if asks & (SOME | REORDERED):
             self._hints += 1
@@ -188,21 +177,34 @@ class Waking:
                 self._queue.wake_gang(gang)
 
     def wake(self, looks_max: int) -> bool:
-        """Ask again for the shape queues that something may have helped since they were asked.
+        """Recheck the shape queues that an event may have helped since their last check.
 
-        False if some are left for another decision, once nodes were looked at so many times. They
-        are asked then in order with those whom anything helped meanwhile, so that room goes to
-        whoever comes first."""
+        Returns False if some are left after about `looks_max` row looks. These are then checked in
+        order together with newly helped ones, so that room goes to the first pod."""
         self._finder.classes.looks = 0
         if self._hints != self._hints_seen:
-            self._doubt()
+            self._hints_seen = self._hints
+            columns = self._finder.columns
+            columns.sync()
+            left = [each.key for each in self._doubted]
+            keys = self._unschedulable.helped(columns, self._reordered)
+            self._reordered = False
+            if not left and keys is not None and not keys:
+                return True
+            self._anew = keys is None or (self._anew and bool(left))
+            if keys is None:
+                self._unschedulable.clear()
+            self._doubted = self._queue.unschedulable(None if keys is None else {*keys, *left})
+            for key in set(keys or ()).difference(each.key for each in self._doubted):
+                self._unschedulable.forget(key)
+            self._doubted.reverse()
         return self._ask_doubted(looks_max)
 
     def wake_affinity(self, looks_max: int) -> bool:
-        """Ask again for those who look for others, when one whom somebody looks for is reserved.
+        """Recheck shape queues with affinity or spread after a pod they select was reserved.
 
-        Else they would have to wait until the decision comes back, unlike after a restart. False if
-        some are left, who are then asked with all others that may have been helped."""
+        Otherwise they would wait until the decision comes back, unlike after a restart. Returns
+        False if some are left, which are then rechecked like others that may have been helped."""
         self._reservations.charge()
         if self._reservations.met:
             self._reservations.met = self._anew = False
@@ -214,26 +216,8 @@ class Waking:
         self._hints += 1
         return False
 
-    def _doubt(self) -> None:
-        """Find the shape queues that something may have helped, beside those yet to be asked."""
-        self._hints_seen = self._hints
-        columns = self._finder.columns
-        columns.sync()
-        left = [each.key for each in self._doubted]
-        keys = self._unschedulable.helped(columns, self._reordered)
-        self._reordered = False
-        if not left and keys is not None and not keys:
-            return
-        self._anew = keys is None or (self._anew and bool(left))
-        if keys is None:
-            self._unschedulable.clear()
-        self._doubted = self._queue.unschedulable(None if keys is None else {*keys, *left})
-        for key in set(keys or ()).difference(each.key for each in self._doubted):
-            self._unschedulable.forget(key)
-        self._doubted.reverse()
-
     def _note_needs(self, shape_queue: ShapeQueue) -> None:
-        """What must be there before a pod of the shape queue fits, if its shape alone tells."""
+        # What must be free before a pod of the shape queue fits, if its shape alone decides.
         head = shape_queue.head(self._state)
         if head is None:
             return
@@ -243,7 +227,7 @@ class Waking:
         ordered = False
         if (
             not limit
-            and not pod.submitted.volume_claims  # of which its shape says nothing
+            and not pod.submitted.volume_claims  # which its shape does not include
             and not _minds_kept(shape_queue)
             and shape_queue.key == plain_key(self._state, pod)
         ):
@@ -252,7 +236,7 @@ class Waking:
         self._unschedulable.add(shape_queue.key, asks[0] if asks else None, ordered)
 
     def _ask_doubted(self, looks_max: int) -> bool:
-        """Wake those of the doubted of which a pod could fit; whether all were asked."""
+        # Wake the doubted ones of which a pod could fit. True if all were checked.
         answers: dict[bytes, bool] = {}
         while self._doubted:
             if self._finder.classes.looks >= looks_max:
@@ -271,8 +255,7 @@ class Waking:
         return True
 
     def _to_ask(self, shape_queue: ShapeQueue) -> list[PodState]:
-        """Those of it who stand for all others: each want of a gang once, or the head; and those
-        for whom room was made, who may fit where nobody else of it does."""
+        # One pod of each shape of a gang, or the head; and nominated pods, which may fit alone.
         pods, nominated = self._state.pods, self._state.nominated
         turns = shape_queue.live(self._state) if shape_queue.gang else shape_queue.waiting[:1]
         found = {wants_key(pods[turn.uid]): pods[turn.uid] for turn in turns}
@@ -283,8 +266,7 @@ class Waking:
         return [*found.values(), *room]
 
     def _outdated(self, shape_queue: ShapeQueue, pods: Iterable[PodState]) -> bool:
-        """Whether what it was told does not hold any more: no node is kept from any of these, or
-        something else is with their claims."""
+        # True if no nominated node is kept from these pods any more, or their claims changed.
         reported = shape_queue.reasons.volume if shape_queue.reasons is not None else None
         if reported is not None:
             return all(self._finder.volumes.shortage(pod) != reported for pod in pods)
@@ -295,13 +277,10 @@ class Waking:
     def _could_fit(
         self, shape_queue: ShapeQueue, pod: PodState, answers: dict[bytes, bool]
     ) -> bool:
-        """Whether a pod of it might; where they have no labels in common, without labels.
-
-        `answers` are those of this round by class, which pods with labels of their own may share.
-        """
+        # If its pods have different labels, ignore labels. `answers` caches results of this round.
         alone = shape_queue.key == plain_key(self._state, pod)
         kept = shape_queue.reasons.limit if shape_queue.reasons is not None else None
-        if kept is not None and not self._limits.freed(pod, kept):
+        if kept is not None and kept.seen == self._limits.seen(pod):
             if kept.without is None:
                 return False
             return self._finder.class_of(pod, alone=alone, without=kept.without).fits_somewhere
@@ -315,6 +294,6 @@ class Waking:
 
 
 def _minds_kept(shape_queue: ShapeQueue) -> bool:
-    """Whether it was refused for a node that is kept for others, which it is told when it ends."""
+    # It was refused for a nominated node, so it is retried when the nomination ends.
     reasons = shape_queue.reasons
     return reasons is not None and RefusalCode.NODE_NOMINATED in reasons.counts

@@ -1,10 +1,10 @@
-"""One parsed document, made safe to read: typed where we look, with errors that name the field.
+"""Read one parsed document safely: typed, with errors that name the field.
 
-A document comes from outside as plain Python values. Invariant: whatever it is, reading it ends in
-a result or in a `ManifestError`; depth, numbers and text that no event could carry are refused
-here, once, and so are names that Kubernetes would not allow (RFC 1123). The message of an error is
-one line of bounded length, whatever the value was."""
+Invariant: reading any value ends in a result or a `ManifestError`, a line of bounded length. Depth,
+numbers and text that no event can carry are refused here, and names that Kubernetes refuses (RFC
+1123)."""
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ _WORD = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
 class ManifestError(ValueError):
-    """A manifest that cannot be used: which field, which value, what is wrong, how to mend it.
+    """A manifest that cannot be used: the field, its value, the problem and the fix.
 
     `field` is a path from the root of the document, as in
     `spec.containers[0].resources.limits["nvidia.com/gpumem"]`."""
@@ -35,29 +35,31 @@ class ManifestError(ValueError):
         field = self.field
         if len(field) > FIELD_CHARS_MAX:
             field = "…" + field[-FIELD_CHARS_MAX:]
-        return f"{field}: {shown(self.value)} {self.problem}: {self.fix}"
+        if self.value is None or isinstance(self.value, dict | list | tuple):
+            return f"{field} {self.problem}; {self.fix}"
+        return f"{field}: {shown(self.value)} {self.problem}; {self.fix}"
 
 
 def within(field: str, key: str) -> str:
-    """The path of an entry under a key that may be anything."""
+    """Return the path of an entry under an arbitrary key."""
     return f'{field}["{ascii(key[:VALUE_CHARS_MAX])[1:-1]}"]'
 
 
 def below(field: str, key: str) -> str:
-    """The path of a field: `.key`, or as `within` where the key is not a plain word."""
+    """Return the path of a field: `.key`, or as `within` if the key is not a plain word."""
     if not _WORD.fullmatch(key):
         return within(field, key)
     return f"{field}.{key}" if field else key
 
 
 def shown(value: object) -> str:
-    """A value as a reader may see it: short, on one line, and never expensive to make."""
+    """Format a value for a message: short, on one line, and cheap."""
     match value:
         case None:
             return "it"
         case str():
             cut = value[:VALUE_CHARS_MAX]
-            return ascii(cut) + ("…" if len(value) > len(cut) else "")
+            return json.dumps(cut) + ("…" if len(value) > len(cut) else "")
         case bool() | float():
             return str(value).lower()
         case int():
@@ -66,32 +68,34 @@ def shown(value: object) -> str:
             return f"a list of {len(value)}"
         case dict():
             return f"an object of {len(value)}"
-    return f"a {type(value).__name__}"
+    return f"a value of type {type(value).__name__}"
 
 
 DEPTH_MAX = 100
 LIST_ITEMS_MAX = 10_000
-ROOT = "document"
-"""What stands for a path where the document as a whole is meant."""
+ROOT = "document"  # the path of the document as a whole
 INTEGER_BITS_MAX = 1024
 _STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\[(\d+)\]")
 _WORDS = {
-    "str": "text in quotes",
-    "int": "a whole number without quotes",
-    "bool": "true or false without quotes",
-    "object": "an object with fields below it",
-    "array": "a list",
+    "str": ("text", "put it in quotes"),
+    "int": ("a whole number", "write a whole number without quotes"),
+    "bool": ("true or false", "write true or false without quotes"),
+    "object": ("an object", "write an object with fields"),
+    "array": ("a list", "write a list"),
 }
+
+_SIGNS = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
 
 T = TypeVar("T")
 
 
 def cleaned(value: object, field: str = "", depth: int = 0) -> Any:
-    """A copy without null fields, which mean to Kubernetes that the field is absent.
+    """Copy the value without null fields, which Kubernetes treats as absent.
 
-    Raises ManifestError: nested too deep, a key that is no text, or a value that JSON has not."""
+    Raises ManifestError if it is nested too deep, or has a key that is not text or a value that
+    JSON lacks."""
     if depth > DEPTH_MAX:
-        raise ManifestError(field, value, "is nested too deep", f"nest at most {DEPTH_MAX} levels")
+        raise ManifestError(field, value, "is nested too deeply", f"use at most {DEPTH_MAX} levels")
     if isinstance(value, dict):
         return {
             _text(key, field): cleaned(entry, below(field, str(key)), depth + 1)
@@ -103,18 +107,17 @@ def cleaned(value: object, field: str = "", depth: int = 0) -> Any:
     if isinstance(value, str):
         return _text(value, field)
     if isinstance(value, int) and value.bit_length() > INTEGER_BITS_MAX:
-        raise ManifestError(
-            field or ROOT, value, "is no number that we can hold", "write a smaller one"
-        )
+        fix = "write a smaller one"
+        raise ManifestError(field or ROOT, value, "is out of range", fix)
     if value is None or isinstance(value, bool | int | float):
         return value
-    raise ManifestError(field or ROOT, value, "is not a JSON value", "write text, in quotes")
+    raise ManifestError(field or ROOT, value, "is not a JSON value", "write text in quotes")
 
 
 def typed(document: dict[str, Any], kind: type[T]) -> T:
-    """The document as a struct of the fields that we read.
+    """Convert the document to a struct of the fields that we read.
 
-    Raises ManifestError: a field is missing or of the wrong type or size."""
+    Raises ManifestError if a field is missing or of the wrong type or size."""
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
@@ -122,7 +125,7 @@ def typed(document: dict[str, Any], kind: type[T]) -> T:
 
 
 def refusal(document: dict[str, Any], message: str, root: str = "") -> ManifestError:
-    """A validation error of msgspec, as in ``Expected `int`, got `str` - at `$.a[0]` ``."""
+    """Convert a validation error of msgspec, as in ``Expected `int`, got `str` - at `$.a[0]` ``."""
     problem, _, path = message.partition(" - at `$")
     field = root
     value: Any = document
@@ -137,22 +140,25 @@ def refusal(document: dict[str, Any], message: str, root: str = "") -> ManifestE
         return ManifestError(f"{field}.{missing[1]}".strip("."), None, "is missing", "add it")
     wrong_type = re.match(r"Expected `(\w+)(?: \| null)?`, got", problem)
     if wrong_type and wrong_type[1] in _WORDS:
-        word = _WORDS[wrong_type[1]]
-        return ManifestError(field or ROOT, value, f"is not {word}", f"write {word}")
-    return ManifestError(field or ROOT, value, f"is out of bounds ({problem})", "stay within them")
+        noun, fix = _WORDS[wrong_type[1]]
+        return ManifestError(field or ROOT, value, f"is not {noun}", fix)
+    if beyond := re.match(r"Expected `\w+`( of length)? ([<>]=?) (\S+)", problem):
+        length, sign, bound = beyond.groups()
+        wrong = f"is too {'short' if '>' in sign else 'long'}" if length else "is out of range"
+        fix = f"use {'a length of ' if length else ''}{_SIGNS[sign]} {bound}"
+        return ManifestError(field or ROOT, value, wrong, fix)
+    return ManifestError(field or ROOT, value, f"is not valid ({problem})", "correct it")
 
 
 def part(whole: object, *keys: str) -> dict[Any, Any]:
-    """The object below these keys; an empty one where there is none, which reading will refuse."""
+    """Return the object below these keys, or an empty one, which reading will refuse."""
     for key in keys:
         whole = whole.get(key) if isinstance(whole, dict) else None
     return whole if isinstance(whole, dict) else {}
 
 
 def entries(whole: object, key: str) -> Iterator[tuple[int, dict[Any, Any]]]:
-    """The objects in the list under a key, each with its place; what is no object is passed over.
-
-    Reading refuses that."""
+    """Yield the objects of the list under a key, with index; skip others, which reading refuses."""
     listed = whole.get(key) if isinstance(whole, dict) else None
     for place, each in enumerate(listed if isinstance(listed, list) else ()):
         if isinstance(each, dict):
@@ -160,36 +166,35 @@ def entries(whole: object, key: str) -> Iterator[tuple[int, dict[Any, Any]]]:
 
 
 def texts(mapping: dict[str, Any], field: str) -> dict[str, str]:
-    """Labels or annotations: text to text.
+    """Return labels or annotations, which map text to text.
 
-    Raises ManifestError: names the key whose value is a number or a flag for want of quotes."""
+    Raises ManifestError with the key of a value that is not text, such as an unquoted number."""
     for key, value in mapping.items():
         if not isinstance(value, str):
-            raise ManifestError(within(field, key), value, "is not text", "write it in quotes")
+            raise ManifestError(within(field, key), value, "is not text", "put it in quotes")
     return mapping
 
 
 def _text(value: object, field: str) -> str:
     if not isinstance(value, str):
-        raise ManifestError(field or ROOT, value, "is a key that is not text", "quote it")
+        raise ManifestError(field or ROOT, value, "is a key but not text", "put it in quotes")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ManifestError(
-            field or ROOT, value, "is not Unicode text: it has half of a character", "write it anew"
-        ) from None
+        problem = "is not valid Unicode (it has half of a surrogate pair)"
+        raise ManifestError(field or ROOT, value, problem, "type it again") from None
     return value
 
 
 def items_of(document: object) -> tuple[list[tuple[str, object]], ManifestError | None]:
-    """The documents in a document, each with the path to it, and what is wrong with a List."""
+    """Split a List: return its items with their paths, and its error if it is invalid."""
     if not isinstance(document, dict) or document.get("kind") != "List":
         return [("", document)], None
     items: Any = document.get("items") or []
     if not isinstance(items, list):
-        return [], ManifestError("items", items, "is no list", "write a list of documents")
+        return [], ManifestError("items", items, "is not a list", "write a list of documents")
     if len(items) > LIST_ITEMS_MAX:
-        return [], ManifestError("items", items, "is too long", f"at most {LIST_ITEMS_MAX}")
+        return [], ManifestError("items", items, "is too long", f"use at most {LIST_ITEMS_MAX}")
     return [(f"items[{i}].", item) for i, item in enumerate(items)], None
 
 
@@ -199,56 +204,44 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 def dns_label(value: str, field: str) -> str:
-    """A container, namespace, task or queue: a DNS label.
+    """Return the name of a container, namespace, task or queue if it is a DNS label.
 
-    Raises ManifestError: empty, too long, or with other characters."""
+    Raises ManifestError if it is empty, too long, or has other characters."""
     if len(value) > LABEL_MAX or not _LABEL.fullmatch(value):
-        raise ManifestError(
-            field,
-            value,
-            "is no DNS label",
-            f"write at most {LABEL_MAX} of a-z, 0-9 and '-', no '-' at the ends",
-        )
+        fix = f"use up to {LABEL_MAX} of a-z, 0-9 and '-', without '-' at either end"
+        raise ManifestError(field, value, "is not a DNS label", fix)
     return value
 
 
 def dns_subdomain(value: str, field: str) -> str:
-    """A pod or job: DNS labels joined by dots.
+    """Return the name of a pod or job if it is DNS labels joined by dots.
 
-    Raises ManifestError: missing, too long, or with other characters."""
+    Raises ManifestError if it is missing, too long, or has other characters."""
     if not value:
         raise ManifestError(field, None, "is missing", "add it")
     if len(value) > NAME_MAX or not all(map(_LABEL.fullmatch, value.split("."))):
-        raise ManifestError(
-            field,
-            value,
-            "is no DNS name",
-            f"write at most {NAME_MAX} of a-z, 0-9, '-' and '.', no '-' or '.' at the ends",
-        )
+        fix = f"use up to {NAME_MAX} of a-z, 0-9, '-' and '.', without '-' or '.' at either end"
+        raise ManifestError(field, value, "is not a DNS name", fix)
     return value
 
 
 def qualified_name(value: str, field: str) -> str:
-    """A scheduling gate: a name of letters, perhaps after a DNS name and a slash.
+    """Return the name of a scheduling gate: letters, optionally after a DNS name and "/".
 
-    Raises ManifestError: empty, too long, or with other characters."""
+    Raises ManifestError if it is empty, too long, or has other characters."""
     prefix, slash, name = value.rpartition("/")
     if slash:
         dns_subdomain(prefix, field)
     if len(name) > LABEL_MAX or not _QUALIFIED.fullmatch(name):
-        raise ManifestError(
-            field, value, "is no qualified name", "write a name as in example.com/quota"
-        )
+        fix = "write a name such as example.com/quota"
+        raise ManifestError(field, value, "is not a qualified name", fix)
     return value
 
 
 def joined_name(*parts: object, field: str, by: str = "-") -> str:
-    """A name made of others, which may have become too long.
-
-    Raises ManifestError: it has."""
+    """Join parts of a name. Raises ManifestError if the result is too long."""
     name = by.join(map(str, parts))
     if len(name) > NAME_MAX:
-        raise ManifestError(
-            field, name, f"makes names of {len(name)} characters", f"stay within {NAME_MAX}"
-        )
+        fix = f"shorten it to {NAME_MAX}"
+        raise ManifestError(field, name, f"is a name of {len(name)} characters", fix)
     return name

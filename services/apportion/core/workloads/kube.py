@@ -1,8 +1,7 @@
 """The fields of Kubernetes and Volcano objects that we read, as their APIs spell them.
 
-What is not here is not looked at; what is not here and would change a decision is in
-`unsupported.py`. Invariant: every list and every name has its limit in its type. A struct that has
-the name of its object, or of a field of the API, has no sentence of its own."""
+Other fields are ignored, or refused by `unsupported.py`. Invariant: every list and every name has
+its limit in its type."""
 
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -27,7 +26,7 @@ class OwnerReference(Kube, frozen=True):
 
 
 class Metadata(Kube, frozen=True):
-    """`metadata`, also of a template, where it has no name."""
+    """`metadata`, also of a template, which has no name."""
 
     name: Text = ""
     namespace: Text = "default"
@@ -56,7 +55,7 @@ class Port(Kube, frozen=True):
 
 
 class EnvVar(Kube, frozen=True):
-    """One entry of `env[]`; a value that comes from elsewhere (`valueFrom`) is not seen here."""
+    """One entry of `env[]`; a `valueFrom` is not read."""
 
     name: str = ""
     value: str = ""
@@ -71,8 +70,6 @@ class ContainerSpec(Kube, frozen=True):
 
 
 class SchedulingGate(Kube, frozen=True):
-    """One entry of `schedulingGates[]`: the pod wants no place before it is taken away."""
-
     name: Text
 
 
@@ -88,8 +85,6 @@ class NodeTerm(Kube, frozen=True):
 
 
 class NodeTerms(Kube, frozen=True):
-    """`nodeSelectorTerms[]`: a node passes that any of them means."""
-
     node_selector_terms: Annotated[list[NodeTerm], Meta(min_length=1, max_length=64)]
 
 
@@ -99,8 +94,6 @@ class PreferredNode(Kube, frozen=True):
 
 
 class NodeAffinity(Kube, frozen=True):
-    """`affinity.nodeAffinity`: nodes that a pod may have, and those that it would rather have."""
-
     required_during_scheduling_ignored_during_execution: NodeTerms | None = None
     preferred_during_scheduling_ignored_during_execution: Annotated[
         list[PreferredNode], Meta(max_length=64)
@@ -122,15 +115,11 @@ class PodAffinityTerm(Kube, frozen=True):
 
 
 class WeightedPodAffinityTerm(Kube, frozen=True):
-    """A preferred term of pod affinity, with its weight of 1 to 100."""
-
     weight: Annotated[int, Meta(ge=1, le=100)]
     pod_affinity_term: PodAffinityTerm
 
 
 class PodAffinity(Kube, frozen=True):
-    """`affinity.podAffinity` or `affinity.podAntiAffinity`, which have one form."""
-
     required_during_scheduling_ignored_during_execution: Annotated[
         list[PodAffinityTerm], Meta(max_length=64)
     ] = []
@@ -182,8 +171,6 @@ class IscsiTarget(Kube, frozen=True):
 
 
 class CephImage(Kube, frozen=True):
-    """`rbd` of a volume: an image in a pool of Ceph's, by any of its monitors."""
-
     monitors: Annotated[list[Text], Meta(max_length=64)] = []
     pool: Text = "rbd"
     image: Text = ""
@@ -191,7 +178,7 @@ class CephImage(Kube, frozen=True):
 
 
 class Volume(Kube, frozen=True):
-    """An entry of `volumes`, as far as it decides; `ephemeral` is a claim of the pod's own."""
+    """An entry of `volumes`, with the sources that matter; `ephemeral` makes a claim."""
 
     name: Text = ""
     persistent_volume_claim: ClaimSource | None = None
@@ -203,8 +190,6 @@ class Volume(Kube, frozen=True):
 
 
 class SchedulingGroup(Kube, frozen=True):
-    """`schedulingGroup` of a pod, since Kubernetes 1.36."""
-
     pod_group_name: Text = ""
 
 
@@ -267,7 +252,7 @@ class PodGroupSpec(Kube, frozen=True):
 
 
 class PodGroup(Kube, frozen=True):
-    """A PodGroup of Volcano, of API version `scheduling.volcano.sh/v1beta1`."""
+    """A Volcano PodGroup, of API version `scheduling.volcano.sh/v1beta1`."""
 
     metadata: Metadata
     spec: PodGroupSpec = PodGroupSpec()
@@ -289,8 +274,6 @@ class GangPolicy(Kube, frozen=True):
 
 
 class SchedulingPolicy(Kube, frozen=True):
-    """How the pods of a group are placed: as a gang, or one by one without it."""
-
     gang: GangPolicy | None = None
 
 
@@ -303,7 +286,6 @@ class KubernetesGroupSpec(Kube, frozen=True):
 Pod = Object[PodSpec]
 Job = Object[JobSpec]
 Deployment = Object[DeploymentSpec]
-VolcanoJob = Object[VolcanoJobSpec]
-"""A Job of Volcano, of API version `batch.volcano.sh/v1alpha1`."""
+VolcanoJob = Object[VolcanoJobSpec]  # `batch.volcano.sh/v1alpha1`
+# of `scheduling.k8s.io`, all versions since Kubernetes 1.36
 KubernetesPodGroup = Object[KubernetesGroupSpec]
-"""A PodGroup of `scheduling.k8s.io`, in each of its versions since Kubernetes 1.36."""

@@ -1,12 +1,9 @@
-"""Documents in, one outcome each out: which kinds are read, by what, and which are passed over.
+"""Read documents, with one outcome each: which kinds are read, by what, and which skipped.
 
-Kinds whose controllers make pods or jobs are looked at and not taken: without their controllers
-nothing makes these pods. A PriorityClass counts for the pods that are given with it, and a class of
-the cluster's configuration is never made another one. Documents that stand beside workloads, as a
-Service does, are passed over, by every verb the same ones.
-
-Invariant: nothing but a `ManifestError` comes of a bad document, and it ends with that document.
-Nothing is passed over that holds a pod, or is of a kind of ours in another version."""
+Kinds whose controllers create pods are refused, because nothing here would create them. A
+PriorityClass applies to the pods given with it, and overrides none of the configuration. Invariant:
+a bad document only ever raises a `ManifestError`. A document with a pod, or of one of our kinds in
+another version, is never skipped."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,16 +17,15 @@ from apportion.core.workloads.kinds.drafts import KINDS, Manifest
 from apportion.core.workloads.kinds.limits import QUEUE, QUOTA
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
 
-TAKEN: Final = (*KINDS, QUEUE, QUOTA)
-"""Every kind that people may hand in, workloads and limits."""
+TAKEN: Final = (*KINDS, QUEUE, QUOTA)  # every kind that can be submitted: workloads and limits
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one document, or of one item of a List; `document` counts from 1.
+    """The outcome of one document, or one item of a List; `document` counts from 1.
 
-    Exactly one of `manifest` and `error` is set. `name` is what the document calls itself, as in
-    `Pod default/trainer`, as far as that can be told."""
+    Exactly one of `manifest` and `error` is set. `name` is the document's own name as far as it can
+    be read, as in `Pod default/trainer`."""
 
     document: int
     name: str
@@ -43,8 +39,7 @@ def read_documents(
     *,
     leaves: Callable[[object], bool] = lambda _: False,
 ) -> Iterator[Outcome]:
-    """The outcome of every document, in order, but of those that it `leaves`; a List has one per
-    item."""
+    """Yield the outcome of each document, or item of a List, that `leaves` does not skip."""
     for number, document in enumerate(documents, 1):
         items, error = items_of(document)
         for field, item in items:
@@ -62,33 +57,36 @@ def read_documents(
 
 
 def read_document(document: object, config: ManifestConfig = DEFAULT_CONFIG) -> Manifest:
-    """What a single document (not a List) stands for.
-
-    Raises ManifestError: it cannot be used."""
+    """Read a single document that is not a List. Raises ManifestError if it cannot be used."""
     clean = cleaned(document)
     if not isinstance(clean, dict):
-        raise ManifestError(ROOT, document, "is not an object", "start with apiVersion, kind")
+        raise ManifestError(ROOT, document, "is not an object", "start it with apiVersion and kind")
     api_version, kind = (clean.get(field) for field in ("apiVersion", "kind"))
     for field, value in (("apiVersion", api_version), ("kind", kind)):
         if not isinstance(value, str):
-            fix = "say what the document is"
+            fix = "set apiVersion and kind"
             raise ManifestError(field, value, "is missing or not text", fix)
-    require_class(clean)
+    if unusable(clean):  # its pods would report the class as missing instead
+        name, value = part(clean, "metadata").get("name"), clean.get("value")
+        if not isinstance(name, str):
+            fix = f"name the {PRIORITY_CLASS}"
+            raise ManifestError("metadata.name", name, "is missing or not text", fix)
+        fix = f"write a whole number from {-PRIORITY_MAX} to {PRIORITY_MAX}, without quotes"
+        raise ManifestError("value", value, "is not a valid priority", fix)
     read = KINDS.get((str(api_version), str(kind)))
     if read is None:
-        raise ManifestError(
-            "kind", f"{kind} ({api_version})", "is not read", f"submit one of {known_kinds()}"
-        )
+        fix = f"use one of {known_kinds()}"
+        raise ManifestError("kind", f"{kind} ({api_version})", "is not supported", fix)
     return read(clean, config)
 
 
 def known_kinds() -> str:
-    """The kinds that are taken, as an error names them."""
+    """Format the kinds that can be submitted, for an error."""
     return ", ".join(f"{kind} ({api_version})" for api_version, kind in TAKEN)
 
 
 def title(document: object) -> str:
-    """What a document calls itself; empty where it does not."""
+    """Return the document's own name, as in `Pod default/trainer`; empty if it has none."""
     if not isinstance(document, dict):
         return ""
     parts = part(document, "metadata")
@@ -105,13 +103,14 @@ def title(document: object) -> str:
 
 @contextmanager
 def errors_below(prefix: str) -> Iterator[None]:
-    """What goes wrong inside is told by its whole path, where a document stands in another."""
+    """Prefix the field of errors raised inside, for a document within another one."""
     try:
         yield
     except ManifestError as error:
         raise ManifestError(prefix + error.field, error.value, error.problem, error.fix) from None
 
 
+# the path of the pod template in kinds whose controllers create pods
 TEMPLATES: Final = {
     ("apps/v1", "StatefulSet"): "spec.template",
     ("apps/v1", "DaemonSet"): "spec.template",
@@ -119,23 +118,21 @@ TEMPLATES: Final = {
     ("v1", "ReplicationController"): "spec.template",
     ("batch/v1", "CronJob"): "spec.jobTemplate.spec.template",
 }
-"""Where they have the pod that their controllers make."""
+# the path of the Job in Volcano's kinds whose controllers create Jobs (JobFlows name JobTemplates)
 JOB_TEMPLATES: Final = {
     ("batch.volcano.sh/v1alpha1", "CronJob"): "spec.jobTemplate",
     ("flow.volcano.sh/v1alpha1", "JobTemplate"): "",
 }
-"""Where Volcano's other kinds have the Job that their controllers make; JobFlows name templates."""
 
 
 PRIORITY_CLASS: Final = "PriorityClass"
-PRIORITY_MAX: Final = 1_000_000_000
-"""That of a class that is not Kubernetes' own."""
+PRIORITY_MAX: Final = 1_000_000_000  # of a class that is not Kubernetes' own
+# prefix of Kubernetes' own classes, which are in the configuration and have greater values
 KUBERNETES_CLASSES: Final = "system-"
-"""How its own are called, whose values are greater: pods find these in the configuration."""
 
 
 def with_classes(config: ManifestConfig, documents: Iterable[object]) -> ManifestConfig:
-    """The configuration with the priority classes that the documents make."""
+    """Return the configuration extended by the documents' priority classes."""
     made = dict(
         found
         for document in documents
@@ -146,7 +143,7 @@ def with_classes(config: ManifestConfig, documents: Iterable[object]) -> Manifes
 
 
 def class_of(document: object) -> tuple[str, int] | None:
-    """The name and value of a PriorityClass; None of what is none, or cannot be used."""
+    """Return the name and value of a PriorityClass; None for any other or invalid document."""
     if not isinstance(document, dict) or document.get("kind") != PRIORITY_CLASS:
         return None
     name, value = part(document, "metadata").get("name"), document.get("value")
@@ -156,24 +153,10 @@ def class_of(document: object) -> tuple[str, int] | None:
 
 
 def unusable(document: dict[Any, Any]) -> bool:
-    """Whether it is a PriorityClass that nobody can use, and not Kubernetes' own."""
+    """Return True for a PriorityClass that is invalid and not one of Kubernetes' own."""
     if document.get("kind") != PRIORITY_CLASS or class_of(document) is not None:
         return False
     return not str(part(document, "metadata").get("name")).startswith(KUBERNETES_CLASSES)
-
-
-def require_class(document: dict[Any, Any]) -> None:
-    """Of one that cannot be used its pods would be told that there is none.
-
-    Raises ManifestError: it is one, and has no name or no priority."""
-    if not unusable(document):
-        return
-    name, value = part(document, "metadata").get("name"), document.get("value")
-    if not isinstance(name, str):
-        raise ManifestError("metadata.name", name, "is no name", f"name the {PRIORITY_CLASS}")
-    most = PRIORITY_MAX
-    fix = f"write a whole number from {-most} to {most}, without quotes"
-    raise ManifestError("value", value, "is no priority", fix)
 
 
 LISTED: Final = 8
@@ -185,19 +168,19 @@ _NAMELESS: Final = "a document without a kind"
 
 
 def others_in(document: object) -> Iterator[str]:
-    """What is passed over of a document, or of the items of a List, by its name.
+    """Yield the names of the skipped documents in a document, or in the items of a List.
 
-    A priority class is used for the pods beside it, so it is not passed over."""
+    A PriorityClass applies to the pods with it, so it is not skipped."""
     for _, item in items_of(document)[0]:
         if is_other(item) and class_of(item) is None:
             yield called(item)
 
 
 def is_other(document: object) -> bool:
-    """Whether a document is neither a workload nor a limit, and so none of our concern."""
-    if not isinstance(document, dict) or not document or holds_pods(document):
+    """Return True for a document that is neither a workload nor a limit, and is skipped."""
+    if not isinstance(document, dict) or not document:
         return False
-    if unusable(document):
+    if holds_pods(document) or unusable(document):
         return False
     version, kind = document.get("apiVersion"), document.get("kind")
     if version is None and kind is None:
@@ -208,7 +191,7 @@ def is_other(document: object) -> bool:
 
 
 def holds_pods(value: object) -> bool:
-    """Whether there is a pod somewhere in a document."""
+    """Return True if a pod is anywhere in a document."""
     if isinstance(value, dict):
         listed = value.get("containers")
         first = listed[0] if isinstance(listed, list) and listed else value.get("container")
@@ -219,7 +202,9 @@ def holds_pods(value: object) -> bool:
 
 
 def called(document: object) -> str:
-    """A document in a list of such, as in `Service web`: most have a namespace only by default."""
+    """Return the name of a document for a list, as in `Service web`.
+
+    Most have a namespace only by default, so it is included only if it is set."""
     parts = part(document, "metadata")
     named = [str(parts[key]) for key in ("namespace", "name") if parts.get(key)]
     kind = str(part(document).get("kind") or _NAMELESS)
@@ -227,23 +212,23 @@ def called(document: object) -> str:
 
 
 def found_as(name: str, where: str) -> str:
-    """What is passed over so that it is found: by its name, or else by where it stands."""
+    """Return what identifies a skipped document: its name, or the file if it has none."""
     return f"{name} in {where}" if name == _NAMELESS else name
 
 
 def passed_over_words(names: Collection[str]) -> str:
-    """The line that tells of them."""
+    """Format the line that lists the skipped documents."""
     first = list(names)[:LISTED]
     more = len(names) - len(first)
-    return f"passed over: {', '.join(first)}" + (f" and {more:,} more" if more > 0 else "")
+    return f"skipped: {', '.join(first)}" + (f" and {more:,} more" if more > 0 else "")
 
 
 def nothing_taken_words(contents: Iterable[object]) -> str:
-    """What is wrong with files where all that there is was passed over, or is a priority class."""
+    """Return the error for files with only skipped documents or priority classes."""
     items = (item for document in contents for _, item in items_of(document)[0])
     if any(class_of(item) is not None for item in items):
         return (
-            f"holds no workload, and a {PRIORITY_CLASS} counts for the pods that are given with it "
-            "alone: give both at once, as in -f class.yaml -f pods.yaml"
+            f"contains no workload; a {PRIORITY_CLASS} applies only to pods in the same command, "
+            "as in -f class.yaml -f pods.yaml"
         )
-    return f"holds neither a workload nor a limit: write one of {known_kinds()}"
+    return f"contains no workload, queue or quota; use one of {known_kinds()}"

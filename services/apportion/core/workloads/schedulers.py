@@ -1,7 +1,7 @@
-"""Whose pods a pod is: ours, those of a kube-scheduler that asks our extender, or another's.
+"""Decide by `spec.schedulerName` which scheduler chooses a pod's node.
 
-Invariant: watcher and webhook judge by the same names, those of the ledger's configuration or else
-what they were told; so no pod is taken by one and left by the other."""
+Invariant: watcher and webhook use the same names, those of the ledger's configuration or else of
+their options, so they never disagree on a pod."""
 
 from collections.abc import Collection
 from enum import Enum
@@ -10,29 +10,28 @@ from msgspec import Struct
 
 from apportion_schemas import Configuration
 
+# our own name, and those of the schedulers that we replace
 OURS = ("apportion", "volcano", "hami-scheduler")
-"""Our own name, and those of the schedulers whose place we take."""
-DEFAULT = "default-scheduler"
-"""What the API server writes where a pod names no scheduler."""
+DEFAULT = "default-scheduler"  # what the API server sets if a pod names no scheduler
 
 
 class Chooser(Enum):
-    """Who chooses the node of a pod."""
+    """Which scheduler chooses the node of a pod."""
 
     US = "us"
-    EXTENDED = "a kube-scheduler that asks our extender"
-    NOBODY = "nobody yet: no scheduler is named"
+    EXTENDED = "a kube-scheduler with our extender"
+    NOBODY = "none: no scheduler is named"
     OTHERS = "another scheduler"
 
 
 class SchedulerNames(Struct, frozen=True):
-    """The values of `spec.schedulerName` that mean us, and those of extended kube-schedulers."""
+    """The values of `spec.schedulerName` for us and for extended kube-schedulers."""
 
     ours: frozenset[str] = frozenset(OURS)
     extended: frozenset[str] = frozenset()
 
     def chooser(self, name: str) -> Chooser:
-        """Who chooses for a pod with this `spec.schedulerName`; empty is none."""
+        """Return which scheduler chooses for this `spec.schedulerName`; it may be empty."""
         if name in self.ours:
             return Chooser.US
         if name in self.extended or (not name and DEFAULT in self.extended):
@@ -41,7 +40,7 @@ class SchedulerNames(Struct, frozen=True):
 
 
 def scheduler_names(configuration: Configuration, given: Collection[str] = OURS) -> SchedulerNames:
-    """The names in force; those of the configuration take the place of those that we were told."""
+    """Return the names in force: the configuration's override the `given` ones."""
     return SchedulerNames(
         frozenset(configuration.scheduler_names) or frozenset(given),
         frozenset(configuration.extended_scheduler_names),

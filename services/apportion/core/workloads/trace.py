@@ -1,8 +1,8 @@
-"""A production trace as pods: the CSV columns of the `openb` traces, row by row.
+"""Read the CSV columns of the `openb` production traces as pods, row by row.
 
-`gpu_milli` is the share of one GPU in thousandths when `num_gpu` is 1; a pod with more takes whole
-ones. The trace says nothing of GPU memory, so a share takes the same part of the memory. Invariant:
-a row is read exactly or refused by line, column and value; percents are rounded up."""
+`gpu_milli` is the share of one GPU in thousandths if `num_gpu` is 1; a pod with more GPUs takes
+whole ones. The trace has no GPU memory, so a share gets the same part of the memory. Invariant: a
+row is read exactly or refused by line, column and value; percents are rounded up."""
 
 import csv
 import math
@@ -25,7 +25,7 @@ WHOLE_MILLI = 1000
 
 
 class _Row(Struct, frozen=True):
-    """A row of `pods_*.csv`, as far as it says what a pod wants."""
+    """The columns of `pods_*.csv` that we read."""
 
     name: Name
     cpu_milli: CpuMilli
@@ -36,12 +36,14 @@ class _Row(Struct, frozen=True):
 
 
 def read_trace_pods(lines: Iterable[str]) -> Iterator[PodDraft]:
-    """The pods of a trace, in its order.
+    """Yield the pods of a trace, in its order.
 
-    Raises ManifestError: names the line and the column, as in `line 7.gpu_milli`."""
+    Raises ManifestError with the line and the column, as in `line 7.gpu_milli`."""
     for field, row in _rows(lines):
         if row.num_gpu and not row.gpu_milli:
-            raise ManifestError(f"{field}.gpu_milli", 0, "is no share of a GPU", "write 1 to 1000")
+            raise ManifestError(
+                f"{field}.gpu_milli", 0, "is not a share of a GPU", "write 1 to 1000"
+            )
         asks: tuple[Ask, ...] = ()
         percent = math.ceil(row.gpu_milli * 100 / WHOLE_MILLI)
         if row.num_gpu > 1 or (row.num_gpu and percent == WHOLE):
@@ -74,6 +76,5 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[str, _Row]]:
             except msgspec.ValidationError as error:
                 raise refusal(filled, str(error), field) from None
     except csv.Error as error:
-        raise ManifestError(
-            f"line {reader.line_num}", None, f"is no CSV ({error})", "mend it"
-        ) from None
+        fix = "correct the line"
+        raise ManifestError(f"line {reader.line_num}", None, f"is not CSV ({error})", fix) from None

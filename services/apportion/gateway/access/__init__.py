@@ -1,1 +1,1 @@
-"""Who may ask the gateway, and act through it: people by their tokens, and what each may see."""
+"""Access to the gateway: logins, permissions, and what each user may see."""

@@ -1,22 +1,24 @@
-"""What a person does through the gateway: log in, take a node or device off offer, put it back.
+"""What a user does through the gateway: log in and out, and cordon nodes and devices.
 
-Invariants: a cookie is set for a known token alone; nobody acts who is not known, and the event has
-his name as the login told it, whatever the request says; what was done, and what was refused,
-stands in the log."""
+Invariants: a cookie is set only for a known token; only a known user acts, and the event has the
+name from the login whatever the request contains; every act and every refusal is in the audit
+log."""
 
-from collections.abc import Callable
+import asyncio
+from contextlib import suppress
+from typing import Final
 from uuid import uuid4
 
 import msgspec
 from aiohttp import web
 
 from apportion.core.answers.access import ActAnswer, CordonRequest, LoginRequest, MeAnswer
-from apportion.core.ledger.state import State
 from apportion.gateway.access.gate import COOKIE, PERSON, Gate
 from apportion.gateway.access.people import READ_ALL, READ_DOCTOR, Person, Wish
 from apportion.gateway.api.answering import Handlers, json_response
 from apportion.gateway.api.endpoint import PREFIX, Audience, Endpoint
 from apportion.gateway.api.query import Query, RequestRefused, parsed
+from apportion.gateway.feed import Feed
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.logs import get_logger
@@ -26,7 +28,6 @@ from apportion_schemas.quantities import NAME_MAX, Payload
 
 _decode_cordon = from_outside(msgspec.json.Decoder(CordonRequest).decode)
 _audit = get_logger("audit")
-
 
 ACTS = tuple(
     Endpoint(
@@ -39,42 +40,43 @@ ACTS = tuple(
 )  # fmt: skip
 
 
-class Acts:
-    """The acts of one gateway; `state` is its fold, and `gate` None where it has no login."""
+FOLD_S: Final = 2.0  # an act is in the ledger; its answer waits so long for this gateway's fold
 
-    def __init__(self, gate: Gate | None, state: Callable[[], State], publisher: Publisher) -> None:
+
+class Acts:
+    """The acts of one gateway, whose fold is `feed`; `gate` is None without a login.
+
+    An act is answered after this gateway has folded it, so that the next request sees it."""
+
+    def __init__(self, gate: Gate | None, feed: Feed, publisher: Publisher) -> None:
         self._gate = gate
-        self._state = state
+        self._feed = feed
         self._publisher = publisher
 
     def handlers(self) -> Handlers:
-        """`POST /nodes/NODE/cordon`, and its sisters."""
+        """Return the handlers of `POST /nodes/NODE/cordon` and its siblings."""
         return [(endpoint, self.handle) for endpoint in ACTS]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """One act, appended before it is answered. Raises RequestRefused."""
+        """Append one act and answer with its revision. Raises RequestRefused."""
         parsed(Query, request.query)
         kind, _, rest = request.path.removeprefix(f"{PREFIX}/").partition("/")
         name, _, verb = rest.rpartition("/")
         if self._gate is None:
-            raise RequestRefused(
-                403, "who asks is not known, and so may not act",
-                fix=f"give the gateway a login, or use `apportion {verb}`",
-            )  # fmt: skip
+            fix = f"give the gateway a login, or use `apportion {verb}`"
+            raise RequestRefused(403, "who asks is not known, and so may not act", fix=fix)
         person = request[PERSON]
         try:
             await self._gate.require(person, Wish(verb, kind, name=name))
             asked = await _asked(request, needed=verb == "cordon")
-            data, basis = self._event(kind, name, verb, person, asked), self._state().revision
+            data, basis = self._event(kind, name, verb, person, asked), self._feed.state.revision
             event = type(data).__name__
             try:
-                appended = await self._publisher.publish(
-                    data, event_id=f"{event}/{uuid4()}", basis=basis
-                )
+                event_id = f"{event}/{uuid4()}"
+                appended = await self._publisher.publish(data, event_id=event_id, basis=basis)
             except LedgerError as error:
-                raise RequestRefused(
-                    503, f"not appended: {error}", fix="ask again in a moment"
-                ) from None
+                why = f"not appended: {error}"
+                raise RequestRefused(503, why, fix="ask again in a moment") from None
         except RequestRefused as refused:
             said = refused.answer.error
             _audit.warning("refused", person=person.name, act=verb, target=name, error=said)
@@ -84,6 +86,9 @@ class Acts:
             "done", person=person.name, act=verb, target=name, reason=asked.reason,
             revision=revision,
         )  # fmt: skip
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FOLD_S):
+                await self._feed.reached(revision)
         return json_response(
             ActAnswer(revision=revision, event=event, target=name, by=person.name,
                       reason=asked.reason)
@@ -92,14 +97,11 @@ class Acts:
     def _event(
         self, kind: str, name: str, verb: str, person: Person, asked: CordonRequest
     ) -> Payload:
-        """The event of an act; uncordon lifts one reason, whatever others have said meanwhile."""
-        state, by = self._state(), person.name[:NAME_MAX]
+        state, by = self._feed.state, person.name[:NAME_MAX]
         known = name in (state.nodes if kind == "nodes" else state.node_of_device)
         if not known:
-            raise RequestRefused(
-                404, f"no {kind.removesuffix('s')} {name} at revision {state.revision}",
-                field="name", fix=f"{PREFIX}/{kind} lists them",
-            )  # fmt: skip
+            error = f"no {kind.removesuffix('s')} {name} at revision {state.revision}"
+            raise RequestRefused(404, error, field="name", fix=f"{PREFIX}/{kind} lists them")
         if verb == "cordon":
             if kind == "nodes":
                 return NodeCordoned(node=name, by=by, reason=asked.reason)
@@ -110,10 +112,9 @@ class Acts:
         of = asked.of or by
         if of not in {each.by for each in cordons}:
             others = "; ".join(f"{each.reason} ({each.by})" for each in cordons) or "nobody has one"
-            raise RequestRefused(
-                404, f"{of} has no reason against {name}: {others}", field="of",
-                fix="name whose reason is to be lifted",
-            )  # fmt: skip
+            error = f"{of} has no reason against {name}: {others}"
+            fix = "name whose reason is to be lifted"
+            raise RequestRefused(404, error, field="of", fix=fix)
         if kind == "nodes":
             return NodeCordonLifted(node=name, of=of, by=by, reason=asked.reason)
         return DeviceCordonLifted(device=name, of=of, by=by, reason=asked.reason)
@@ -124,20 +125,16 @@ async def _asked(request: web.Request, *, needed: bool) -> CordonRequest:
     try:
         asked = _decode_cordon(body or b"{}")
     except msgspec.DecodeError as error:
-        raise RequestRefused(
-            400, f"the body is no reason: {error}", field="body", fix='send {"reason": "…"}'
-        ) from None
+        why, fix = f"the body is no reason: {error}", 'send {"reason": "…"}'
+        raise RequestRefused(400, why, field="body", fix=fix) from None
     if needed and not asked.reason.strip():
-        raise RequestRefused(
-            400, "reason is missing", field="reason", fix="say why, whoever asks later will ask"
-        )
+        fix = "say why, whoever asks later will ask"
+        raise RequestRefused(400, "reason is missing", field="reason", fix=fix)
     return asked
 
 
-TOKEN_CHARS_MAX = 3_800
-"""Browsers take cookies of 4,096 bytes."""
+TOKEN_CHARS_MAX = 3_800  # browsers accept cookies of 4,096 bytes
 _decode_login = from_outside(msgspec.json.Decoder(LoginRequest).decode)
-
 
 ME = Endpoint(
     path="me", name="me", answer=MeAnswer, query=Query, audience=Audience.KNOWN,
@@ -155,34 +152,30 @@ ENDPOINTS = (*ACTS, ME, LOGIN, LOGOUT)
 
 
 class Sessions:
-    """The console's login: a token into a cookie that scripts cannot read, and who one is.
-
-    `gate` is None where the gateway has none. The token is kept in the browser alone, until that is
-    closed; the gateway keeps nothing, so it may restart, and there may be several."""
+    """The console's login: puts a token into a cookie that scripts cannot read."""
 
     def __init__(self, gate: Gate | None) -> None:
         self._gate = gate
 
     def handlers(self) -> Handlers:
-        """To log in and out, and to hear who one is."""
+        """Return the handlers to log in, to log out, and to read one's own permissions."""
         return [(ME, self.me), (LOGIN, self.login), (LOGOUT, self.logout)]
 
     async def me(self, request: web.Request) -> web.StreamResponse:
-        """Who asks, and what he may, for a page to show."""
+        """Answer with the user's name and permissions, for a page to show."""
         if self._gate is None:
             return json_response(MeAnswer(login=False, all=True, doctor=True))
         return json_response(await self._about(self._gate, request[PERSON]))
 
     async def login(self, request: web.Request) -> web.StreamResponse:
-        """Take a token, and answer with who that is and a cookie. Raises RequestRefused."""
+        """Check a token; answer with its user and a cookie. Raises RequestRefused."""
         if self._gate is None:
             raise RequestRefused(404, "this gateway has no login", fix="just ask")
         try:
             token = _decode_login(await request.read()).token.strip()
         except msgspec.DecodeError as error:
-            raise RequestRefused(
-                400, f"the body is no login: {error}", field="body", fix='send {"token": "…"}'
-            ) from None
+            why, fix = f"the body is no login: {error}", 'send {"token": "…"}'
+            raise RequestRefused(400, why, field="body", fix=fix) from None
         if len(token) > TOKEN_CHARS_MAX or not token.isascii() or not token.isprintable():
             raise RequestRefused(400, "this cannot be a token", field="token")
         try:
@@ -199,7 +192,7 @@ class Sessions:
         return response
 
     async def logout(self, request: web.Request) -> web.StreamResponse:
-        """Have the browser forget the token."""
+        """Delete the token's cookie in the browser."""
         del request
         response = json_response(MeAnswer(login=self._gate is not None))
         response.del_cookie(COOKIE, path="/", httponly=True, samesite="Strict")

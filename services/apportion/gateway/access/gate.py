@@ -1,8 +1,7 @@
-"""The gate before every route of the gateway: who asks, whether he may, and what he sees of it.
+"""The gate before every route: authenticates the user, authorizes, and redacts the answer.
 
-Invariants: with a login nobody is answered who is not known, but for the page that asks for his
-token; what a person may not do is refused with the right that he lacks; a page of another site
-cannot act for whoever is logged in here."""
+Invariants: with a login, an unknown user gets only the page that requests a token; a refusal
+names the missing permission; a page of another site cannot act for a user who is logged in here."""
 
 from __future__ import annotations
 
@@ -63,32 +62,30 @@ _KEY_BYTES: Final = 32
 
 
 class Cursors:
-    """Where a page goes on, sealed: what a tenant carries from page to page names nothing to him.
+    """Encrypts the cursors of pages for tenants.
 
-    A list goes on behind an item, and the item may be another's: the name of his gang, the uid of
-    his pod. A tenant gets it sealed, and may not make one up: behind which items a page goes on
-    would tell whether there is one of some name. The key is derived from `secret`, the ledger's,
-    which all gateways of a cluster share, so a page may be asked of any of them; without one it is
-    of this object. Invariant: what was sealed for one path opens at no other."""
+    A cursor is the last item of a page, which may be another tenant's. It is sealed, because
+    pages behind a chosen name would reveal whether it exists. The key is derived from `secret`,
+    which all gateways of a cluster share; without it the key is random. Invariant: a cursor
+    opens only at its path."""
 
     def __init__(self, secret: bytes = b"") -> None:
         self._key = hmac.digest(secret or secrets.token_bytes(_KEY_BYTES), _PURPOSE, "sha256")
 
     @cached_property
     def _fernet(self) -> Fernet:
-        """Where nobody is a tenant, as on one machine, it is never loaded."""
-        from cryptography.fernet import Fernet  # noqa: PLC0415
+        from cryptography.fernet import Fernet  # noqa: PLC0415 - only tenants need it
 
         return Fernet(urlsafe_b64encode(self._key))
 
     def seal(self, path: str, cursor: str) -> str:
-        """What stands for a cursor of the list at `path`; a revision names nothing and stays."""
+        """Encrypt a cursor of the list at `path`; a revision reveals nothing and stays."""
         if not cursor or _is_revision(cursor):
             return cursor
         return self._fernet.encrypt(f"{path}\n{cursor}".encode()).decode()
 
     def open(self, path: str, sealed: str) -> str:
-        """The cursor that was sealed for `path`. Raises RequestRefused."""
+        """Decrypt a cursor that was sealed for `path`. Raises RequestRefused."""
         if not sealed or _is_revision(sealed):
             return sealed
         from cryptography.fernet import InvalidToken  # noqa: PLC0415
@@ -100,12 +97,9 @@ class Cursors:
             if of != path:
                 raise InvalidToken
         except InvalidToken:
-            raise RequestRefused(
-                400,
-                f"continue is none that a page of {path} gave, or the gateway has a new key since",
-                field="continue",
-                fix="begin again without continue, and go on with what each page gives",
-            ) from None
+            why = f"continue is none that a page of {path} gave, or the gateway has a new key since"
+            fix = "begin again without continue, and go on with what each page gives"
+            raise RequestRefused(400, why, field="continue", fix=fix) from None
         return cursor
 
 
@@ -114,18 +108,13 @@ def _is_revision(text: str) -> bool:
 
 
 COOKIE = "apportion_token"
-PERSON = web.RequestKey("person", Person)
-"""Under this key a request says who asks, where there is a login."""
-_PAGE = re.compile(r"^(/|/console/.*)$")
-"""What everybody gets: the page, which asks for a token."""
+PERSON = web.RequestKey("person", Person)  # the user of a request, if there is a login
+_PAGE = re.compile(r"^(/|/console/.*)$")  # served to everyone, because this page requests the token
 SAFE = ("GET", "HEAD")
 
 
 class Gate:
-    """The gate of one gateway; `cursors` are by the key that all gateways of a cluster share.
-
-    `endpoints` say who may call them. `public` is where browsers reach it, if somebody has told
-    that."""
+    """The gate of one gateway. `public` is the URL that browsers use, if given."""
 
     def __init__(
         self,
@@ -142,16 +131,16 @@ class Gate:
         self._masker = ThreadPoolExecutor(1, "masking")
 
     def client(self, request: web.BaseRequest) -> str:
-        """Who asks, for limits: a person who was known lately, else an address."""
+        """Return the client for limits: the user if recently known, else the address."""
         person = self._login.known(token_of(request))
         return address_of(request) if person is None else person.name
 
     def secure(self, request: web.Request) -> bool:
-        """Whether the browser that asks came over HTTPS, to us or to a proxy."""
+        """Return True if the browser uses HTTPS, to us or to a proxy."""
         return request.secure if self._public is None else self._public.secure
 
     async def guard(self, request: web.Request, handle: Handle) -> web.StreamResponse:
-        """The answer to whoever may have it."""
+        """Answer the request if its user may have the answer."""
         try:
             return await self._guarded(request, handle)
         except RequestRefused as refused:
@@ -161,21 +150,21 @@ class Gate:
             return response
 
     async def may(self, person: Person, wish: Wish) -> bool:
-        """Whether the person may do that. Raises RequestRefused where nobody can say."""
+        """Return True if the user may do that. Raises RequestRefused if the login is down."""
         try:
             return await self._login.may(person, wish)
         except LoginUnavailable as error:
             raise _nobody_says(error) from None
 
     async def require(self, person: Person, wish: Wish) -> None:
-        """Raise RequestRefused unless the person may do that."""
+        """Raise RequestRefused unless the user may do that."""
         if not await self.may(person, wish):
             raise forbidden(person, wish)
 
     async def known(self, token: str) -> Person:
-        """Whose token this is. Raises RequestRefused."""
+        """Return the user of the token. Raises RequestRefused."""
         try:
-            # A header may have any bytes; a token has none beyond ASCII, and no login need read it.
+            # A header may contain any bytes, but a token is ASCII.
             person = await self._login.person(token) if token and token.isascii() else None
         except LoginUnavailable as error:
             raise _nobody_says(error) from None
@@ -183,17 +172,15 @@ class Gate:
             said = (
                 "this token is nobody's here, or it has ended" if token else "who asks is not known"
             )
-            raise RequestRefused(
-                401, said, field="Authorization",
-                fix="send Authorization: Bearer TOKEN; for verbs, --token FILE or APPORTION_TOKEN",
-            )  # fmt: skip
+            fix = "send Authorization: Bearer TOKEN; for verbs, --token FILE or APPORTION_TOKEN"
+            raise RequestRefused(401, said, field="Authorization", fix=fix)
         return person
 
     async def _guarded(self, request: web.Request, handle: Handle) -> web.StreamResponse:
         path = request.path
         if request.method not in SAFE and hdrs.AUTHORIZATION not in request.headers:
             _refuse_other_sites(request, self._public)
-        # None for what is no endpoint, as an unknown path.
+        # An unknown path has no endpoint.
         resource = request.match_info.route.resource
         method = "GET" if request.method in SAFE else request.method
         endpoint = self._endpoints.get((method, resource.canonical)) if resource else None
@@ -212,7 +199,7 @@ class Gate:
             return await handle(request)
 
         async def may_go_on() -> bool:
-            """Whether his token is still good, and he reads as much as at the beginning."""
+            """Return True if the token is still valid, with no fewer rights than before."""
             try:
                 person = await self.known(token_of(request))
                 return SIGHT in request or await self.may(person, READ_ALL)
@@ -227,8 +214,6 @@ class Gate:
     async def _of_tenant(
         self, request: web.Request, person: Person, handle: Handle, endpoint: Endpoint | None
     ) -> web.StreamResponse:
-        """The answer as somebody sees it who may not read everything."""
-
         async def may_see(namespace: str) -> bool:
             return await self.may(person, read_namespace(namespace))
 
@@ -270,7 +255,7 @@ class Gate:
 
 
 async def own_pages_only(request: web.Request, handle: Handle) -> web.StreamResponse:
-    """Answer where there is no login, unless a page of another site asks for more than to read."""
+    """Handle a request without a login, unless another site's page sends a write."""
     if request.method not in SAFE:
         try:
             _refuse_other_sites(request, None)
@@ -280,10 +265,9 @@ async def own_pages_only(request: web.Request, handle: Handle) -> web.StreamResp
 
 
 def _refuse_other_sites(request: web.Request, public: PublicUrl | None) -> None:
-    """Raise RequestRefused for what a page of another site makes a browser send.
+    """Raise RequestRefused if a page of another site made the browser send this.
 
-    Browsers send the cookie with requests of this site alone (SameSite=Strict); an old one
-    might."""
+    Old browsers may send the cookie with it, although it is SameSite=Strict."""
     origin = request.headers.get(hdrs.ORIGIN)
     # Without --public-url our origin is the host that was asked.
     if origin is not None and (
@@ -295,16 +279,12 @@ def _refuse_other_sites(request: web.Request, public: PublicUrl | None) -> None:
             else "behind a proxy, tell the gateway where browsers reach it: --public-url",
         )  # fmt: skip
     if request.can_read_body and request.content_type != JSON:
-        raise RequestRefused(
-            415, f"the body is {request.content_type[:80]}", field="Content-Type",
-            fix="send application/json",
-        )  # fmt: skip
+        error = f"the body is {request.content_type[:80]}"
+        raise RequestRefused(415, error, field="Content-Type", fix="send application/json")
 
 
 def _plainly(request: web.Request, behind: str, *, searched: bool) -> web.Request:
-    """The request for an answer in one piece, not packed, and of the log without a search.
-
-    `behind` is where it goes on, as the list itself says it."""
+    # A tenant's answer is redacted as a whole, uncompressed, and searched only after that.
     headers = request.headers.copy()
     headers[hdrs.ACCEPT] = JSON
     headers.popall(hdrs.ACCEPT_ENCODING, None)
@@ -317,26 +297,22 @@ def _plainly(request: web.Request, behind: str, *, searched: bool) -> web.Reques
 
 
 def _nobody_says(error: LoginUnavailable) -> RequestRefused:
-    return RequestRefused(
-        503, f"nobody can say who you are, or what you may: {error}",
-        fix="ask again in a moment", retry_after_s=1,
-    )  # fmt: skip
+    why = f"nobody can say who you are, or what you may: {error}"
+    return RequestRefused(503, why, fix="ask again in a moment", retry_after_s=1)
 
 
 def forbidden(person: Person, wish: Wish) -> RequestRefused:
-    """The refusal of a wish, with the right that is missing."""
+    """Return the refusal of `wish`, with the missing permission."""
     of = f" {wish.name}" if wish.name else ""
     where = f" in namespace {wish.namespace}" if wish.namespace else ""
-    return RequestRefused(
-        403,
-        f"{person.name} may not {wish.verb} {wish.resource}{of}{where}",
-        fix=f"ask whoever gives rights for `{wish.verb}` of `{wish.resource}.apportion.dev`{where},"
-        " or gives out tokens (`apportion token --help`)",
-    )
+    right = f"`{wish.verb}` of `{wish.resource}.apportion.dev`{where}"
+    error = f"{person.name} may not {wish.verb} {wish.resource}{of}{where}"
+    fix = f"ask whoever gives rights for {right}, or gives out tokens (`apportion token --help`)"
+    return RequestRefused(403, error, fix=fix)
 
 
 def token_of(request: web.BaseRequest) -> str:
-    """The token that a request brings, in its header or its cookie; empty for none."""
+    """Return the token of a request from its header or cookie, or ""."""
     kind, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
     if kind.casefold() == "bearer":
         return token.strip()
@@ -345,26 +321,26 @@ def token_of(request: web.BaseRequest) -> str:
 
 PUBLIC_URL = "--public-url"
 _USUAL_PORTS = {"https": 443, "http": 80}
+# ASCII only, because browsers send other host names encoded (`xn--…`)
 _HOST = re.compile(r"[a-z0-9._:-]+")
-"""In the letters of ASCII, in which browsers name a host of others too (`xn--…`)."""
 _FIX = "write scheme, host and, if need be, port, as in https://apportion.example.com"
 
 
 class PublicUrl(msgspec.Struct, frozen=True):
-    """The origin of the console's pages, as a browser names it, so it can be compared as it is.
+    """The origin of the console's pages as browsers send it, ready for comparison.
 
-    Behind a proxy that ends TLS nothing in a request tells the gateway its origin."""
+    Behind a proxy that terminates TLS, a request does not reveal the origin to the gateway."""
 
     origin: str
 
     @property
     def secure(self) -> bool:
-        """Whether browsers come over HTTPS."""
+        """True if browsers use HTTPS."""
         return self.origin.startswith("https:")
 
 
 def parse_public_url(found: str) -> PublicUrl:
-    """The URL that somebody gave. Raises ConfigError."""
+    """Parse the value of --public-url. Raises ConfigError."""
     try:
         url = urlsplit(found)
         host, port = url.hostname or "", url.port

@@ -1,9 +1,8 @@
-"""People as a Kubernetes API server knows them: TokenReview says who, SubjectAccessReview what.
+"""Login by a Kubernetes API server: TokenReview gives the user, SubjectAccessReview the rights.
 
-The resources are not there, and nobody has to make them: RBAC is about names. They are `ledger`,
-`pods`, `metrics`, `doctor`, `nodes` and `devices` of the group `apportion.dev`. Invariants: the API
-server is asked, not trusted with silence: without an answer nobody is let in; a token that is meant
-for somebody else is nobody's here."""
+The resources `ledger`, `pods`, `metrics`, `doctor`, `nodes` and `devices` of `apportion.dev`
+need not exist, because RBAC compares only names. Invariants: without an answer of the API server
+nobody is let in; a token for another audience is refused."""
 
 import asyncio
 from typing import Any
@@ -23,8 +22,7 @@ TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
-class _Kube(Struct, frozen=True, rename="camel"):
-    """A part of a review."""
+class _Kube(Struct, frozen=True, rename="camel"): ...
 
 
 class _User(_Kube, frozen=True):
@@ -59,7 +57,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class KubeLogin:
-    """See `people.Login`. `audiences`: what a token must be meant for, one of them."""
+    """See `people.Login`. A token must be for one of `audiences`."""
 
     def __init__(self, api: KubeApi, audiences: tuple[str, ...]) -> None:
         self._api = api
@@ -67,27 +65,22 @@ class KubeLogin:
         self._turn = asyncio.Semaphore(AT_ONCE)
 
     async def person(self, token: str) -> Person | None:
-        """Whose token this is, by the API server's word. Raises LoginUnavailable."""
+        """Return the user of a token that the API server accepts. Raises LoginUnavailable."""
         spec = {"token": token, "audiences": self._audiences}
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
         status = _token_review(await self._post(TOKENS, review)).status
-        # An API server that does not know audiences leaves them out: then it was not asked.
+        # An API server without support for audiences omits them; such a token is refused.
         if not status.authenticated or not set(self._audiences) & set(status.audiences):
             return None
         user = status.user
         return Person(user.username, uid=user.uid, groups=user.groups, extra=user.extra)
 
     async def may(self, person: Person, wish: Wish) -> bool:
-        """Whether the cluster's RBAC allows it. Raises LoginUnavailable."""
+        """Return True if the cluster's RBAC allows it. Raises LoginUnavailable."""
         attributes = {"group": GROUP, "verb": wish.verb, "resource": wish.resource}
         attributes |= {"namespace": wish.namespace, "name": wish.name}
-        spec = {
-            "user": person.name,
-            "uid": person.uid,
-            "groups": person.groups,
-            "extra": person.extra,
-            "resourceAttributes": attributes,
-        }
+        who = {"user": person.name, "uid": person.uid, "groups": person.groups}
+        spec = {**who, "extra": person.extra, "resourceAttributes": attributes}
         kind = "SubjectAccessReview"
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
         status = _access_review(await self._post(ACCESS, review)).status

@@ -1,7 +1,7 @@
-"""The options that say who may ask: by tokens of a cluster, by those of a file, or everybody.
+"""The options that choose the login: a cluster's tokens, a file of tokens, or none.
 
-Invariant: a gateway that others reach than those on its own machine has a login, or somebody has
-said `--open`."""
+Invariant: a gateway that other machines can reach has a login, unless the operator gave
+`--open`."""
 
 import functools
 from collections.abc import AsyncIterator, Iterable
@@ -21,14 +21,12 @@ from apportion.runtime.service.own_machine import is_own_machine
 
 AUDIENCE = "apportion"
 LOGINS = "--kubernetes or --tokens FILE"
+# the options that choose the login
 GIVEN = ("tokens", "audiences", "public_url", "opened", "kubernetes", "kubeconfig", "context")
-"""The names of the options that say who may ask."""
 
 
 class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """Where people are known, if anywhere, and where their browsers come.
-
-    `public`: somebody said `--open`."""
+    """The chosen login, if any, and the console's URL. `public`: `--open` was given."""
 
     kube: KubeChoice
     public: bool
@@ -38,16 +36,14 @@ class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wanted(self) -> bool:
-        """Whether who asks has to be known."""
+        """True if users must be authenticated."""
         return self.tokens is not None or self.kube.wanted
 
     @asynccontextmanager
     async def opened(
         self, cursors: Cursors, endpoints: Iterable[Endpoint]
     ) -> AsyncIterator[Gate | None]:
-        """The gate before these endpoints, until the block ends; None where everybody is let in.
-
-        Raises ConfigError."""
+        """Open the gate before these endpoints; None without a login. Raises ConfigError."""
         if self.tokens is not None:
             yield Gate(Remembered(TokenFile(self.tokens)), cursors, endpoints, self.url)
             return
@@ -84,7 +80,7 @@ _OPTIONS = (
 
 
 def login_options(command: Command) -> Command:
-    """Add the options, and hand the command the `login` that they make, as it was given."""
+    """Add the options; the command gets their raw values as `login`."""
 
     def run(**given: Any) -> None:
         command(login={name: given.pop(name) for name in GIVEN}, **given)
@@ -99,7 +95,7 @@ def login_choice(
     listen: Address, *, tokens: Path | None, audiences: tuple[str, ...], public_url: str | None,
     opened: bool, **kube: Any,
 ) -> LoginChoice:  # fmt: skip
-    """What the options of `login_options` mean together. Raises ConfigError."""
+    """Return the login that the options of `login_options` choose. Raises ConfigError."""
     url = None if public_url is None else parse_public_url(public_url)
     choice = LoginChoice(
         kube=kube_choice(**kube), public=opened, audiences=audiences, tokens=tokens, url=url
@@ -112,11 +108,8 @@ def login_choice(
         fix = f"it is for a login: give one ({LOGINS}), too"
         raise ConfigError(PUBLIC_URL, str(public_url), fix)
     if choice.tokens is not None:
-        read_rows(choice.tokens)  # better told before anything begins
+        read_rows(choice.tokens)  # report errors before the start
     if not choice.wanted and not choice.public and not is_own_machine(listen.host):
-        raise ConfigError(
-            "--listen", str(listen),
-            f"others reach this: give a login ({LOGINS}), listen on 127.0.0.1, or say --open if "
-            "something else keeps them out",
-        )  # fmt: skip
+        fix = f"others reach this: give a login ({LOGINS}), listen on 127.0.0.1, or say --open if "
+        raise ConfigError("--listen", str(listen), f"{fix}something else keeps them out")
     return choice

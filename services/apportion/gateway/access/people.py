@@ -1,7 +1,7 @@
-"""A person, what he wishes to do, and those who know whether he may.
+"""Users, what they wish to do, and the logins that authenticate and authorize them.
 
-Invariants: whoever cannot be asked about is not let in, and is told why; what is remembered of a
-person is forgotten within `KEPT_S`, and nothing of a token is kept but its digest."""
+Invariants: if the login cannot answer, the user is refused and told why; cached answers expire
+within `KEPT_S`; of a token only its digest is kept."""
 
 import logging
 import time
@@ -17,15 +17,14 @@ from msgspec import Meta, Struct
 
 from apportion.runtime.process.config import ConfigError
 
-KEPT_S = 30.0
-"""So long a yes is good: who loses a right has it no longer than this."""
+KEPT_S = 30.0  # how long an answer is cached: a revoked right lasts no longer than this
 KEPT_NO_S = 5.0
 KEPT_MAX = 8_192
 T = TypeVar("T")
 
 
 class Person(Struct, frozen=True):
-    """Who asks, as the login knows him; `extra` is handed on to the API server as it came."""
+    """An authenticated user; `extra` is passed to the API server unchanged."""
 
     name: str
     uid: str = ""
@@ -34,9 +33,7 @@ class Person(Struct, frozen=True):
 
 
 class Wish(NamedTuple):
-    """What somebody wants, in the words of Kubernetes' RBAC; the group is `apportion.dev`.
-
-    Without a `namespace` it is wanted of the whole cluster."""
+    """An action as in Kubernetes' RBAC, of the whole cluster without a `namespace`."""
 
     verb: str
     resource: str
@@ -50,31 +47,32 @@ READ_DOCTOR = Wish("get", "doctor")
 
 
 def read_namespace(namespace: str) -> Wish:
-    """To read what is of one namespace."""
+    """Return the wish to read one namespace."""
     return Wish("get", "pods", namespace=namespace)
 
 
 class LoginUnavailable(Exception):
-    """Nobody can say now who that is or what he may; the message says why."""
+    """The login cannot answer now; the message says why."""
 
 
 class Login(Protocol):
-    """Somebody who knows whose a token is, and what that person may do."""
+    """Authenticates tokens and authorizes users."""
 
     async def person(self, token: str) -> Person | None:
-        """Whose token this is; None where it is nobody's. Raises LoginUnavailable."""
+        """Return the user of the token, or None if it is unknown. Raises LoginUnavailable."""
 
     async def may(self, person: Person, wish: Wish) -> bool:
-        """Whether the person may do that. Raises LoginUnavailable."""
+        """Return True if the user may do that. Raises LoginUnavailable."""
 
 
 class Remembered:
-    """A login whose answers are good for a short time, so that not every request asks for them."""
+    """A login with a short cache, so that not every request needs a call."""
 
     def __init__(self, login: Login, *, now: Callable[[], float] = time.monotonic) -> None:
         self._login = login
         self._people = _Kept[Person](now)
-        self._nobodies = _Kept[bool](now)  # apart: made-up tokens must not push people out
+        # Unknown tokens have a cache of their own, so that forged ones do not evict users.
+        self._nobodies = _Kept[bool](now)
         self._rights = _Kept[bool](now)
 
     async def person(self, token: str) -> Person | None:
@@ -100,7 +98,7 @@ class Remembered:
         return allowed
 
     def known(self, token: str) -> Person | None:
-        """Whose token this is, if that was asked lately."""
+        """Return the user of the token if it is cached."""
         return self._people.get(_digest(token))
 
 
@@ -109,8 +107,6 @@ def _digest(token: str) -> str:
 
 
 class _Kept(Generic[T]):
-    """Answers with their ends; the oldest go first where there are too many."""
-
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._of: OrderedDict[Hashable, tuple[T, float]] = OrderedDict()
@@ -133,7 +129,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=253)]
 
 
 class Row(Struct, frozen=True, forbid_unknown_fields=True):
-    """One token: whose it is, by its digest, and what that one may."""
+    """One token by its digest: its user, and what that user may do."""
 
     name: Name
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -147,16 +143,16 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TokenFile:
-    """Tokens in a file, for a gateway without a cluster: who has each, and what he may.
+    """Tokens in a file, for a gateway without a cluster.
 
         [[token]]
         name = "mei"
         sha256 = "9f86d08…"          # of the token; `apportion token mei` makes both
-        namespaces = ["ml", "ci"]    # or ["*"], for all that the ledger says
+        namespaces = ["ml", "ci"]    # or ["*"], for the whole ledger
         may = ["cordon"]             # also: metrics, doctor
 
-    Invariants: the file holds no token; one that was rewritten is read again, and one that cannot
-    be used changes nothing. Raises ConfigError where it cannot be used at the beginning."""
+    Invariants: it is read again when it changes, and an invalid version changes nothing. The
+    constructor raises ConfigError if the file is invalid."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -164,13 +160,13 @@ class TokenFile:
         self._rows = read_rows(path)
 
     async def person(self, token: str) -> Person | None:
-        """The person whose row has the digest of this token."""
+        """Return the user whose row has this token's digest."""
         self._renew()
         row = self._rows.get(_digest(token))
         return None if row is None else Person(row.name, uid=row.sha256, groups=row.groups)
 
     async def may(self, person: Person, wish: Wish) -> bool:
-        """Whether the row of his token says so."""
+        """Return True if the user's row allows it."""
         self._renew()
         row = self._rows.get(person.uid)
         if row is None:
@@ -204,7 +200,7 @@ class TokenFile:
 
 
 def read_rows(path: Path) -> dict[str, Row]:
-    """The tokens of a file, by their digests. Raises ConfigError."""
+    """Read the rows of a token file, by digest. Raises ConfigError."""
     try:
         if path.stat().st_size > BYTES_MAX:
             raise ValueError(f"it has more than {BYTES_MAX} bytes")
@@ -213,7 +209,6 @@ def read_rows(path: Path) -> dict[str, Row]:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"{twice[0]} is there twice")
     except (OSError, ValueError, msgspec.ValidationError) as error:
-        raise ConfigError(
-            "--tokens", str(path), f"cannot be used ({error}); `apportion token NAME` makes one"
-        ) from None
+        fix = f"cannot be used ({error}); `apportion token NAME` makes one"
+        raise ConfigError("--tokens", str(path), fix) from None
     return {row.sha256: row for row in rows}

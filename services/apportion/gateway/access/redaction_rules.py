@@ -1,8 +1,7 @@
-"""Answers as a tenant sees them: which can be shown to him at all, and how each is redacted.
+"""Decides which answers a tenant may see, and how each is redacted.
 
-The one place where that is decided: answers of now and of the past are decoded into their structs
-here, and redacted. Invariant: an endpoint that does not declare tenants as its audience is not
-shown to them."""
+Answers about now and about the past are decoded to their structs and redacted only here.
+Invariant: an endpoint whose declared audience is not tenants is never shown to them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -12,16 +11,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct, structs
 
-from apportion.core.answers.past import DiffAnswer, DiffRow, LogEntry, MarkRow, TimelineAnswer
-from apportion.core.answers.reads import (
-    ErrorAnswer,
-    GangAnswer,
-    GangPage,
-    Line,
-    LinesAnswer,
-    QuotaAnswer,
-    QuotaPage,
-)
+from apportion.core.answers.past import DiffAnswer, DiffRow, LogEntry, TimelineAnswer
+from apportion.core.answers.reads import ErrorAnswer, GangPage, Line, LinesAnswer, QuotaPage
 from apportion.core.answers.visibility import OF_OTHERS, OTHERS, Everyone
 from apportion.core.explain.fleet_rows import FleetAnswer, PackedNode, PackedUse
 from apportion.core.explain.tenant_redaction import (
@@ -37,11 +28,10 @@ from apportion.core.reports.report import DIGITS
 from apportion.core.reports.rows import NOBODY
 from apportion.gateway.api.endpoint import Audience, Endpoint
 
-_OTHERS_PARTS: Final = (OF_OTHERS,)
-"""The parts of a sentence that a tenant may not see."""
+_OTHERS_PARTS: Final = (OF_OTHERS,)  # replaces the parts of a sentence that a tenant may not see
 REPORTS: Final = (ReportAnswer, IdleAnswer)
+# Groupings of reports that a tenant may see; by queue, user or label they show others' use.
 BY_SHOWN: Final = frozenset({"namespace", "node"})
-"""Rows of reports that a tenant is shown; by queue, user or label they would be those of others."""
 
 T = TypeVar("T", bound=Struct)
 Ask = Callable[[str], Awaitable[bool]]
@@ -62,19 +52,19 @@ class Entry(LogEntry, frozen=True):
 
 
 class Look(NamedTuple):
-    """What an answer is, how a tenant sees it, and namespaces that its fields do not declare."""
+    """An answer's type, its redaction, and namespaces that its fields do not declare."""
 
     kind: Any
     shown: Callable[[Any, Sees], Any] = redacted
     also: Callable[[Any], Iterable[str]] = lambda _: ()
 
     def namespaces(self, answer: Struct) -> set[str]:
-        """Every namespace that the answer may be about."""
+        """Return every namespace that the answer may be about."""
         return namespaces_in(answer).union(self.also(answer))
 
 
 def _report(answer: ReportAnswer | IdleAnswer, sees: Sees) -> Struct:
-    """A report by node, which everybody knows, or by namespace: those of others are one row."""
+    """Redact a report: by node it is public, by namespace others become one row."""
     if answer.by == "namespace":
         answer = structs.replace(answer, rows=tuple(_together(answer.rows, sees)))
         if isinstance(answer, ReportAnswer):
@@ -89,8 +79,7 @@ def _keys(answer: ReportAnswer | IdleAnswer) -> Iterable[str]:
 
 
 def _together(rows: Iterable[Any], sees: Sees) -> Iterator[Any]:
-    """Rows of which those of namespaces that he does not see are one, of each step one: they come
-    to the total still, and of no other namespace he learns what it had."""
+    """Merge each step's rows of hidden namespaces into one, so that totals stay right."""
     others: dict[str, list[ReportRow | IdleRow]] = {}
     for row in rows:
         if row.key == NOBODY or sees(row.key):
@@ -99,7 +88,7 @@ def _together(rows: Iterable[Any], sees: Sees) -> Iterator[Any]:
             others.setdefault(getattr(row, "start", ""), []).append(row)
     for alike in others.values():
         figures: dict[str, Any] = {}
-        for name in alike[0].__struct_fields__:  # of figures their sum; texts are the same in all
+        for name in alike[0].__struct_fields__:  # sum the figures; texts are equal in all rows
             values = [value for row in alike if (value := getattr(row, name)) is not None]
             if values and not isinstance(values[0], str):
                 figures[name] = round(sum(values), DIGITS)
@@ -107,7 +96,6 @@ def _together(rows: Iterable[Any], sees: Sees) -> Iterator[Any]:
 
 
 def _entry(answer: Entry, sees: Sees) -> Entry:
-    """One event, if it is about no other namespace; names of others in its texts are blanked."""
     shown: Entry = redacted(answer, sees)
     event = answer.event if all(map(sees, answer.row.namespaces)) else None
     if isinstance(event, dict) and "data" in event:
@@ -116,7 +104,7 @@ def _entry(answer: Entry, sees: Sees) -> Entry:
 
 
 def _differences(answer: DiffAnswer, sees: Sees) -> DiffAnswer:
-    """Without configuration and limits, which may name anybody, nor words about pods of others."""
+    """Hide configuration and limits, which may name anyone, and texts of others' pods."""
     shown: DiffAnswer = redacted(answer, sees)
 
     def rows(now: tuple[DiffRow, ...], before: tuple[DiffRow, ...]) -> list[DiffRow]:
@@ -141,33 +129,29 @@ def _differences(answer: DiffAnswer, sees: Sees) -> DiffAnswer:
 
 def _gangs(answer: GangPage, sees: Sees) -> GangPage:
     shown: GangPage = redacted(answer, sees)
-
-    def hidden(gang: GangAnswer) -> bool:
-        return gang.namespace == OTHERS
-
-    return structs.replace(shown, items=tuple(_hidden_last(list(shown.items), hidden)))
+    items = _hidden_last(list(shown.items), lambda gang: gang.namespace == OTHERS)
+    return structs.replace(shown, items=tuple(items))
 
 
 def _hidden_last(rows: list[T], is_hidden: Callable[[T], bool]) -> list[T]:
-    """Put rows of others behind: in the order of names their place would hint at theirs."""
+    """Move hidden rows to the end, because their position would hint at their names."""
     hidden = sorted(filter(is_hidden, rows), key=msgspec.json.encode)
     return [row for row in rows if not is_hidden(row)] + hidden
 
 
 def _timeline(answer: TimelineAnswer, sees: Sees) -> TimelineAnswer:
     shown: TimelineAnswer = redacted(answer, sees)
-
-    def mark(now: MarkRow, before: MarkRow) -> MarkRow:
-        """Words around a name may have it again, as reasons of others do."""
-        if now.parts == before.parts:
-            return now
-        return structs.replace(now, sentence=OF_OTHERS, parts=_OTHERS_PARTS)
-
-    return structs.replace(shown, marks=tuple(map(mark, shown.marks, answer.marks)))
+    # The text around a redacted name may contain it again, for example in a reason.
+    marks = tuple(
+        now if now.parts == before.parts
+        else structs.replace(now, sentence=OF_OTHERS, parts=_OTHERS_PARTS)
+        for now, before in zip(shown.marks, answer.marks, strict=True)
+    )  # fmt: skip
+    return structs.replace(shown, marks=marks)
 
 
 def _lines(answer: LinesAnswer, sees: Sees) -> LinesAnswer:
-    """Each line with the answer of a pod that he sees: the first may wait for a limit of others."""
+    """Give each line the sentence of a visible pod, as the first pod's may reveal others."""
     shown: LinesAnswer = redacted(answer, sees)
 
     def line(now: Line) -> Line:
@@ -180,19 +164,14 @@ def _lines(answer: LinesAnswer, sees: Sees) -> LinesAnswer:
 
 
 def _quotas(answer: QuotaPage, sees: Sees) -> QuotaPage:
-    """Without those of other namespaces: of a quota a tenant learns not even that there is one."""
-
-    def own(quota: QuotaAnswer) -> bool:
-        return sees(quota.namespace)
-
-    shown: QuotaPage = redacted(
-        structs.replace(answer, items=tuple(filter(own, answer.items))), sees
-    )
+    """Drop other namespaces' quotas: a tenant must not learn that they exist."""
+    own = tuple(quota for quota in answer.items if sees(quota.namespace))
+    shown: QuotaPage = redacted(structs.replace(answer, items=own), sees)
     return shown
 
 
 def _fleet(answer: Fleet, sees: Sees) -> Fleet:
-    """Without the use that pods of others make of their shares."""
+    """Drop how other tenants' pods use their shares."""
 
     def used(row: PackedUse) -> PackedUse:
         own = (use for use in row.shares if sees(use[0].partition("/")[0]))
@@ -202,6 +181,7 @@ def _fleet(answer: Fleet, sees: Sees) -> Fleet:
     return shown
 
 
+# Redactions that differ from what the answer's fields declare.
 LOOKS: Final[Mapping[Any, Look]] = {
     GangPage: Look(GangPage, _gangs),
     LinesAnswer: Look(LinesAnswer, _lines),
@@ -218,36 +198,30 @@ LOOKS: Final[Mapping[Any, Look]] = {
         Fleet, _fleet, lambda it: {u[0].partition("/")[0] for row in it.used for u in row.shares}
     ),
 }  # fmt: skip
-"""Answers of which a tenant sees more or less than what their fields declare."""
-OF_ERRORS: Final = Look(ErrorAnswer)
-"""What a tenant sees of an error, at any path."""
+OF_ERRORS: Final = Look(ErrorAnswer)  # how a tenant sees an error, at any path
 
 
 def look_at(endpoint: Endpoint) -> Look:
-    """How a tenant sees the answer of an endpoint that is for tenants."""
+    """Return how a tenant sees the answer of an endpoint for tenants."""
     return LOOKS.get(endpoint.answer, Look(endpoint.answer))
 
 
 def is_shown(endpoint: Endpoint, query: Mapping[str, str]) -> bool:
-    """Whether a tenant sees what is asked for in this form: JSON, and rows that he may see."""
+    """Return True if tenants may see this form of the answer: JSON, visible groupings."""
     by = query.get("by", "namespace") if endpoint.answer in REPORTS else "namespace"
     in_json = query.get("format", "json") == "json"
     return endpoint.audience is Audience.TENANTS and in_json and by in BY_SHOWN
 
 
 def planned_namespaces(body: bytes) -> list[str]:
-    """Where the pods of a plan's manifests would be: only who sees that may ask about them.
-
-    A plan says of each whether it is live already, and so whether somebody has a pod of its name.
-    """
+    """Return a plan's namespaces; the plan reveals which of its pods are live there."""
     return sorted({pod["namespace"] for pod in msgspec.json.decode(body)["pods"]})
 
 
 async def shown(body: bytes, look: Look, may_see: Ask, seal: Seal, aside: Executor) -> bytes:
-    """Redact the JSON of an answer for a client that may see the namespaces of `may_see`.
+    """Redact an answer's JSON for a client that sees the namespaces of `may_see`.
 
-    The cursor of a list is sealed: it may name what the client does not see. The work is done by
-    `aside`: an answer of a thousand rows takes a tenth of a second."""
+    A list's cursor is sealed. The work runs in `aside`: a thousand rows take 0.1 s."""
 
     def decoded() -> tuple[Any, set[str]]:
         answer = msgspec.json.decode(body, type=look.kind)
@@ -262,6 +236,6 @@ async def shown(body: bytes, look: Look, may_see: Ask, seal: Seal, aside: Execut
 
 
 async def sight(namespaces: Iterable[str], may_see: Ask) -> Sees:
-    """Which of these are seen; all others are not."""
+    """Return a predicate that is true for those of `namespaces` that the client sees."""
     allowed = {name for name in namespaces if name != UNKNOWN and await may_see(name)}
     return allowed.__contains__

@@ -1,1 +1,1 @@
-"""The read API: questions answered as documented JSON, and events as they come."""
+"""The read API: documented JSON answers, and live events."""

@@ -1,6 +1,6 @@
-"""What every handler of the API has in common: answers as JSON, refusals as JSON, and counting.
+"""What all handlers of the API share: JSON answers and refusals, turns, and request counts.
 
-Invariant: whatever goes wrong, the answer is an `ErrorAnswer` that names field, value and fix."""
+Invariant: any error is answered with an `ErrorAnswer` that names field, value and fix."""
 
 import asyncio
 import contextlib
@@ -21,45 +21,40 @@ from apportion.runtime.service.limits import AtOnce, TooMany, Turns
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 COMPRESSED_BESIDE_BYTES = 16_384
 WRITE_TIMEOUT_S = 30.0
-HUNG_UP = 499
-"""Nobody reads it: it is for the count of requests by status."""
+HUNG_UP = 499  # the client is gone; this only counts in the metrics of requests by status
 Handlers = Iterable[tuple[Endpoint, Handler]]
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 
 
 def short_turns() -> Turns:
-    """Turns for work that takes the loop or a thread for milliseconds.
+    """Return turns for work that takes the event loop or a thread for milliseconds.
 
-    They refuse no client that keeps within `Limits.each_at_once`; they only let the others in
-    between two answers of one client."""
+    No client within `Limits.each_at_once` is refused; others get a turn between two of its
+    answers."""
     return Turns(1, waiting=2_048, waiting_each=64)
 
 
 class Sight(NamedTuple):
-    """Which namespaces a client sees who does not see all."""
+    """Tells which namespaces a client sees that does not see all."""
 
     may_see: Callable[[str], Awaitable[bool]]
 
 
 class Still(NamedTuple):
-    """Whether a client that was let in may go on."""
+    """Tells whether a client that was let in may continue."""
 
     may_go_on: Callable[[], Awaitable[bool]]
 
 
-SIGHT = web.RequestKey("sight", Sight)
-"""Under this key a request says what its client sees, where it is not everything."""
-STILL = web.RequestKey("still", Still)
-"""Under this key a request says how to ask that of its client, where there is a login."""
+SIGHT = web.RequestKey("sight", Sight)  # set on requests whose client does not see everything
+STILL = web.RequestKey("still", Still)  # set on requests if there is a login
 
 
 def json_response(
     body: msgspec.Struct | msgspec.Raw, *, status: int = 200, compressed: bool = False
 ) -> web.Response:
-    """The struct, or what is JSON already, as a response.
-
-    `compressed` for whoever takes that, beside the loop."""
+    """Return the struct as a response, `compressed` outside the loop if accepted."""
     response = web.Response(
         body=_encode(body),
         status=status,
@@ -73,7 +68,7 @@ def json_response(
 
 
 def refusal_response(refused: RequestRefused) -> web.Response:
-    """A refusal as an answer."""
+    """Return the refusal as a response."""
     response = json_response(refused.answer, status=refused.status)
     if refused.retry_after_s:
         response.headers["Retry-After"] = str(refused.retry_after_s)
@@ -81,7 +76,7 @@ def refusal_response(refused: RequestRefused) -> web.Response:
 
 
 def guarded(measures: Measures, what: str, handle: Handler) -> Handler:
-    """`handle` with its refusals answered as JSON, and counted under `what`."""
+    """Return `handle` with its refusals answered as JSON, and counted under `what`."""
 
     async def guard(request: web.Request) -> web.StreamResponse:
         try:
@@ -90,7 +85,7 @@ def guarded(measures: Measures, what: str, handle: Handler) -> Handler:
             response = refusal_response(refused)
         except (web.HTTPException, ConnectionError):
             raise
-        except Exception:  # noqa: BLE001 - one bad answer must not look like no gateway
+        except Exception:  # noqa: BLE001 - an unexpected error must be answered, too
             _log.exception("could not answer %s", request.path_qs)
             error = ErrorAnswer(error="internal error; the gateway's log has the cause")
             response = json_response(error, status=500)
@@ -101,7 +96,7 @@ def guarded(measures: Measures, what: str, handle: Handler) -> Handler:
 
 
 def guarded_routes(measures: Measures, handlers: Handlers) -> list[web.AbstractRouteDef]:
-    """The routes of these endpoints, each guarded and counted under its name."""
+    """Return the endpoints' routes, each guarded and counted under its name."""
     return [
         endpoint.route(guarded(measures, endpoint.name, handle)) for endpoint, handle in handlers
     ]
@@ -109,9 +104,7 @@ def guarded_routes(measures: Measures, handlers: Handlers) -> list[web.AbstractR
 
 @contextlib.contextmanager
 def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Iterator[None]:
-    """A place among those that are at work at a time, as far as there is one for this client.
-
-    `what` is done, in words for a refusal. Raises RequestRefused."""
+    """Use one of the concurrent places for `what`. Raises RequestRefused if full."""
     client = request.get(CLIENT, "")
     try:
         places.enter(client)
@@ -127,18 +120,14 @@ def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Itera
 
 @contextlib.asynccontextmanager
 async def turn_of(turns: Turns, request: web.Request, what: str) -> AsyncIterator[None]:
-    """A turn for the client of this request; `what` is made, in words for a refusal.
-
-    Raises RequestRefused: too many wait already, or no turn came in time."""
+    """Wait for a turn of this client to have `what` made. Raises RequestRefused."""
     client, fix = request.get(CLIENT, ""), "ask again in a moment, and fewer at once"
     try:
         await turns.enter(client)
     except TooMany as many:
         whose = f", all of {client}" if many.of_client else ""
-        raise RequestRefused(
-            429 if many.of_client else 503, f"{many.count} {what} wait already{whose}",
-            fix=fix, retry_after_s=1,
-        ) from None  # fmt: skip
+        status, why = 429 if many.of_client else 503, f"{many.count} {what} wait already{whose}"
+        raise RequestRefused(status, why, fix=fix, retry_after_s=1) from None
     except TimeoutError:
         error = f"no turn came within {turns.wait_s:g} s: others have {what} made"
         raise RequestRefused(503, error, fix="ask again", retry_after_s=1) from None
@@ -149,13 +138,11 @@ async def turn_of(turns: Turns, request: web.Request, what: str) -> AsyncIterato
 
 
 def by_turns(turns: Turns, what: str, handle: Handler) -> Handler:
-    """`handle`, which works long, for one request of each client at a time.
-
-    `what` is made, in words for a refusal."""
+    """Return `handle`, which takes long to make `what`, with one turn per client."""
 
     async def in_turn(request: web.Request) -> web.StreamResponse:
         if request.body_exists:
-            await request.read()  # it has a deadline, also while its turn has not come
+            await request.read()  # the client's deadline for sending also runs while it waits
         async with turn_of(turns, request, what):
             if request.transport is None:
                 return web.Response(status=HUNG_UP)
@@ -165,7 +152,7 @@ def by_turns(turns: Turns, what: str, handle: Handler) -> Handler:
 
 
 async def write_in_time(request: web.Request, response: web.StreamResponse, data: bytes) -> None:
-    """Write, and hang up on a client that does not read. Raises ConnectionError."""
+    """Write, and disconnect a client that does not read. Raises ConnectionError."""
     try:
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             await response.write(data)
@@ -176,18 +163,15 @@ async def write_in_time(request: web.Request, response: web.StreamResponse, data
 
 
 def unknown_path(endpoints: Iterable[Endpoint]) -> Handler:
-    """The answer to any path or method below the prefix that is no route."""
+    """Return the handler of all paths and methods below the prefix without a route."""
     paths: dict[str, list[str]] = {}
     for endpoint in endpoints:
         paths.setdefault(endpoint.method, []).append(endpoint.written)
     there = "; or ".join(f"{method} {', '.join(found)}" for method, found in paths.items())
 
     async def refuse(request: web.Request) -> NoReturn:
-        raise RequestRefused(
-            404,
-            f"no such path: {request.method} {request.path[:200]}",
-            code=UNKNOWN_PATH,
-            fix=f"below {PREFIX}/ there is {there}",
-        )
+        error = f"no such path: {request.method} {request.path[:200]}"
+        fix = f"below {PREFIX}/ there is {there}"
+        raise RequestRefused(404, error, code=UNKNOWN_PATH, fix=fix)
 
     return refuse

@@ -1,10 +1,8 @@
-"""The read API: what a request asks, found in the gateway's own fold, as documented JSON.
+"""The read API's handlers that answer from the gateway's own fold.
 
-A request that names a moment (`?at=`), or asks for what happened, is handed to those who look back.
-
-Invariants: an answer is of one revision and names it; while the fold is not up to now there is no
-answer but 503 with the reason; every error is an `ErrorAnswer`; one request never holds up the fold
-for longer than one page takes."""
+Requests about another point in time (`?at=`) or about events go to the process for the past.
+Invariants: an answer has one revision; until the fold has caught up, the answer is 503 with the
+reason; no request blocks the fold for longer than one page takes."""
 
 import asyncio
 import contextlib
@@ -29,15 +27,14 @@ from apportion.gateway.fleet import FleetRows
 from apportion.gateway.usage import Uses
 from apportion.runtime.service.limits import Turns
 
-PAST = (*log.ENDPOINTS, *history.ENDPOINTS, diff.DIFF)
-"""What is always about the past."""
+PAST = (*log.ENDPOINTS, *history.ENDPOINTS, diff.DIFF)  # the endpoints that are only about the past
 
 
 class Api:
-    """Answers from one feed; `unready` says why there is no answer yet, or is empty.
+    """Answers from one feed.
 
-    `rows` are those of the feed's fleet, and `uses` what its shares use; `look_back` answers what
-    is about the past. `frozen` returns why no pod can be placed now, or an empty string."""
+    `unready` returns why there is no answer yet, `frozen` why no pod can be placed now; both may
+    return "". `look_back` answers about the past."""
 
     def __init__(
         self,
@@ -60,7 +57,7 @@ class Api:
         self._answers = short_turns()
 
     def handlers(self) -> Handlers:
-        """Every read, and what is answered from the past."""
+        """Yield all reads, and the endpoints that are answered from the past."""
         own = {FLEET: self._fleet, WHY: self._why, REVISION: self._revision}
         for read in READS:
             yield read, self.or_past(own.get(read) or self._answering(read))
@@ -69,7 +66,7 @@ class Api:
         yield from ((endpoint, report) for endpoint in REPORTS)
 
     def or_past(self, handle: Handler) -> Handler:
-        """`handle`, and for a request about another moment than now the answer of the past."""
+        """Return `handle`, but answer requests about another point in time from the past."""
 
         async def asked(request: web.Request) -> web.StreamResponse:
             return await (self._past if "at" in request.query else handle)(request)
@@ -77,17 +74,11 @@ class Api:
         return asked
 
     async def present(self, request: web.Request) -> State:
-        """The state of now, as far as the request wants it.
-
-        Raises RequestRefused, also while the fold is not up to now."""
+        """Return the state with at least the requested revision. Raises RequestRefused."""
         reason = self._unready()
         if reason:
-            raise RequestRefused(
-                503,
-                f"the gateway is not ready: {reason}",
-                fix="ask again later; see /readyz",
-                retry_after_s=1,
-            )
+            error = f"the gateway is not ready: {reason}"
+            raise RequestRefused(503, error, fix="ask again later; see /readyz", retry_after_s=1)
         await self.wait(request)
         return self._feed.state
 
@@ -108,7 +99,6 @@ class Api:
         return json_response(RevisionAnswer(revision=state.revision, frozen=self._frozen()))
 
     async def _fleet(self, request: web.Request) -> web.StreamResponse:
-        """The whole fleet out of its kept rows, or what of it changed behind `after`."""
         await self.present(request)
         began = time.perf_counter()
         query = parsed(FleetQuery, request.query)
@@ -120,7 +110,6 @@ class Api:
         return response
 
     async def _why(self, request: web.Request) -> web.StreamResponse:
-        """As the others, but for a pod that has ended, and where a device has failed since."""
         state = await self.present(request)
         space, name = request.match_info["namespace"], request.match_info["name"]
         pod = self._feed.pod(f"{space}/{name}")
@@ -128,17 +117,17 @@ class Api:
         if pod is None and all((it.namespace, it.name) != (space, name) for it in rejected):
             return await self._look_back(request)
         if pod is not None and failed_devices(state, pod):
-            with contextlib.suppress(RequestRefused):  # then without since when
+            with contextlib.suppress(RequestRefused):  # else answer without the times of failures
                 return await self._look_back(request)
         return json_response(WHY.of(self._feed, request))
 
     async def _past(self, request: web.Request) -> web.StreamResponse:
-        """What was is there also while this gateway folds up to what is."""
+        """Answer from the past, even while this gateway's fold is catching up."""
         await self.wait(request)
         return await self._look_back(request)
 
     async def wait(self, request: web.Request) -> None:
-        """Read your writes: wait until the revision that the request names is folded."""
+        """Wait until the revision that the request names is folded. Raises RequestRefused."""
         wait = wait_of(request.query)
         if self._feed.state.revision >= wait.at_least:
             return
@@ -146,10 +135,8 @@ class Api:
             async with asyncio.timeout(wait.wait_s):
                 await self._feed.reached(wait.at_least)
         except TimeoutError:
-            raise RequestRefused(
-                408,
-                f"revision {wait.at_least} is not reached after {wait.wait_s:g} s; "
-                f"the gateway is at {self._feed.state.revision}",
-                field="at_least",
-                fix="ask again, with a longer wait_s or a lower revision",
-            ) from None
+            revision = self._feed.state.revision
+            error = f"revision {wait.at_least} is not reached after {wait.wait_s:g} s; "
+            error += f"the gateway is at {revision}"
+            fix = "ask again, with a longer wait_s or a lower revision"
+            raise RequestRefused(408, error, field="at_least", fix=fix) from None

@@ -1,10 +1,9 @@
-"""What changed between two moments, and by which event: the states compared, the index asked.
+"""Compares the states at two points in time and names the event behind each difference.
 
-Of a short span only what the index says was changed in it is compared; of a long one all that there
-is. Invariants: every row is a difference of the two states; its event is the newest one in between
-that made just that of it otherwise, as the index saw when it was folded; of a pod, whose wait and
-whose place end one another, the newest of both: that by which it came to where it is, or ended. Of
-a node that joined it is the oldest, by which it came, whatever its agent said since."""
+In a short span only the things that the index has as changed are compared. Invariants: every row
+is a difference of the states; its event is the newest one in the span that changed that aspect.
+For a pod, pending and placed are one aspect. For a node that joined, it is the event by which it
+joined."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -35,12 +34,11 @@ from apportion_schemas import PodGone
 from apportion_schemas.decoding import from_outside
 
 LIMIT_DEFAULT = 200
-SHORT_EVENTS = 20_000
-"""Up to so many, what changed is looked up; of more it may well be more than there is."""
+SHORT_EVENTS = 20_000  # in a longer span, more may have changed than exists
+# a pod is pending, placed or gone, so either aspect changes the other
 OF_A_POD = ("waiting", "placement")
-"""What can differ of a pod: it waits, has a place or is gone, so that one is made by the other."""
+# prefix of the source of events from a user's command; the user's name follows
 OF_A_PERSON = "cli/"
-"""What the source of an event begins with that a person's verb wrote, before the person's name."""
 
 
 class _By(msgspec.Struct):
@@ -53,8 +51,6 @@ class _Said(msgspec.Struct):
 
 
 class _Worded(NamedTuple):
-    """One event in words, and what of it says who and why."""
-
     row: LogRow
     data: _By
 
@@ -84,43 +80,36 @@ DIFF = Endpoint(
 
 
 class Diff:
-    """Compares states of one ledger, and looks for the events behind what differs."""
+    """Compares states of one ledger."""
 
     def __init__(self, past: Past, moments: Moments) -> None:
         self._past = past
         self._moments = moments
 
     async def answer(self, query: DiffQuery, _names: Mapping[str, str]) -> DiffAnswer:
-        """What differs; without `to`, up to now. Raises RequestRefused, LedgerError."""
+        """Return what differs up to `to`, or now. Raises RequestRefused, LedgerError."""
         newest = await self._past.caught_up()
         first = await self._moments.since("from", query.begin)
         last = newest if query.end is None else await self._moments.revision("to", query.end)
         if first > last:
             begin, end = asked_for(query.begin, first), asked_for(query.end or "", last)
-            raise RequestRefused(
-                400, field="from", rest=f" is {begin}, which is behind to, {end}",
-                fix="name the earlier moment first",
-            )  # fmt: skip
-        part = self._changed(first, last)
+            rest, fix = f" is {begin}, which is behind to, {end}", "name the earlier moment first"
+            raise RequestRefused(400, field="from", rest=rest, fix=fix)
+        index, part = self._past.index, None  # compare everything
+        if last - first <= SHORT_EVENTS and first >= index.begins:
+            found = index.changed(after=first, upto=last)
+            part = Part(*(found.get(kind, ()) for kind in (POD, NODE, DEVICE, LIMIT)))
         before = picture(await self._past.states.at(first), part)
         after = picture(await self._past.states.at(last), part)
-        found = _Found(self._past, before, after, query.limit)
-        rows = {name: await found.rows(name) for name in SHOWN}
+        answer = _Found(self._past, before, after, query.limit)
+        rows = {name: await answer.rows(name) for name in SHOWN}
         return DiffAnswer(
             revision=newest,
             begin=await self._moment(first),
             end=await self._moment(last),
-            more=found.more,
+            more=answer.more,
             **rows,
         )
-
-    def _changed(self, first: int, last: int) -> Part | None:
-        """All that can differ between these two; None for all that there is."""
-        index = self._past.index
-        if last - first > SHORT_EVENTS or first < index.begins:
-            return None
-        found = index.changed(after=first, upto=last)
-        return Part(*(found.get(kind, ()) for kind in (POD, NODE, DEVICE, LIMIT)))
 
     async def _moment(self, revision: int) -> MomentAnswer:
         time = await self._past.chronicle.time_at(revision)
@@ -128,10 +117,10 @@ class Diff:
 
 
 def event_behind(changed: Mapping[tuple[str, str], int], key: str, what: str) -> int:
-    """The newest of these events that made it what it is; 0 for none.
+    """Return the newest event that changed this aspect of `key`, or 0.
 
-    Who waited, had a place and ended waits no more since the place, and is gone since the end. A
-    limit that came, or left, is told of whole."""
+    A pod's wait ends by its placement or its end, so both count. Any event of a whole limit
+    counts."""
     if what == WHOLE_LIMIT:
         return max((made for (thing, _), made in changed.items() if thing == key), default=0)
     sides = OF_A_POD if what in OF_A_POD else (what,)
@@ -139,13 +128,11 @@ def event_behind(changed: Mapping[tuple[str, str], int], key: str, what: str) ->
 
 
 def who_wrote(source: str) -> str:
-    """Who is behind an event that names nobody; a person has one name, whatever verb was used."""
+    """Return who caused an event that has no name in it: the user, or the service."""
     return source.removeprefix(OF_A_PERSON)
 
 
 class _Found:
-    """The rows of one answer, and how many of each list are not shown."""
-
     def __init__(self, past: Past, before: Picture, after: Picture, limit: int) -> None:
         self._past = past
         self._before = before
@@ -189,7 +176,6 @@ class _Found:
         return tuple(rows)
 
     def _changed_by(self, name: str, shown: Iterable[Difference]) -> dict[tuple[str, str], int]:
-        """The events behind these, by key and what of it."""
         index, kind = self._past.index, KINDS[name]
         after, upto = self._before.revision, self._after.revision
         keys = {uid for each in shown for uid in (each.key, each.left) if uid}

@@ -1,7 +1,7 @@
-"""`GET /api/v1/doctor`: what is wrong here and what to do, as far as the gateway can see.
+"""`GET /api/v1/doctor`: what is wrong and how to fix it, as far as the gateway can see.
 
-Invariant: it answers also while the gateway folds, or cannot: that is when people ask. Many who ask
-at once cost as much as one."""
+Invariant: it answers even while the gateway cannot fold, because that is when operators need it.
+Concurrent requests share one examination."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -41,9 +41,7 @@ from apportion.runtime.process.logs import get_logger
 from apportion_schemas import EventError, NodeReported, PodGone, decode
 from apportion_schemas.catalogue import SUBJECTS, token
 
-FRESH_S = 2.0
-"""So long an answer is given again."""
-
+FRESH_S = 2.0  # how long an answer is reused
 
 DOCTOR = Endpoint(
     path="doctor", name="doctor", answer=DoctorAnswer, query=Query, audience=Audience.DOCTOR,
@@ -54,10 +52,7 @@ _LATE_TYPES = frozenset(each.__name__ for each in WORDS_OF_PLACES)
 
 
 class Doctor:
-    """The doctor of one gateway.
-
-    `unready` returns why its fold is not up to now, `frozen` why the ledger takes nothing from this
-    process; both return an empty string if there is no such cause."""
+    """The doctor of one gateway; `unready` and `frozen` return the reason, or ""."""
 
     def __init__(
         self,
@@ -83,12 +78,12 @@ class Doctor:
         self._answered_s = 0.0
 
     async def listen(self) -> None:
-        """Hear who is there, from now on. Raises LedgerUnavailable, NotPermitted."""
+        """Listen for schedulers and intakes. Raises LedgerUnavailable, NotPermitted."""
         await self._schedulers.listen(self._ledger)
         await self._intakes.listen(self._ledger)
 
     def frozen(self) -> str:
-        """Why no pod can be placed or started now: a key of `FREEZES`, or empty."""
+        """Return why no pod can be placed or started now, a key of `FREEZES`, or ""."""
         here = self._frozen_here() or self._schedulers.frozen()
         if here or self._schedulers.absent():
             return here or "no-scheduler"
@@ -133,18 +128,18 @@ class Doctor:
 
 
 class LateWords:
-    """Which of the events that changed nothing are words of agents and binders that came late.
+    """Tells which refused events of agents and binders only came too late.
 
-    What was handed out while the pod ended is said all the same: it contradicts the ledger, and is
-    no fault. The ledger itself tells: on what the word was said, and where the pod ended.
-    Invariant: an event is looked at once, and one that cannot be read did not come late."""
+    An agent may hand out devices while the pod ends. Its event then contradicts the ledger but
+    is no fault. Invariant: each event is read once, and one that cannot be read did not come
+    late."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._late: dict[int, bool] = {}
 
     async def among(self, refused: Sequence[RefusedEvent]) -> frozenset[int]:
-        """The revisions of those of them that came late. Raises LedgerUnavailable."""
+        """Return the revisions of those that came late. Raises LedgerUnavailable."""
         asked = [each.revision for each in refused if each.subject in _LATE_TYPES]
         self._late = {each: self._late[each] for each in asked if each in self._late}
         new = [each for each in asked if each not in self._late]
@@ -175,7 +170,7 @@ _log = get_logger(__name__)
 
 
 async def price_facts(file: Path, models: Iterable[str]) -> PriceFacts:
-    """What the file, as it is now, says of the models of this fleet."""
+    """Return what the price file lacks for these models now."""
     try:
         prices = await asyncio.to_thread(read_prices, file)
     except PriceError as error:
@@ -185,10 +180,7 @@ async def price_facts(file: Path, models: Iterable[str]) -> PriceFacts:
 
 
 class PriceWatch:
-    """Warns of models without a price: of each once, as it comes.
-
-    A report of the cost is asked for at the end of a month; that it cannot be made is told when the
-    gateway begins, and when a model comes that nobody has priced."""
+    """Logs a warning once for each model without a price, before a report needs it."""
 
     def __init__(self, file: Path, state: State) -> None:
         self._file = file
@@ -197,12 +189,12 @@ class PriceWatch:
         self._came = asyncio.Event()
 
     def observe(self, change: Change) -> None:
-        """A node tells of its devices."""
+        """Note that a node has reported devices."""
         if isinstance(change.data, NodeReported):
             self._came.set()
 
     async def run(self) -> None:
-        """Look at what there is, and then at what comes, until cancelled."""
+        """Check the known models, and then new ones, until cancelled."""
         while True:
             self._came.clear()
             new = set(models_of(self._state)) - self._known

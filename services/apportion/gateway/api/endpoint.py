@@ -1,8 +1,8 @@
-"""What an endpoint of the API declares: the one place where its path, parameters and answer stand.
+"""Declarations of API endpoints: path, parameters, answer and audience in one place.
 
-The router, the gate, the refusal of an unknown path, the OpenAPI document and the reference page
-are all made from these declarations. Invariant: what an endpoint does not say about its audience is
-the narrowest, so a forgotten line hides an answer and never shows one."""
+The router, the gate, the answer to unknown paths, the OpenAPI document and the API reference are
+made from these. Invariant: an endpoint without a declared audience has the narrowest, so a
+forgotten line hides an answer and never shows one."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ JSON = "application/json"
 
 
 class Audience(Enum):
-    """Who may call an endpoint, where the gateway has a login."""
+    """Who may call an endpoint, if the gateway has a login."""
 
     EVERYONE = "everyone"
     KNOWN = "known people"
@@ -29,10 +29,10 @@ class Audience(Enum):
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """One path of the API. `name` is what its requests are counted under in the metrics.
+    """One path of the API. `name` is its label in the request metrics.
 
-    `answer` is the struct of the JSON answer, None where there is none; `also` are the other media
-    types that it has, and `body` is the struct of a request's body."""
+    `answer` and `body` are the structs of the JSON answer and the request; `also` are further
+    media types."""
 
     path: str
     name: str
@@ -46,10 +46,10 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
     @property
     def written(self) -> str:
-        """The path as people write it: parts to fill in are in capitals."""
+        """The path as in documentation: parameters are in capitals."""
         return re.sub(r"{(\w+)}", lambda part: part[1].upper(), self.path)
 
     def route(self, handle: Handler) -> web.AbstractRouteDef:
-        """The route that calls `handle`."""
+        """Return the route that calls `handle`."""
         make = web.get if self.method == "GET" else web.post
         return make(f"{PREFIX}/{self.path}", handle)

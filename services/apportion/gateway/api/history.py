@@ -1,8 +1,8 @@
-"""What happened to one pod, node or device, who held what, and the timeline: out of the index.
+"""Histories of pods, nodes and devices, who held what, and the timeline, from the index.
 
-Invariants: a page is bounded, goes on where the one before ended, and is of the revisions up to the
-one that it names; the bins of the timeline cover its span without a gap, and their number is
-bounded."""
+Invariants: a page is bounded, continues where the previous one ended, and covers revisions up to
+the one that it names; the timeline's bins are bounded in number and cover its span without a
+gap."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -43,16 +43,13 @@ LIMIT_DEFAULT = 200
 BINS_DEFAULT = 200
 BINS_MAX = 2_000
 MARKS_MAX = 500
-PODS_MAX = 100
-"""Pods of one name whose stories are told as one: the newest."""
-SIMILAR_MAX = 100
-"""So many ids of devices that begin alike are counted."""
-NAMESAKES_MAX = 100
-"""So many namespaces are named where a pod of one name is or was."""
+PODS_MAX = 100  # the newest pods of one name, whose histories are merged
+SIMILAR_MAX = 100  # device ids with the same prefix that are counted
+NAMESAKES_MAX = 100  # namespaces listed for one pod name
 
 
 class HistoryQuery(PageQuery, frozen=True, kw_only=True):
-    """The parameters of the history of one thing."""
+    """The parameters of the history of a pod, node or device."""
 
     limit: Annotated[
         int, Meta(ge=1, le=LIMIT_MAX, description="The most rows that the page may have.")
@@ -60,7 +57,7 @@ class HistoryQuery(PageQuery, frozen=True, kw_only=True):
 
 
 class WhoQuery(HistoryQuery, frozen=True, kw_only=True):
-    """The parameters of the question who held a node or a device: one of the two is needed."""
+    """The parameters of who held a node or a device; name one of the two."""
 
     node: Annotated[str, Meta(description="The node; or name a device.")] | None = None
     device: (
@@ -124,20 +121,20 @@ ENDPOINTS = (MOMENT, TIMELINE, POD_NAMES, POD_HISTORY, NODE_HISTORY, DEVICE_HIST
 
 
 class History:
-    """The stories of one ledger."""
+    """Histories from one ledger's index."""
 
     def __init__(self, past: Past, moments: Moments) -> None:
         self._past = past
         self._moments = moments
 
     async def moment(self, query: AtQuery, _names: Mapping[str, str]) -> MomentAnswer:
-        """The revision that a moment means. Raises RequestRefused, LedgerError."""
+        """Return the revision at a point in time. Raises RequestRefused, LedgerError."""
         revision = await self._moments.revision("at", query.at or "")
         time = await self._past.chronicle.time_at(revision)
         return MomentAnswer(revision=revision, time=time)
 
     async def timeline(self, query: TimelineQuery, _names: Mapping[str, str]) -> TimelineAnswer:
-        """The span, cut into bins, and its newest marks. Raises RequestRefused, LedgerError."""
+        """Return bins and newest marks. Raises RequestRefused, LedgerError."""
         revision = await self._past.caught_up()
         cells = self._past.indexer.cells.all
         first = 0 if query.first is None else await self._moments.revision("from", query.first)
@@ -165,7 +162,7 @@ class History:
         )
 
     async def pod(self, query: HistoryQuery, names: Mapping[str, str]) -> HistoryPage:
-        """All pods that had the name, and failures under them. Raises RequestRefused."""
+        """Return events of pods with that name and of failures. Raises RequestRefused."""
         upto = await self.upto(query)
         name = f"{names['namespace']}/{names['name']}"
         index = self._past.index
@@ -178,7 +175,7 @@ class History:
         return await self._worded(sorted(revisions), upto, limit, uids)
 
     async def names(self, query: AtQuery, names: Mapping[str, str]) -> PodNames:
-        """Where a pod of that name is or was. Raises RequestRefused, LedgerError."""
+        """Return where a pod of that name is or was. Raises RequestRefused, LedgerError."""
         upto = await self.upto(query)
         name = text_of("name", names["name"])
         found = self._past.index.full_names(name, upto=upto, limit=NAMESAKES_MAX)
@@ -186,22 +183,21 @@ class History:
         return PodNames(revision=upto, items=items)
 
     async def node(self, query: HistoryQuery, names: Mapping[str, str]) -> HistoryPage:
-        """What the node told, who came and went, who cordoned it. Raises RequestRefused."""
+        """Return the events of a node and of its pods. Raises RequestRefused."""
         upto = await self.upto(query)
         return await self._thing(NODE, self.known_node(names["node"]), upto, query)
 
     async def device(self, query: HistoryQuery, names: Mapping[str, str]) -> HistoryPage:
-        """The same of a device, or of the one whose id begins so. Raises RequestRefused."""
+        """Return the events of a device by id or unique prefix. Raises RequestRefused."""
         upto = await self.upto(query)
         return await self._thing(DEVICE, self.known_device(names["device"]), upto, query)
 
     async def who(self, query: WhoQuery, _names: Mapping[str, str]) -> WhoPage:
-        """The shares held then, or ever since up to then. Raises RequestRefused, LedgerError."""
+        """Return the shares held at, or since, `at`. Raises RequestRefused, LedgerError."""
         if (query.node is None) == (query.device is None):
-            raise RequestRefused(
-                400, "node or device is missing, or both are there", field="device",
-                fix="name one of them: ?node=NODE or ?device=ID",
-            )  # fmt: skip
+            error = "node or device is missing, or both are there"
+            fix = "name one of them: ?node=NODE or ?device=ID"
+            raise RequestRefused(400, error, field="device", fix=fix)
         upto = await self.upto(query)
         since = upto if query.since is None else await self._moments.since("since", query.since)
         if since > upto:
@@ -224,31 +220,26 @@ class History:
         return WhoPage(revision=upto, since=since, items=tuple(found[:limit]), time=time, next=more)
 
     async def upto(self, query: AtQuery) -> int:
-        """The revision of the moment that is asked for, or the newest; the index has read it."""
+        """Return the revision of `at`, or the newest; the index has read that far."""
         newest = await self._past.caught_up()
         return newest if query.at is None else await self._moments.revision("at", query.at)
 
     def no_pod(self, name: str, upto: int) -> RequestRefused:
-        """The refusal of a name that no pod ever had."""
-        return RequestRefused(
-            404,
-            f"no pod {name} at revision {upto}, and none before it",
-            field="name",
-            fix="`apportion get pods` lists the live ones, `apportion tail --from 1` all that were",
-        )
+        """Return the refusal of a name that no pod ever had."""
+        error = f"no pod {name} at revision {upto}, and none before it"
+        fix = "`apportion get pods` lists the live ones, `apportion tail --from 1` all that were"
+        return RequestRefused(404, error, field="name", fix=fix)
 
     def known_node(self, name: str) -> str:
-        """The node, if there ever was one of the name. Raises RequestRefused."""
+        """Return the node's name if it ever existed. Raises RequestRefused."""
         name = text_of("node", name)
         if not self._past.index.knows(NODE, name):
-            raise RequestRefused(
-                404, f"there never was a node {name}", field="node",
-                fix="`apportion get nodes` lists those that are there",
-            )  # fmt: skip
+            fix = "`apportion get nodes` lists those that are there"
+            raise RequestRefused(404, f"there never was a node {name}", field="node", fix=fix)
         return name
 
     def known_device(self, name: str) -> str:
-        """The device of that id, or the one whose id begins so. Raises RequestRefused."""
+        """Return the id of the device with that id or prefix. Raises RequestRefused."""
         name = text_of("device", name)
         alike = self._past.index.keys_like(DEVICE, name, limit=SIMILAR_MAX)
         found = device_names.meant(name, alike)
@@ -280,7 +271,7 @@ class History:
 
 
 def rfc3339_ns(ns: int) -> str:
-    """A time in ns since 1970 as events write it: UTC, in microseconds."""
+    """Format a time in ns since 1970 as events do: UTC, in microseconds."""
     seconds, rest = divmod(ns, 1_000_000_000)
     time = datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest // 1_000)
     return time.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"

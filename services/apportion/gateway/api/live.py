@@ -1,8 +1,8 @@
-"""Live events over HTTP (server-sent events), for whoever has no NATS client.
+"""Live events over HTTP as server-sent events, for clients without NATS.
 
-Each event has its revision as its id, so a client that comes back with `Last-Event-ID` goes on
-where it was. Invariant: a client gets every event behind its start, in order and once; a client
-that does not read is dropped, and never slows the fold or another client."""
+An event's id is its revision, so a client that reconnects with `Last-Event-ID` continues there.
+Invariant: a client gets every event after its start in order, once. A client that does not read
+is disconnected and delays neither the fold nor other clients."""
 
 import asyncio
 import contextlib
@@ -32,30 +32,20 @@ from apportion_schemas import EventError, decode
 from apportion_schemas.decoding import from_outside
 
 CLIENTS_MAX = 64
-EACH_MAX = 16
-"""Streams of one client: nobody holds them all."""
+EACH_MAX = 16  # per client, so that no client uses up all streams
 CHUNK_EVENTS = 256
-BEAT_S = 15.0
-"""A word now and then keeps proxies from taking a silent stream for a dead one."""
-STILL_S = 5.0
-"""How often a client is looked at again: who loses his token or his right is not told on."""
-LOOK_S = 1.0
-"""How soon a client that has left is noticed: nothing wakes us for that."""
+BEAT_S = 15.0  # a comment this often keeps proxies from closing an idle stream
+STILL_S = 5.0  # how often a client's token and rights are checked again
+LOOK_S = 1.0  # how soon a client that has left is noticed, because that wakes no task
 
 
 class EventsQuery(Query, frozen=True, kw_only=True):
     """The parameters of the stream of events."""
 
-    first: (
-        Annotated[
-            int,
-            Meta(
-                ge=1, le=REVISION_MAX,
-                description="Begin with the event at this revision; without it, with the next one.",
-            ),
-        ]
-        | None
-    ) = msgspec.field(default=None, name="from")  # fmt: skip
+    first: Annotated[
+        int, Meta(ge=1, le=REVISION_MAX, description="Begin with the event at this revision; "
+                  "without it, with the next one."),
+    ] | None = msgspec.field(default=None, name="from")  # fmt: skip
 
 
 EVENTS = Endpoint(
@@ -70,27 +60,20 @@ class _Type(msgspec.Struct):
     type: str = ""
 
 
+# a line end of the event stream; other separators are part of the data
 _LINE_END = re.compile("\r\n|\r|\n")
-"""What ends a line of the event stream; any other separator is part of the data."""
 _decode_type = from_outside(msgspec.json.Decoder(_Type).decode)
 
 
 class EventStream:
-    """The streams of one gateway; `records` gives those behind a revision that `feed` has no more.
-
-    It raises ConnectionError where it cannot, which ends the stream, to be resumed."""
+    """The event streams of one gateway; `records` returns what `feed` no longer has."""
 
     def __init__(
-        self,
-        feed: Feed,
-        records: Callable[[int], Awaitable[list[Record]]],
-        *,
-        measures: Measures,
-        clients_max: int = CLIENTS_MAX,
+        self, feed: Feed, records: Callable[[int], Awaitable[list[Record]]], *, measures: Measures
     ) -> None:
         self._feed = feed
         self._records = records
-        self._clients = AtOnce(clients_max, each=EACH_MAX)
+        self._clients = AtOnce(CLIENTS_MAX, each=EACH_MAX)
         self._measures = measures
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -103,9 +86,8 @@ class EventStream:
         with place_of(self._clients, request, "streams of events are open", fix):
             self._measures.stream_clients.inc()
             try:
-                response = web.StreamResponse(
-                    headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
-                )
+                headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+                response = web.StreamResponse(headers=headers)
                 await response.prepare(request)
                 # If the login cannot answer, the client reconnects and gets the refusal then.
                 with contextlib.suppress(ConnectionError, RequestRefused):
@@ -115,7 +97,6 @@ class EventStream:
                 self._measures.stream_clients.dec()
 
     async def _write(self, request: web.Request, response: web.StreamResponse, cursor: int) -> None:
-        """Write until the client has left, or may not go on."""
         still, looked_s = request.get(STILL), time.monotonic()
         await write_in_time(request, response, b": the id of an event is its revision\n\n")
         silent_s = 0.0
@@ -143,7 +124,6 @@ class EventStream:
                 silent_s = 0.0
 
     async def _shown(self, record: Record, sight: Sight | None) -> bytes:
-        """The event, or that there is one, for a client who does not see what it is about."""
         if sight is None:
             return encoded(record)
         try:
@@ -163,12 +143,12 @@ class EventStream:
 
 
 def hidden(record: Record) -> bytes:
-    """An event that is not shown: its revision alone, so that a client goes on where it was."""
+    """Encode only the revision of an event, so that the client can resume after it."""
     return f"id: {record.revision}\nevent: hidden\ndata: {{}}\n\n".encode()
 
 
 def encoded(record: Record) -> bytes:
-    """One record as a server-sent event; the data is the CloudEvent as it stands in the ledger."""
+    """Encode a record as a server-sent event; the data is the CloudEvent as stored."""
     try:
         name = _decode_type(record.payload).type.rpartition("/")[2]
     except msgspec.DecodeError:

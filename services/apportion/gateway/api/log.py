@@ -1,7 +1,6 @@
-"""The log: events in words, the newest first, paged backwards, and filtered.
+"""The log: events as text, newest first, in pages, and filtered.
 
-Invariant: a page costs what it reads, and that is bounded: where a filter lets little through, the
-page ends early and says where to go on."""
+Invariant: what is read for a page is bounded; if a filter matches little, the page ends early."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -40,20 +39,20 @@ TYPES = frozenset(row.name for row in CATALOGUE)
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """What a row must be: of a type, on a subject (wildcards as in NATS), with a text in it."""
+    """Selects events by type, by subject (NATS wildcards), and by a text in the row."""
 
     type: str = ""
     subject: str = ""
     text: str = ""
 
     def wants(self, record: Record) -> bool:
-        """Whether the record is on the subject, and may be of the type."""
+        """Return True if the record matches the subject and may have the type."""
         if self.type and f'"apportion.dev/{self.type}"'.encode() not in record.payload:
             return False
         return not self.subject or matches(self.subject, record.subject)
 
     def takes(self, row: LogRow) -> bool:
-        """Whether the row is of the type, and has the text in its sentence, subject or source."""
+        """Return True if the row matches the type, and the text in one of its fields."""
         if self.type and row.type != self.type:
             return False
         text = self.text.casefold()
@@ -74,19 +73,13 @@ class LogQuery(WaitQuery, frozen=True, kw_only=True):
     ] = LIMIT_DEFAULT
     type: Annotated[str, Meta(description="Only events of this type, as in docs/events.md.")] = ""
     subject: Annotated[
-        str,
-        Meta(
-            max_length=NAME_MAX,
-            description="Only events on this subject; NATS wildcards are allowed.",
-        ),
-    ] = ""
+        str, Meta(max_length=NAME_MAX, description="Only events on this subject; NATS wildcards "
+                  "are allowed."),
+    ] = ""  # fmt: skip
     text: Annotated[
-        str,
-        Meta(
-            max_length=NAME_MAX,
-            description="Only events with this text in the sentence, subject or source.",
-        ),
-    ] = ""
+        str, Meta(max_length=NAME_MAX, description="Only events with this text in the sentence, "
+                  "subject or source."),
+    ] = ""  # fmt: skip
     after: Annotated[
         str, Meta(description="Go on where the page before ended: its `continue`.")
     ] = msgspec.field(default="", name="continue")
@@ -111,10 +104,7 @@ class Log:
         self._past = past
 
     async def page(self, query: LogQuery, _names: Mapping[str, str]) -> LogPage:
-        """A page of events. Raises RequestRefused, LedgerError.
-
-        Slices of the ledger are read, the last one first, until there is enough or enough was read.
-        """
+        """Return a page, reading at most `READ_MAX`. Raises RequestRefused, LedgerError."""
         first, last = await self._past.chronicle.span()
         before = query.before or last + 1
         if query.after:
@@ -141,7 +131,7 @@ class Log:
         return LogPage(revision=last, items=tuple(rows), next=more)
 
     async def entry(self, _query: WaitQuery, names: Mapping[str, str]) -> LogEntry:
-        """The CloudEvent itself, with its sentence. Raises RequestRefused, LedgerError."""
+        """Return the stored event and its text. Raises RequestRefused, LedgerError."""
         revision = whole("revision", names["revision"], least=1, most=REVISION_MAX)
         first, last = await self._past.chronicle.span()
         for record in await self._past.chronicle.records([revision]):
@@ -152,19 +142,12 @@ class Log:
                 event = None
             row = row_of(record, Teller(self._past.index.name_of), self._past.indexer.rules)
             return LogEntry(revision=last, row=row, event=event)
-        raise RequestRefused(
-            404,
-            f"there is no event at revision {revision}",
-            field="revision",
-            fix=f"from {first} to {last}",
-        )
+        error = f"there is no event at revision {revision}"
+        raise RequestRefused(404, error, field="revision", fix=f"from {first} to {last}")
 
 
 def narrowed(body: bytes, given: Mapping[str, str]) -> bytes:
-    """The rows of a page that a request wants, going by what is shown of them and nothing else.
-
-    For somebody who does not see all: a search of the whole would tell what stands in the rest.
-    Raises RequestRefused."""
+    """Filter a redacted page, only by what it shows. Raises RequestRefused."""
     query = parsed(LogQuery, given)
     page, wanted, limit = _decode_page(body), filter_of(query), query.limit
     rows = tuple(
@@ -177,19 +160,18 @@ def narrowed(body: bytes, given: Mapping[str, str]) -> bytes:
 
 
 def filter_of(query: LogQuery) -> Filter:
-    """The filter that a request asks for. Raises RequestRefused."""
+    """Return the filter of a request. Raises RequestRefused."""
     kind, subject = query.type, query.subject
     if kind and kind not in TYPES:
-        raise RequestRefused(
-            400, field="type", rest=f" is {kind[:80]!r}", fix="use a type of docs/events.md"
-        )
+        rest, fix = f" is {kind[:80]!r}", "use a type of docs/events.md"
+        raise RequestRefused(400, field="type", rest=rest, fix=fix)
     if subject and not subject.startswith(SUBJECT_PREFIX):
         subject = SUBJECT_PREFIX + subject
     return Filter(type=kind, subject=subject, text=query.text)
 
 
 def row_of(record: Record, teller: Teller, rules: Rules) -> LogRow:
-    """One event in words; what is no event by the rules says why no reader applies it."""
+    """Return the event as text, or why readers do not apply it."""
     try:
         event = rules.read(record.revision, record.subject, record.payload)
     except EventError as error:

@@ -1,10 +1,10 @@
-"""What the gateway measures of itself: made once per process, whatever its body goes through."""
+"""The gateway's own metrics, created once per process."""
 
 from apportion.runtime.process.metrics import Metrics
 
 
 class Measures:
-    """The gateway's own metrics, beside those of every service."""
+    """The gateway's own metrics, in addition to those of every service."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.requests = metrics.counter(

@@ -1,7 +1,6 @@
-"""Moments in requests: from what a person wrote to the revision that it means.
+"""Translates points in time in requests to revisions.
 
-Invariant: a moment that cannot be is refused with field, value and fix, whatever is wrong with it.
-"""
+Invariant: one that is invalid is refused with field, value and fix."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -14,22 +13,20 @@ NOT_FOUND = 404
 
 
 def asked_for(text: str, revision: int) -> str:
-    """A moment in the words of who asked for it, and the revision that it means; "" is now."""
+    """Return a point in time as the user wrote it, with its revision; "" is now."""
     words = text or "now"
     return f"revision {revision}" if words == str(revision) else f"{words} (revision {revision})"
 
 
 class Moments:
-    """The moments of one ledger; `now` says what time it is."""
+    """Points in time of one ledger; `now` returns the current time."""
 
     def __init__(self, past: Past, now: Callable[[], datetime]) -> None:
         self._past = past
         self._now = now
 
     async def since(self, field: str, text: str) -> int:
-        """As `revision`; but of a ledger that has its beginning, what was before it is known.
-
-        That is nothing, so a time before it means its first event."""
+        """Like `revision`, but a time before a complete ledger is its first event."""
         try:
             return await self.revision(field, text)
         except RequestRefused as refused:
@@ -39,7 +36,7 @@ class Moments:
             raise
 
     async def revision(self, field: str, text: str) -> int:
-        """The newest revision at or before the moment. Raises RequestRefused, LedgerError."""
+        """Return the newest revision up to `text`. Raises RequestRefused, LedgerError."""
         if not text:
             raise RequestRefused(400, field=field, rest=" is missing", fix=f"use {FORMS}")
         try:
@@ -50,12 +47,9 @@ class Moments:
         first = await self._past.states.beginning()
         if moment.revision is not None:
             if moment.revision > last:
-                raise RequestRefused(
-                    404,
-                    field=field,
-                    rest=f" is revision {moment.revision}, and the ledger ends at {last}",
-                    fix=f"name a revision from {first} to {last}, or leave it out for now",
-                )
+                rest = f" is revision {moment.revision}, and the ledger ends at {last}"
+                fix = f"name a revision from {first} to {last}, or leave it out for now"
+                raise RequestRefused(404, field=field, rest=rest, fix=fix)
             revision = moment.revision
         else:
             assert moment.time is not None  # noqa: S101 - one of the two is there

@@ -1,8 +1,8 @@
-"""Lists in pages: each is cut from one revision of the state and costs what it returns.
+"""Lists in pages, each from one revision of the state, at a cost of what it returns.
 
-A page goes on behind the last item of the one before, by an order that new events do not disturb;
-what was added or removed meanwhile behind that place shows, and nothing is shown twice. Invariant:
-no page holds more than its limit, but for the devices of the last node."""
+A page continues after the last item of the previous one, in an order that new events do not
+change, so nothing is shown twice. Invariant: no page exceeds its limit, except by the devices of
+its last node."""
 
 import heapq
 import itertools
@@ -73,9 +73,9 @@ class QuotasQuery(PageQuery, frozen=True, kw_only=True):
 
 
 def pods(state: State, query: PodsQuery) -> PodPage:
-    """Pods by the revision of their submission, then those that cannot be read, by uid.
+    """Return pods by revision of submission, then unreadable ones by uid.
 
-    Filtered by namespace, phase and node; a page goes on behind a revision, or `rejected:UID`."""
+    A page continues after a revision, or `rejected:UID`."""
     if query.after.startswith(_REJECTED):
         return _rejected(state, query, query.after.removeprefix(_REJECTED), query.limit)
     after = query.after_revision
@@ -90,58 +90,42 @@ def pods(state: State, query: PodsQuery) -> PodPage:
 
 
 def _rejected(state: State, query: PodsQuery, after: str, limit: int) -> PodPage:
-    """Pods that cannot be read, by uid; they are on no node."""
     if query.node or query.phase not in {"", REJECTED}:
         return PodPage(revision=state.revision, items=())
-    uids = heapq.nsmallest(
-        limit + 1,
-        (
-            uid
-            for uid, pod in state.rejected.items()
-            if uid > after and query.namespace in {"", pod.namespace}
-        ),
+    uids = (
+        uid
+        for uid, pod in state.rejected.items()
+        if uid > after and query.namespace in {"", pod.namespace}
     )
-    chosen, more = _cut(uids, limit)
-    return PodPage(
-        revision=state.revision,
-        items=tuple(rejected_answer(state.rejected[uid]) for uid in chosen),
-        next=_REJECTED + (chosen[-1] if chosen else "") if more else "",
-    )
+    chosen, more = _cut(heapq.nsmallest(limit + 1, uids), limit)
+    items = tuple(rejected_answer(state.rejected[uid]) for uid in chosen)
+    behind = _REJECTED + (chosen[-1] if chosen else "") if more else ""
+    return PodPage(revision=state.revision, items=items, next=behind)
 
 
 def placements(state: State, query: PodsQuery) -> PlacementPage:
-    """Live placements by the revision at which they were decided."""
+    """Return live placements in order of decision."""
     after = query.after_revision
-    first = heapq.nsmallest(
-        query.limit + 1,
-        (pod for pod in _pods(state, query) if pod.placement and pod.placed_revision > after),
-        key=lambda pod: pod.placed_revision,
-    )
+    placed = (pod for pod in _pods(state, query) if pod.placement and pod.placed_revision > after)
+    first = heapq.nsmallest(query.limit + 1, placed, key=lambda pod: pod.placed_revision)
     chosen, more = _cut(first, query.limit)
-    return PlacementPage(
-        revision=state.revision,
-        items=tuple(placement_answer(pod) for pod in chosen),
-        next=str(chosen[-1].placed_revision) if more else "",
-    )
+    items = tuple(placement_answer(pod) for pod in chosen)
+    behind = str(chosen[-1].placed_revision) if more else ""
+    return PlacementPage(revision=state.revision, items=items, next=behind)
 
 
 def nodes(state: State, query: PageQuery) -> NodePage:
-    """A page of the nodes, in the order of their names."""
+    """Return a page of nodes by name."""
     nodes = state.nodes
-    return _by_name(
-        state, nodes, query, lambda names: tuple(node_answer(nodes[name]) for name in names)
-    )
+    return _by_name(state, nodes, query, lambda names: tuple(node_answer(nodes[n]) for n in names))
 
 
 def devices(state: State, query: DevicesQuery) -> DevicePage:
-    """Devices by node and index; the page ends with the node in which it is full."""
+    """Return devices by node and index; a page ends with a whole node."""
     if query.node and query.node not in state.nodes:
-        raise RequestRefused(
-            404,
-            f"no node {query.node!r} at revision {state.revision}",
-            field="node",
-            fix="`apportion get nodes` or /api/v1/nodes lists them",
-        )
+        error = f"no node {query.node!r} at revision {state.revision}"
+        fix = "`apportion get nodes` or /api/v1/nodes lists them"
+        raise RequestRefused(404, error, field="node", fix=fix)
     wanted: Iterable[str] = (query.node,) if query.node else state.nodes
     behind = natural(query.after) if query.after else None
     names = sorted(
@@ -156,7 +140,7 @@ def devices(state: State, query: DevicesQuery) -> DevicePage:
 
 
 def gangs(state: State, query: PageQuery) -> GangPage:
-    """A page of the gangs, in the order of their names."""
+    """Return a page of gangs by name."""
     groups = state.groups
     return _by_name(
         state, groups, query,
@@ -165,12 +149,12 @@ def gangs(state: State, query: PageQuery) -> GangPage:
 
 
 def queues(state: State, query: PageQuery) -> QueuePage:
-    """A page of the queues that somebody told of, in the order of their names."""
+    """Return a page of queues by name."""
     return _by_name(state, state.queues, query, lambda names: queue_answers(state, names))
 
 
 def quotas(state: State, query: QuotasQuery) -> QuotaPage:
-    """A page of the quotas of devices, by namespace and name, which are one name with a slash."""
+    """Return a page of device quotas by `namespace/name`."""
     among = [query.namespace] if query.namespace else state.quotas
     there = (f"{space}/{name}" for space in among for name in state.quotas.get(space, ()))
 
@@ -184,14 +168,9 @@ def quotas(state: State, query: QuotasQuery) -> QuotaPage:
 def _by_name(
     state: State, of: Iterable[str], query: PageQuery, rows: Callable[[list[str]], tuple[T, ...]]
 ) -> Page[T]:
-    """A page in the order of names, which goes on behind a name."""
     behind = natural(query.after) if query.after else None
-    names = heapq.nsmallest(
-        query.limit + 1,
-        (name for name in of if behind is None or natural(name) > behind),
-        key=natural,
-    )
-    chosen, more = _cut(names, query.limit)
+    names = (name for name in of if behind is None or natural(name) > behind)
+    chosen, more = _cut(heapq.nsmallest(query.limit + 1, names, key=natural), query.limit)
     return Page(revision=state.revision, items=tuple(rows(chosen)), next=chosen[-1] if more else "")
 
 
@@ -200,13 +179,12 @@ def _cut(found: list[T], limit: int) -> tuple[list[T], bool]:
 
 
 def _pods(state: State, query: PodsQuery) -> Iterator[PodState]:
-    """The pods that pass the filters, in the order of submission, which is that of `State.pods`."""
     if query.node:
         node = state.nodes.get(query.node)
         held = node.pods.values() if node else ()
         among: Iterable[PodState] = sorted(held, key=lambda pod: pod.submitted_revision)
     else:
-        among = state.pods.values()
+        among = state.pods.values()  # in order of submission
     for pod in among:
         if query.namespace and pod.submitted.namespace != query.namespace:
             continue

@@ -1,10 +1,9 @@
-"""Questions about the past, handed to the process that can answer them.
+"""Starts the process for the past and passes requests on to it.
 
-It is a child of the gateway (`gateway.past_process`), of lower priority, and asked over a socket
-that only this user can reach. It begins with the first question, or where the ledger is long as
-soon as the gateway is ready; it ends with the gateway, also with one that is killed, for its
-standard input ends then; one that died is begun anew. Invariant: no more than `LOOKS_MAX` questions
-are under way; one more is refused with the reason, and never queued."""
+It is a low-priority child of the gateway (`gateway.past_process`), reached through a socket that
+only this user can open. It starts with the first request, or earlier for a long ledger, and ends
+with the gateway, even a killed one, because its standard input closes; if it dies, it is started
+again. Invariant: at most `LOOKS_MAX` requests run; further ones are refused, never queued."""
 
 import asyncio
 import contextlib
@@ -25,18 +24,15 @@ from apportion.runtime.process.config import ENVIRONMENT, ServiceConfig
 from apportion.runtime.process.logs import get_logger
 from apportion.runtime.service.limits import AtOnce
 
-RECORDS = "/records"
-"""Where the child gives records, in msgpack."""
+RECORDS = "/records"  # the child's path for records in msgpack
 HTTP_OK = 200
 LOOKS_MAX = 16
 LOOKS_EACH = 8
 LOOK_S = 60.0
 BEGIN_S = 30.0
 LEAVE_S = 5.0
-LONG_EVENTS = 20_000
-"""From so many on it is worth to read the ledger before somebody asks."""
-TAKEN = ("Accept", "Content-Type", "Content-Length")
-"""Headers of a request that its answer hangs on."""
+LONG_EVENTS = 20_000  # from this many events on, the ledger is indexed before the first request
+TAKEN = ("Accept", "Content-Type", "Content-Length")  # request headers that the child needs
 SOCKET = "ask.sock"
 MODULE = "apportion.gateway.past_process"
 
@@ -45,8 +41,7 @@ _records = msgspec.msgpack.Decoder(list[Record]).decode
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What the gateway was shown: the server's monitoring port, empty for none, and files; what
-    looks into the past need is `kept` in a temporary folder if nowhere."""
+    """Options: the server's monitoring port, and files; `kept` is temporary if None."""
 
     monitor: str = ""
     archives: Path | None = None
@@ -55,7 +50,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class PastClient:
-    """The child process, and questions to it."""
+    """The child process, and requests to it."""
 
     def __init__(self, config: ServiceConfig, seen: Seen) -> None:
         self._config = config
@@ -67,7 +62,7 @@ class PastClient:
         self._looks = AtOnce(LOOKS_MAX, each=LOOKS_EACH)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """The answer of the child to this request. Raises RequestRefused."""
+        """Return the child's answer to this request. Raises RequestRefused."""
         fix = "ask again in a moment, or ask another gateway"
         takes = {"Accept-Encoding": request.headers.get("Accept-Encoding", "identity")}
         takes |= {name: request.headers[name] for name in TAKEN if name in request.headers}
@@ -79,7 +74,7 @@ class PastClient:
                     async with session.request(
                         request.method, request.rel_url, headers=takes, data=sent
                     ) as answer:
-                        # How the child has packed its answer, which is handed on as it is.
+                        # The child's compressed answer is passed on unchanged.
                         packed = answer.headers.get("Content-Encoding")
                         return web.Response(
                             body=await answer.read(), status=answer.status,
@@ -87,19 +82,14 @@ class PastClient:
                             headers=HEADERS | ({"Content-Encoding": packed} if packed else {}),
                         )  # fmt: skip
             except TimeoutError:
-                raise RequestRefused(
-                    503, f"the past did not answer within {LOOK_S:g} s", fix="ask again: it goes on"
-                ) from None
+                why = f"the past did not answer within {LOOK_S:g} s"
+                raise RequestRefused(503, why, fix="ask again: it goes on") from None
             except (aiohttp.ClientError, OSError) as error:
-                raise RequestRefused(
-                    503, f"nobody answers for the past: {error}",
-                    fix="ask again; see the gateway's log",
-                ) from None  # fmt: skip
+                why = f"nobody answers for the past: {error}"
+                raise RequestRefused(503, why, fix="ask again; see the gateway's log") from None
 
     async def records(self, after: int) -> list[Record]:
-        """Some records behind a revision, the next one first.
-
-        Raises ConnectionError: nobody answers for the past, or the ledger is away."""
+        """Return some records after a revision. Raises ConnectionError."""
         try:
             async with asyncio.timeout(LOOK_S):
                 session = await self.begin()
@@ -112,12 +102,11 @@ class PastClient:
         return _records(body)
 
     async def begin(self) -> aiohttp.ClientSession:
-        """The way to a child that answers; it is begun where there is none. Raises OSError."""
+        """Return a session with the child; start it if it does not run. Raises OSError."""
         async with self._beginning:
             if self._session is not None and self._process and self._process.returncode is None:
                 return self._session
-            await self._end()
-            await self._remove_folder()  # of one that died
+            await self.close()  # a child that died
             self._folder = Path(tempfile.mkdtemp(prefix="apportion-past-"))
             config, socket = self._config, self._folder / SOCKET
             kept = self._seen.kept or self._folder / "kept"
@@ -125,7 +114,7 @@ class PastClient:
                 sys.executable, "-m", MODULE, str(socket), str(kept),
                 str(self._seen.archives or ""), str(self._seen.prices or ""),
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                # As this gateway's own, except that the child's health port is not shared.
+                # The gateway's own settings, except for the health port.
                 env={
                     **os.environ,
                     ENVIRONMENT["nats_url"]: config.nats_url,
@@ -148,27 +137,20 @@ class PastClient:
             return self._session
 
     async def close(self) -> None:
-        """End the child, and remove what it kept in a temporary folder."""
-        await self._end()
-        await self._remove_folder()
-
-    async def _remove_folder(self) -> None:
-        if self._folder is not None:
-            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
-            self._folder = None
-
-    async def _end(self) -> None:
+        """End the child and remove its temporary folder."""
         if self._session is not None:
             await self._session.close()
             self._session = None
         process, self._process = self._process, None
-        if process is None or process.returncode is not None:
-            return
-        process.terminate()
-        try:
-            async with asyncio.timeout(LEAVE_S):
+        if process is not None and process.returncode is None:
+            process.terminate()
+            try:
+                async with asyncio.timeout(LEAVE_S):
+                    await process.wait()
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
                 await process.wait()
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        if self._folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+            self._folder = None

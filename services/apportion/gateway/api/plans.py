@@ -1,8 +1,8 @@
-"""Plans over HTTP: what would happen, worked out by a fork of the process that has the state.
+"""Plans over HTTP: a fork of the process works out what would happen.
 
-The fork has the whole state at once and copies nothing, so the fold waits for the fork alone.
-Invariants: nothing is appended; each is made within its time; whoever hangs up, or does not read,
-ends the plan that was made for it. How many are made at a time is the gateway's: `AT_ONCE`."""
+The fork has the whole state without a copy, so the fold waits only for the fork itself.
+Invariants: nothing is appended; each plan has a time limit; a client that disconnects or does
+not read ends it."""
 
 import asyncio
 import contextlib
@@ -30,9 +30,7 @@ AT_ONCE = 2
 SECONDS = 60.0
 TELL_EVERY_S = 0.5
 LINES = "application/x-ndjson"
-LISTED_MAX = 1_000
-"""Nodes to lose, or kinds of nodes to add, in one plan."""
-
+LISTED_MAX = 1_000  # nodes to lose, or kinds of nodes to add, in one plan
 
 PLAN = Endpoint(
     path="plan", name="plan", method="POST", body=PlanRequest, answer=PlanAnswer, also=(LINES,),
@@ -42,8 +40,6 @@ PLAN = Endpoint(
 
 
 class _Line(msgspec.Struct):
-    """A `PlanLine` of which the parts are passed on as they are."""
-
     answer: msgspec.Raw = msgspec.Raw(b"")
     error: msgspec.Raw = msgspec.Raw(b"")
     status: int = 200
@@ -55,27 +51,21 @@ _decode = from_outside(msgspec.json.Decoder(PlanRequest).decode)
 
 
 class Plans:
-    """The plans of one process; `state_of` gives the state that a request asks about, which is read
-    before anything else is awaited."""
+    """Makes plans; `state_of` returns a request's state, to be read before an await."""
 
     def __init__(
-        self,
-        state_of: Callable[[web.Request], Awaitable[State]],
-        *,
-        measures: Measures,
-        seconds: float = SECONDS,
+        self, state_of: Callable[[web.Request], Awaitable[State]], *, measures: Measures
     ) -> None:
         self._state_of = state_of
-        self._seconds = seconds
         self._measures = measures
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """`POST /api/v1/plan`; who accepts lines of JSON hears how far the plan is."""
+        """`POST /api/v1/plan`. A client that accepts lines of JSON also gets the progress."""
         parsed(PLAN.query, request.query)
         wanted = await _read(request)
         began = time.perf_counter()
         try:
-            # Its modules bring numpy. They come before the fork, so that the next has them.
+            # These modules import numpy. Import them before the fork, so later forks have them.
             await asyncio.to_thread(importlib.import_module, "apportion.lab.planning")
             state = await self._state_of(request)
             async with (
@@ -83,9 +73,8 @@ class Plans:
                 contextlib.aclosing(_while_there(request, made)) as lines,
             ):
                 if LINES in request.headers.get("Accept", ""):
-                    response = web.StreamResponse(
-                        headers={"Content-Type": LINES, "Cache-Control": "no-store"}
-                    )
+                    headers = {"Content-Type": LINES, "Cache-Control": "no-store"}
+                    response = web.StreamResponse(headers=headers)
                     await response.prepare(request)
                     with contextlib.suppress(ConnectionError):
                         async for data in lines:
@@ -102,14 +91,13 @@ class Plans:
             self._measures.plan_seconds.observe(time.perf_counter() - began)
 
     async def _lines(self, state: State, wanted: PlanRequest) -> AsyncGenerator[bytes, None]:
-        """What the fork tells, each a `PlanLine`; whatever becomes of it, the last one says it."""
         work = partial(_work, state, wanted, rfc3339(datetime.now(UTC)))
         try:
-            async with contextlib.aclosing(apart(work, seconds=self._seconds)) as frames:
+            async with contextlib.aclosing(apart(work, seconds=SECONDS)) as frames:
                 async for frame in frames:
                     yield frame
         except TookTooLong:
-            error = f"the plan took longer than {self._seconds:g} s"
+            error = f"the plan took longer than {SECONDS:g} s"
             fix = "plan for fewer pods or nodes at once"
             yield _failed(503, ErrorAnswer(error=error, fix=fix))
         except (ApartFailed, OSError) as failure:
@@ -120,8 +108,7 @@ class Plans:
 async def _while_there(
     request: web.Request, lines: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[bytes, None]:
-    """The lines until the client hangs up: a fork that reads many documents says nothing for long,
-    and a hang-up shows only where something is written."""
+    # A fork may be silent for long, and a disconnect shows only on a write: look for it, too.
     while request.transport is not None:
         coming = asyncio.ensure_future(anext(lines, None))
         try:
@@ -154,15 +141,12 @@ async def _read(request: web.Request) -> PlanRequest:
         ) from None
     for field, listed in (("lose", wanted.lose), ("drain", wanted.drain), ("add", wanted.add)):
         if len(listed) > LISTED_MAX:
-            raise RequestRefused(
-                400, f"{field} has {len(listed)} entries", field=field,
-                fix=f"at most {LISTED_MAX}",
-            )  # fmt: skip
+            problem = f"{field} has {len(listed)} entries"
+            raise RequestRefused(400, problem, field=field, fix=f"at most {LISTED_MAX}")
     return wanted
 
 
 def _work(state: State, wanted: PlanRequest, now: str, tell: Tell) -> bytes:
-    """Done in the fork: the last line."""
     from apportion.lab.changes import WishInvalid  # noqa: PLC0415 - see `handle`
     from apportion.lab.course import CourseFailed  # noqa: PLC0415
     from apportion.lab.planning import plan, plan_of  # noqa: PLC0415

@@ -1,8 +1,7 @@
-"""What a request may ask for, read by the struct that declares it.
+"""Parses the parameters of requests by the structs that declare them.
 
-A struct declares each parameter once: its type, its bounds, its default and what it means. Requests
-are read by it, and the reference of the API is made from it. Invariant: a parameter that no struct
-declares is an error, so a typing mistake never widens an answer."""
+A struct declares each parameter once; the API reference is made from it, too. Invariant: an
+undeclared parameter is an error, so that a typo never widens an answer."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -22,10 +21,10 @@ REVISION_MAX = 1 << 53
 
 
 class RequestRefused(Exception):
-    """A request that gets an error for an answer, with this HTTP status.
+    """A request that is answered with an error and this HTTP status.
 
-    `retry_after_s`: asked again after so long it may well get another one. An error that begins
-    with the field's name is given as its `rest`. See `ErrorAnswer` for `code`."""
+    `rest`: an error that begins with the field's name. `retry_after_s`: a retry then may
+    succeed."""
 
     def __init__(
         self, status: int, error: str = "", *, field: str = "", rest: str = "", fix: str = "",
@@ -39,19 +38,15 @@ class RequestRefused(Exception):
 
 
 class Query(Struct, frozen=True, kw_only=True):
-    """The parameters of an endpoint that has none; all others are derived from it."""
+    """The parameters of an endpoint that has none; the base of all others."""
 
 
 class WaitQuery(Query, frozen=True, kw_only=True):
-    """The parameters of every question."""
+    """The parameters of every request."""
 
     at_least: Annotated[
-        int,
-        Meta(
-            ge=0, le=REVISION_MAX,
-            description="Wait until the gateway has folded this revision; 408 if it does not come "
-            "in time.",
-        ),
+        int, Meta(ge=0, le=REVISION_MAX, description="Wait until the gateway has folded this "
+                  "revision; 408 if it does not come in time."),
     ] = 0  # fmt: skip
     wait_s: Annotated[
         float, Meta(ge=0, le=WAIT_MAX_S, description="How many seconds to wait for `at_least`.")
@@ -59,22 +54,16 @@ class WaitQuery(Query, frozen=True, kw_only=True):
 
 
 class AtQuery(WaitQuery, frozen=True, kw_only=True):
-    """The parameters of a question about a moment."""
+    """The parameters of a request about a point in time."""
 
-    at: (
-        Annotated[
-            str,
-            Meta(
-                description="Answer as of this moment: a revision (`1200`), a time "
-                "(`2026-11-20T03:00`, `14:20`), so long ago (`-10m`) or `now`."
-            ),
-        ]
-        | None
-    ) = None
+    at: Annotated[
+        str, Meta(description="Answer as of this moment: a revision (`1200`), a time "
+                  "(`2026-11-20T03:00`, `14:20`), so long ago (`-10m`) or `now`."),
+    ] | None = None  # fmt: skip
 
 
 class PageQuery(AtQuery, frozen=True, kw_only=True):
-    """The parameters of a list that comes in pages."""
+    """The parameters of a list in pages."""
 
     limit: Annotated[
         int, Meta(ge=1, le=LIMIT_MAX, description="The most items that the page may have.")
@@ -86,7 +75,7 @@ class PageQuery(AtQuery, frozen=True, kw_only=True):
 
     @property
     def after_revision(self) -> int:
-        """`after`, for lists that are ordered by revision or number. Raises RequestRefused."""
+        """`after` as a number, for lists in that order. Raises RequestRefused."""
         return whole("continue", self.after, most=REVISION_MAX) if self.after else 0
 
 
@@ -95,30 +84,24 @@ Q = TypeVar("Q", bound=Query)
 
 
 def parsed(kind: type[Q], given: Mapping[str, str]) -> Q:
-    """The parameters of a request, as `kind` declares them. Raises RequestRefused."""
+    """Parse a request's parameters as `kind` declares them. Raises RequestRefused."""
     known = _declared(kind)
     for name in given:
         if name not in known:
-            raise RequestRefused(
-                400,
-                f"parameter {name[:NAME_MAX]!r} is not known here",
-                field=name[:NAME_MAX],
-                fix=f"use {', '.join(known)}",
-            )
+            field = name[:NAME_MAX]
+            error = f"parameter {field!r} is not known here"
+            raise RequestRefused(400, error, field=field, fix=f"use {', '.join(known)}")
     return kind(**{known[name][0]: known[name][1](name, given[name]) for name in given})
 
 
 def wait_of(given: Mapping[str, str]) -> WaitQuery:
-    """The parameters that every question may have, whatever others this one has.
-
-    Raises RequestRefused."""
+    """Parse only the parameters that every request may have. Raises RequestRefused."""
     waits = _declared(WaitQuery)
     return parsed(WaitQuery, {name: given[name] for name in given if name in waits})
 
 
 @cache
 def _declared(kind: type[Query]) -> dict[str, tuple[str, Read]]:
-    """Each parameter by its name in a request: the field, and what reads it."""
     declared = inspect.type_info(kind)
     assert isinstance(declared, inspect.StructType)  # noqa: S101 - a Query is a struct
     return {field.encode_name: (field.name, _reader(field.type)) for field in declared.fields}
@@ -149,7 +132,7 @@ def _wrong(field: str, text: str, fix: str) -> RequestRefused:
 
 
 def whole(field: str, text: str, *, least: int = 0, most: int) -> int:
-    """A whole number within bounds. Raises RequestRefused."""
+    """Parse a whole number within bounds. Raises RequestRefused."""
     fix = f"a whole number from {least} to {most}"
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most))):
         raise _wrong(field, text, fix)
@@ -176,12 +159,8 @@ def _one_of(field: str, text: str, words: Iterable[str]) -> str:
 
 
 def text_of(field: str, text: str) -> str:
-    """A text of bounded length. Raises RequestRefused."""
+    """Check the length of a text. Raises RequestRefused."""
     if len(text) > NAME_MAX:
-        raise RequestRefused(
-            400,
-            f"{field} has {len(text)} characters",
-            field=field,
-            fix=f"at most {NAME_MAX} characters",
-        )
+        error, fix = f"{field} has {len(text)} characters", f"at most {NAME_MAX} characters"
+        raise RequestRefused(400, error, field=field, fix=fix)
     return text

@@ -1,6 +1,6 @@
-"""The reads of the API: what a request asks, answered from one state, of now or of the past.
+"""The endpoints that are answered from one state, of now or of the past.
 
-Invariant: an answer is made of one state in one piece, and names its revision."""
+Invariant: an answer is made from one state without a pause, and names its revision."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Protocol
@@ -58,14 +58,14 @@ class View(Protocol):
 
     @property
     def state(self) -> State:
-        """All that the ledger says up to `state.revision`."""
+        """All that the ledger contains up to `state.revision`."""
 
     def pod(self, full_name: str) -> PodState | None:
-        """The live pod of that `namespace/name`; of several, the one submitted last."""
+        """Return the live pod of that `namespace/name`; of several, the newest."""
 
 
+# makes an answer from a state, the parameters, and the path's parts
 Make = Callable[[View, Any, Mapping[str, str]], msgspec.Struct]
-"""Makes an answer out of a state, the parameters, and the parts of the path."""
 
 
 class Read(Endpoint, frozen=True, kw_only=True):
@@ -74,12 +74,12 @@ class Read(Endpoint, frozen=True, kw_only=True):
     make: Make
 
     def of(self, view: View, request: web.Request) -> msgspec.Struct:
-        """The answer to this request. Raises RequestRefused."""
+        """Return the answer to this request. Raises RequestRefused."""
         return self.make(view, parsed(self.query, request.query), request.match_info)
 
 
 class LinesQuery(AtQuery, frozen=True, kw_only=True):
-    """The parameters of the waiting lines."""
+    """The parameters of the groups of waiting pods."""
 
     limit: Annotated[
         int, Meta(ge=1, le=LIMIT_MAX, description="The most pods to name in each line.")
@@ -90,19 +90,12 @@ class FleetQuery(AtQuery, frozen=True, kw_only=True):
     """The parameters of the picture of the fleet."""
 
     after: Annotated[
-        int,
-        Meta(
-            ge=0, le=REVISION_MAX,
-            description="Answer with the nodes that changed behind this revision; without it, with "
-            "all nodes.",
-        ),
+        int, Meta(ge=0, le=REVISION_MAX, description="Answer with the nodes that changed behind "
+                  "this revision; without it, with all nodes."),
     ] | None = None  # fmt: skip
     heard: Annotated[
-        int,
-        Meta(
-            ge=0, le=REVISION_MAX,
-            description="`heard` of the answer before: usage samples behind it are sent.",
-        ),
+        int, Meta(ge=0, le=REVISION_MAX, description="`heard` of the answer before: usage samples "
+                  "behind it are sent."),
     ] = 0  # fmt: skip
 
 
@@ -110,12 +103,9 @@ def _node(view: View, _query: AtQuery, names: Mapping[str, str]) -> NodeDetail:
     state, name = view.state, names["node"]
     node = state.nodes.get(name)
     if node is None:
-        raise RequestRefused(
-            404,
-            f"no node {name} at revision {state.revision}",
-            field="node",
-            fix=f"`apportion get nodes` or {PREFIX}/nodes lists them",
-        )
+        error = f"no node {name} at revision {state.revision}"
+        fix = f"`apportion get nodes` or {PREFIX}/nodes lists them"
+        raise RequestRefused(404, error, field="node", fix=fix)
     return NodeDetail(
         revision=state.revision, node=node_answer(node), devices=tuple(device_answers(node))
     )
@@ -134,19 +124,15 @@ def _why(view: View, _query: AtQuery, names: Mapping[str, str]) -> Why:
 
 
 def _find(view: View, names: Mapping[str, str]) -> PodState | PodRejected:
-    """The live pod of that name, or else the one that cannot be read."""
     state, space, name = view.state, names["namespace"], names["name"]
     pod = view.pod(f"{space}/{name}") or next(
         (it for it in state.rejected.values() if (it.namespace, it.name) == (space, name)), None
     )
     if pod is None:
-        raise RequestRefused(
-            404,
-            f"no live pod {space}/{name} at revision {state.revision}",
-            field="name",
-            fix=f"`apportion get pods` or {PREFIX}/pods lists the live ones; the ledger still "
-            "has what was: `apportion tail --from 1`",
-        )
+        error = f"no live pod {space}/{name} at revision {state.revision}"
+        fix = f"`apportion get pods` or {PREFIX}/pods lists the live ones; the ledger still "
+        fix += "has what was: `apportion tail --from 1`"
+        raise RequestRefused(404, error, field="name", fix=fix)
     return pod
 
 
@@ -155,31 +141,21 @@ def _page(make: Callable[[State, Any], msgspec.Struct]) -> Make:
 
 
 REVISION = Read(
-    path="revision",
-    name="revision",
-    answer=RevisionAnswer,
-    audience=TENANTS,
+    path="revision", name="revision", answer=RevisionAnswer, audience=TENANTS,
     make=lambda view, *_: RevisionAnswer(revision=view.state.revision),
     summary="How far the gateway has folded, and why no pod can be placed or started now, if so",
-)
+)  # fmt: skip
 FLEET = Read(
-    path="fleet",
-    name="fleet",
-    answer=FleetAnswer,
-    audience=TENANTS,
-    query=FleetQuery,
+    path="fleet", name="fleet", answer=FleetAnswer, audience=TENANTS, query=FleetQuery,
     make=lambda view, *_: whole_fleet(view.state),
     summary="Every node in one packed row, or the rows that changed, and what shares use",
-)
+)  # fmt: skip
 WHY = Read(
-    path="pods/{namespace}/{name}/why",
-    name="why",
-    answer=Why,
-    audience=TENANTS,
-    make=_why,
+    path="pods/{namespace}/{name}/why", name="why", answer=Why, audience=TENANTS, make=_why,
     summary="Why a pod is placed or refused; of a pod that has ended, as it was just before. With "
     "`at` also its evictions and breaches",
-)
+)  # fmt: skip
+# Every endpoint that is answered from a state; a new read is one more row here.
 READS: Final = (
     Read(
         path="pods", name="pods", answer=PodPage, audience=TENANTS, query=pages.PodsQuery,
@@ -247,4 +223,3 @@ READS: Final = (
     ),
     WHY,
 )  # fmt: skip
-"""Every endpoint that is answered from a state; a new read is one more row here."""

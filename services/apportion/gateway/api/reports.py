@@ -1,9 +1,9 @@
-"""`GET /api/v1/report/usage|cost|idle`: what was granted, used and worth, from the ledger.
+"""`GET /api/v1/report/usage|cost|idle`: what was allocated and used, and what it cost.
 
-They are made by the process that looks back, each in pieces that let its other answers go on. Each
-holds a state of its own: the gateway asks for no more than `AT_ONCE` at a time. The price file is
-read for each, so that whoever mends it need start nothing anew; only cost needs it. Invariant: one
-that takes longer than `SECONDS` is given up, before the gateway gives up on it."""
+The process for the past makes them, in pieces, so that it can answer other requests in between.
+Each has a state of its own, so the gateway limits them to `AT_ONCE`. The price file is read for
+each, so that a fix needs no restart. Invariant: after `SECONDS` a report is cancelled, before
+the gateway's own timeout."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,7 @@ from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import PriceError, Prices
 from apportion.core.reports.report import COST
 from apportion.core.reports.rows import WrongBy, by_of
-from apportion.gateway.api.answering import Handlers, json_response
+from apportion.gateway.api.answering import HEADERS, Handlers, json_response
 from apportion.gateway.api.endpoint import Audience, Endpoint
 from apportion.gateway.api.past_client import LOOK_S
 from apportion.gateway.api.query import RequestRefused, WaitQuery, parsed
@@ -46,12 +46,9 @@ class ReportQuery(WaitQuery, frozen=True, kw_only=True):
     """The parameters of a report."""
 
     by: Annotated[
-        str,
-        Meta(
-            description="What each row is of: `namespace`, `queue`, `user`, `node` or `label:KEY`. "
-            "Tenants may ask by `namespace` and `node`."
-        ),
-    ] = "namespace"
+        str, Meta(description="What each row is of: `namespace`, `queue`, `user`, `node` or "
+                  "`label:KEY`. Tenants may ask by `namespace` and `node`."),
+    ] = "namespace"  # fmt: skip
     start: Annotated[str, Meta(description="The moment where the report begins.")] = field(
         default="", name="from"
     )
@@ -60,13 +57,9 @@ class ReportQuery(WaitQuery, frozen=True, kw_only=True):
     )
     step: Annotated[str, Meta(description="Cut the time into steps of this length, as `1d`.")] = ""
     format: Annotated[
-        str,
-        Meta(
-            extra_json_schema={"enum": list(FORMATS)},
-            description="JSON, rows as CSV, or the FOCUS columns of cost tools as CSV. Tenants may "
-            "ask for `json`.",
-        ),
-    ] = "json"
+        str, Meta(extra_json_schema={"enum": list(FORMATS)}, description="JSON, rows as CSV, or "
+                  "the FOCUS columns of cost tools as CSV. Tenants may ask for `json`."),
+    ] = "json"  # fmt: skip
 
 
 def _endpoint(name: str, answer: type[Struct], summary: str) -> Endpoint:
@@ -84,7 +77,7 @@ REPORTS = (
 
 
 class Reports:
-    """The reports of one ledger; `prices` is the gateway's price file, None where it has none."""
+    """The reports of one ledger; `prices` is the gateway's price file, if it has one."""
 
     def __init__(self, ledger: JetStreamLedger, *, clock: Clock, prices: Path | None) -> None:
         self._ledger = ledger
@@ -92,7 +85,7 @@ class Reports:
         self._prices = prices
 
     def handlers(self) -> Handlers:
-        """The handler of each report."""
+        """Return the handler of each report."""
         return [(endpoint, self._handle) for endpoint in REPORTS]
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
@@ -114,10 +107,8 @@ class Reports:
         except PeriodError as error:
             raise RequestRefused(400, field=error.field, rest=error.rest, fix=error.fix) from None
         except TooEarly as error:
-            raise RequestRefused(
-                404, str(error), field="from",
-                fix="begin later, or use `apportion report --archive FILE`",
-            ) from None  # fmt: skip
+            fix = "begin later, or use `apportion report --archive FILE`"
+            raise RequestRefused(404, str(error), field="from", fix=fix) from None
         except TooMuch as error:
             raise RequestRefused(400, str(error), field="by", fix="ask for less") from None
         except PriceError as error:
@@ -129,9 +120,8 @@ class Reports:
         try:
             by = by_of(query.by)
         except WrongBy as error:
-            raise RequestRefused(
-                400, str(error), field="by", fix="namespace, queue, user, node or label:KEY"
-            ) from None
+            fix = "namespace, queue, user, node or label:KEY"
+            raise RequestRefused(400, str(error), field="by", fix=fix) from None
         money = report == COST or query.format == "focus"
         if self._prices is None and money:
             raise RequestRefused(
@@ -144,7 +134,7 @@ class Reports:
             )
         prices: Prices | None = None
         try:
-            if self._prices is not None:  # as it is now; hours are told without, where it is broken
+            if self._prices is not None:  # a broken file only prevents reports of cost
                 prices = await asyncio.to_thread(read_prices, self._prices)
         except PriceError as error:
             if money:
@@ -157,14 +147,9 @@ class Reports:
         return RequestRefused(
             404,
             f"the gateway's price file {self._prices} cannot be used: {error}",
-            fix="mend that file; the next report reads it anew",
+            fix="correct the file; the next report reads it again",
         )
 
 
 def _csv_response(text: str) -> web.Response:
-    return web.Response(
-        text=text,
-        content_type="text/csv",
-        charset="utf-8",
-        headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"},
-    )
+    return web.Response(text=text, content_type="text/csv", charset="utf-8", headers=HEADERS)

@@ -1,9 +1,8 @@
-"""Why a pod is where it is, or was: for pods that have ended too, and since when a device fails.
+"""Explains placed, waiting and ended pods, with what only the past knows.
 
-What only the past knows comes on top: evictions for the pod, its predecessor, breaches of its
-shares. A state forgets an eviction once the pod is gone, and keeps no breach. Invariants: what is
-said of a pod that has ended is what was said of it just before its end; an answer about a moment
-has only events at or before that moment, and what is read for it is bounded."""
+That is since when a device failed, evictions for the pod, its predecessor, and breaches of its
+shares. Invariants: an ended pod is explained as it was just before its end; an answer has only
+events up to its revision, and reads a bounded number."""
 
 from collections.abc import Mapping
 
@@ -30,14 +29,10 @@ from apportion_schemas import (
     decode,
 )
 
-FACTS_MAX = 200
-"""So many of the newest facts about a pod are looked at."""
-PREDECESSORS_MAX = 1_000
-"""So many pods of one name are counted."""
-BREACHES_MAX = 16
-"""Of the newest kinds: a container, a device and a code."""
-LOOKED_AT = 8
-"""The end of a pod is among so many of the newest facts about it: what comes late is little."""
+FACTS_MAX = 200  # newest events about a pod that are read
+PREDECESSORS_MAX = 1_000  # pods of one name that are counted
+BREACHES_MAX = 16  # newest combinations of container, device and code
+LOOKED_AT = 8  # newest events among which a pod's end is searched, because few events follow it
 
 
 class PastView:
@@ -56,14 +51,14 @@ class PastView:
 
 
 class PastWhy:
-    """The explanations of one ledger."""
+    """Explanations of pods, from one ledger's index and past states."""
 
     def __init__(self, past: Past, history: History) -> None:
         self._past = past
         self._history = history
 
     async def answer(self, query: AtQuery, names: Mapping[str, str]) -> Why:
-        """The explanation, at a moment or now. Raises RequestRefused, LedgerError."""
+        """Explain a pod at a point in time, or now. Raises RequestRefused, LedgerError."""
         name = f"{names['namespace']}/{names['name']}"
         upto = await self._history.upto(query)
         time = "" if query.at is None else await self._past.chronicle.time_at(upto)
@@ -92,13 +87,12 @@ class PastWhy:
         return None
 
     def _failure(self, device: str, *, after: int, upto: int) -> MarkRow | None:
-        """Where the device has failed behind `after`, and has not recovered."""
         kinds = ("failure", "recovery")
         mark = self._past.index.newest_mark(DEVICE, device, kinds, after=after, upto=upto)
         return mark if mark is not None and mark.kind == "failure" else None
 
     async def _ended(self, name: str, upto: int) -> Why:
-        """The newest pod of that name, just before its end. Raises RequestRefused."""
+        """Explain the newest pod of that name just before its end. Raises RequestRefused."""
         uids = self._past.index.pods_named(name, upto=upto, limit=1)
         end = await self._end(uids[0], upto) if uids else None
         if end is None:
@@ -116,15 +110,8 @@ class PastWhy:
                 continue
             [record] = await self._past.chronicle.records([mark.revision])
             data = decode(record.payload, subject=record.subject).data
-            why_so = data.reason if isinstance(data, DeviceHealthChanged) else ""
-            failed.append(
-                FailedDevice(
-                    device=device,
-                    reason=why_so or "no reason given",
-                    revision=mark.revision,
-                    time=mark.time,
-                )
-            )
+            why_so = (isinstance(data, DeviceHealthChanged) and data.reason) or "no reason given"
+            failed.append(FailedDevice(device, why_so, mark.revision, mark.time))
         return why_ended(before, step, reason, tuple(failed))
 
     async def _end(self, uid: str, upto: int) -> tuple[Step, str] | None:
@@ -141,9 +128,7 @@ class PastWhy:
 
 
 async def evictions_of(past: Past, why: Why, upto: int) -> Evictions:
-    """The evictions that have to do with the pod that this explains, up to a revision.
-
-    Raises LedgerError, ArchiveError."""
+    """Return the pod's evictions up to a revision. Raises LedgerError, ArchiveError."""
     name = f"{why.namespace}/{why.name}"
     uids = past.index.pods_named(name, upto=upto, limit=PREDECESSORS_MAX)
     behind = uids.index(why.uid) + 1 if why.uid in uids else 0
@@ -165,9 +150,7 @@ async def evictions_of(past: Past, why: Why, upto: int) -> Evictions:
 
 
 async def breaches_of(past: Past, why: Why, upto: int) -> tuple[Breach, ...]:
-    """The breaches of the pod's shares since it was placed, up to a revision, the newest first.
-
-    Raises LedgerError, ArchiveError."""
+    """Return the newest breaches since placement. Raises LedgerError, ArchiveError."""
     if why.placed is None:
         return ()
     found: dict[tuple[str, str, str], Breach] = {}
@@ -189,7 +172,7 @@ async def breaches_of(past: Past, why: Why, upto: int) -> tuple[Breach, ...]:
 
 
 async def _facts(past: Past, uid: str, upto: int, *, after: int = 0) -> list[tuple[int, Event]]:
-    """The newest events about the pod with their revisions, the oldest first."""
+    """Return the newest events about the pod, oldest first, with their revisions."""
     newest = past.index.newest_facts(POD, uid, after=after, upto=upto, limit=FACTS_MAX)
     rules = past.indexer.rules
     found = []

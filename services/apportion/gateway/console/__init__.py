@@ -1,1 +1,1 @@
-"""The console: static pages for a browser, which use only the read API."""
+"""The console: static pages for a browser that use only the read API."""

@@ -1,10 +1,8 @@
-"""Serve the console's files from `static/`, without a build step or any other host.
+"""Serves the console's files from `static/`, without a build step or other hosts.
 
-Pages get their data from the read API. The files are read once and kept in memory, each with an
-ETag of its content, so that a repeated request returns 304.
-
-Invariants: nothing outside `static/` is served, and every response has the policy that keeps a page
-from loading, running or requesting anything from another host."""
+The files are read once and kept in memory, each with an ETag. Invariant: nothing outside
+`static/` is served, and every answer has the policy that restricts a page to this gateway's own
+resources."""
 
 import mimetypes
 from collections.abc import Iterable
@@ -41,7 +39,7 @@ class _File(Struct, frozen=True):
 
 
 def console_routes() -> Iterable[web.AbstractRouteDef]:
-    """The routes: `/` is the page, and its files are below `/console/`."""
+    """Return the routes: `/` is the page, and what it loads is below `/console/`."""
     files = served()
 
     async def page(request: web.Request) -> web.Response:
@@ -57,14 +55,14 @@ def console_routes() -> Iterable[web.AbstractRouteDef]:
 
 
 def served() -> dict[str, _File]:
-    """All files by path: those of `static` and the generated vocabulary module."""
+    """Return the files of `static` by path, and the vocabulary."""
     files = dict(_files(resources.files(__package__) / "static", ""))
     files["js/vocabulary.js"] = _file("vocabulary.js", vocabulary())
     return files
 
 
 def vocabulary() -> bytes:
-    """A JavaScript module with the display names of the CLI and all policies."""
+    """Return the CLI's texts and the policies' names as a JavaScript module."""
     policies = tuple(POLICIES)
     tables = {"PHASES": PHASES, "OUTCOMES": OUTCOMES, "STORY": STORY, "POLICIES": policies}
     return b"".join(

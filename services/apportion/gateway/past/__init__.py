@@ -1,5 +1,5 @@
-"""What was: states of past revisions, and an index of who held what and what happened to whom.
+"""The past: states of past revisions, and an index of allocations and events.
 
-It lives in a process of its own, which the gateway starts (`gateway.past_process`): what a look
-into the past costs is never taken from the present. Everything in here is derived from the ledger
-and its archives, and can be thrown away."""
+It runs in a process of its own (`gateway.past_process`), so that requests about the past do not
+slow those about now. All of its data is derived from the ledger and its archives, and can be
+deleted."""

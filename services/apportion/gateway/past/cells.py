@@ -1,7 +1,7 @@
-"""How much happened when: counts of events by type, in cells of time.
+"""Counts of events by type in cells of time, for the timeline.
 
-Cells are as fine as a few thousand of them allow, whatever the length of the ledger. Invariant:
-every event is counted in exactly one cell, and cells follow one another in revisions."""
+A few thousand cells cover any ledger. Invariant: every event is counted in exactly one cell, and
+the cells are in revision order."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ CELLS_MAX = 8_192
 
 
 class Cell(msgspec.Struct, array_like=True):
-    """Neighbouring events; times are in ns since 1970."""
+    """Consecutive events; times are in ns since 1970."""
 
     first: int
     last: int
@@ -32,13 +32,13 @@ class Cells:
         self.all: list[Cell] = _decode(data) if data else []
 
     def add(self, revision: int, ns: int, kind: str) -> None:
-        """Count one event; a time before the last one counts as that."""
+        """Count one event. A time before the newest one counts as the newest."""
         if self.all:
             ns = max(ns, self.all[-1].to_ns)
         self.all.append(Cell(revision, revision, ns, ns, {kind: 1}))
         if len(self.all) < CELLS_MAX:
             return
-        # Neighbours become one as long as that is short: half of the cells at most are left.
+        # Merge neighbours into cells of bounded length: at most half of the cells are left.
         shortest_ns = (self.all[-1].to_ns - self.all[0].from_ns) // (CELLS_MAX // 4)
         merged = [self.all[0]]
         for cell in self.all[1:]:
@@ -52,14 +52,14 @@ class Cells:
         self.all = merged
 
     def encode(self) -> bytes:
-        """All as bytes, which `Cells` takes again."""
+        """Encode all cells, for the constructor."""
         return _encode(self.all)
 
 
 def binned(
     cells: Sequence[Cell], *, number: int, from_ns: int, to_ns: int
 ) -> list[tuple[int, int, Cell | None]]:
-    """The span in so many bins of equal length: from, to, and what began in it, None if nothing."""
+    """Cut the span into `number` bins: start, end, and what began in it, if anything."""
     width = max(1, -(-(to_ns - from_ns + 1) // number))
     counts: list[Counter[str]] = [Counter() for _ in range(number)]
     found: list[Cell | None] = [None] * number
@@ -71,11 +71,6 @@ def binned(
         here = found[place]
         first = here.first if here else cell.first
         found[place] = Cell(first, cell.last, cell.from_ns, cell.to_ns, counts[place])
-    return [
-        (
-            min(from_ns + place * width, to_ns),
-            min(from_ns + (place + 1) * width, to_ns + 1) - 1,
-            cell,
-        )
-        for place, cell in enumerate(found)
-    ]
+    edges = [min(from_ns + place * width, to_ns + 1) for place in range(number + 1)]
+    bins = zip(edges, edges[1:], found, strict=False)
+    return [(min(begins, to_ns), ends - 1, cell) for begins, ends, cell in bins]

@@ -1,7 +1,7 @@
-"""Every record that there ever was: the ledger's, and before its beginning those of its archives.
+"""Reads all records: the ledger's, and before its first revision those of its archives.
 
-Invariants: records come in revision order without a gap, or not at all; what is read of an archive
-has proved itself; nothing waits for the whole of a file where a part of it is asked for."""
+Invariants: records come in revision order without a gap, or not at all; archives are verified as
+they are read; a part of a file can be read without the rest."""
 
 import asyncio
 import bisect
@@ -41,10 +41,10 @@ _decode_time = from_outside(msgspec.json.Decoder(_Timed).decode)
 
 
 class _Span:
-    """Delivers up to a revision, and lets go of whom it delivered to.
+    """Delivers records up to a revision, then drops its reference to the receiver.
 
-    A follower that ended with an error, and what it delivers to, live until somebody looks for
-    cycles, and in a process of large states nobody does: so no error of ours reaches it."""
+    A follower that ended with an error lives until a garbage collection, which a process with
+    large states never runs. So errors are stored here and not raised in the follower."""
 
     def __init__(self, deliver: Deliver, upto: int) -> None:
         self._deliver: Deliver | None = deliver
@@ -53,13 +53,13 @@ class _Span:
         self.done = asyncio.Event()
 
     def take(self, record: Record) -> None:
-        """The next record; nothing behind the last one, or behind an error."""
+        """Deliver the record unless it is after the last one, or an error occurred."""
         if self._deliver is None:
             return
         try:
             if record.revision <= self._upto:
                 self._deliver(record)
-        except Exception as failure:  # noqa: BLE001 - handed to whoever reads
+        except Exception as failure:  # noqa: BLE001 - `check` raises it
             self._failure = failure
         if self._failure is not None or record.revision >= self._upto:
             self.close()
@@ -74,11 +74,11 @@ class _Span:
             if failure is not None:
                 raise failure
         finally:
-            del failure  # what it was raised in holds it, and it holds that
+            del failure  # breaks the reference cycle of the traceback and this frame
 
 
 def time_of(record: Record) -> str:
-    """The time that the event itself gives; empty where its bytes are no event, or it is none."""
+    """Return the time of the record's event, or "" if it has none or cannot be read."""
     try:
         said = _decode_time(record.payload).time
         return said if datetime.fromisoformat(said).tzinfo is not None else ""
@@ -87,17 +87,15 @@ def time_of(record: Record) -> str:
 
 
 class ArchiveFile:
-    """One archive: its span, and places in it from which reading can begin."""
+    """One archive: its revisions, and places from which reading can begin."""
 
-    def __init__(self, path: Path, places: Sequence[tuple[int, Place]] = ()) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.first, self.last = read_span(path)
-        self.places: list[tuple[int, Place]] = list(places)
+        self.places: list[tuple[int, Place]] = []
 
     async def read(self, deliver: Deliver, *, after: int, upto: int) -> None:
-        """Deliver the records behind `after` up to `upto` that are in it, a slice at a time.
-
-        Raises ArchiveError, OSError."""
+        """Deliver records after `after` up to `upto`. Raises ArchiveError, OSError."""
         known = bisect.bisect_right(self.places, after, key=lambda place: place[0])
         reader = ArchiveReader(self.path, self.places[known - 1][1] if known else None)
         noted = self.places[-1][0] if self.places else self.first - 1
@@ -114,9 +112,7 @@ class ArchiveFile:
 
 
 def open_archives(folder: Path | None, created: str) -> list[ArchiveFile]:
-    """The archives in the folder that are of the stream made at `created`, the oldest first.
-
-    What cannot be used is said aloud and left out."""
+    """Return the usable archives of the stream created at `created`, oldest first."""
     found: list[ArchiveFile] = []
     paths = sorted(folder.iterdir())[:ARCHIVES_MAX] if folder is not None else []
     for path in paths:
@@ -132,7 +128,7 @@ def open_archives(folder: Path | None, created: str) -> list[ArchiveFile]:
 
 
 class Chronicle:
-    """The ledger and its archives as one run of records."""
+    """The ledger and its archives as one sequence of records."""
 
     def __init__(self, ledger: JetStreamLedger, archives: Sequence[ArchiveFile] = ()) -> None:
         self._ledger = ledger
@@ -140,7 +136,7 @@ class Chronicle:
         self._consumer = asyncio.Lock()
 
     async def span(self) -> tuple[int, int]:
-        """The first and the last revision that can be read. Raises LedgerError."""
+        """Return the first and last revision that can be read. Raises LedgerError."""
         state = (await stream.read_info(self._ledger.wire)).state
         first = max(state.first_seq, 1)
         for archive in reversed(self.archives):
@@ -149,7 +145,7 @@ class Chronicle:
         return first, state.last_seq
 
     async def read(self, deliver: Deliver, *, after: int, upto: int) -> None:
-        """Deliver every record behind `after` up to `upto`. Raises LedgerError, ArchiveError."""
+        """Deliver records after `after` up to `upto`. Raises LedgerError, ArchiveError."""
         if after >= upto:
             return
         begins = await self._ledger.first_revision()
@@ -160,7 +156,7 @@ class Chronicle:
                 await archive.read(deliver, after=after, upto=min(upto, archive.last))
                 after = min(upto, archive.last)
         if after < upto:
-            async with self._consumer:  # of the ledger: one for all that is looked at
+            async with self._consumer:  # one consumer of the ledger at a time
                 await self._read_ledger(deliver, after=after, upto=upto)
 
     async def _read_ledger(self, deliver: Deliver, *, after: int, upto: int) -> None:
@@ -180,7 +176,7 @@ class Chronicle:
         span.check()
 
     async def records(self, revisions: Sequence[int]) -> list[Record]:
-        """The records at these revisions, which rise; those that are nowhere are left out."""
+        """Return the records at these ascending revisions, without those that are gone."""
         begins = await self._ledger.first_revision()
         found: list[Record] = []
         for revision in revisions:
@@ -197,9 +193,10 @@ class Chronicle:
         return found
 
     async def revision_at(self, time: datetime) -> int:
-        """The newest revision that was recorded at or before this time; 0 where none was.
+        """Return the newest revision recorded at or before `time`; 0 if there is none.
 
-        The ledger knows when its server stored each; an archive, what each event says itself."""
+        For the ledger, the server's time of storage counts; for an archive, the event's own
+        time."""
         revision = await stream.newest_stored_by(self._ledger.wire, time)
         if revision:
             return revision
@@ -216,7 +213,7 @@ class Chronicle:
         return low if low >= (await self.span())[0] else 0
 
     async def time_at(self, revision: int) -> str:
-        """When the event at this revision was, in its own words; empty where it says nothing."""
+        """Return the time of the event at `revision`, or "" if it is unknown."""
         for record in await self.records([revision]):
             said = time_of(record)
             if said:

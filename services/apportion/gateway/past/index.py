@@ -1,13 +1,9 @@
-"""What happened to whom, and who held what: an index of the ledger in a file of SQLite.
+"""An index of the ledger in a SQLite file: events by pod, node and device, and allocations.
 
-`facts` has a row for each pod, node and device that an event is about; `holds` one for each share
-from the decision that gave it to the event that freed it; `marks` one for each event that people
-look for on a line of time; `changes` one for each thing that an event made otherwise, and what of
-it. Everything is found by key, whatever the length of the ledger. It can be thrown away: it is made
-again from the ledger.
-
-Invariant: what is committed is of exactly the events up to `revision`; a process that dies takes
-what came after with it, and reads it again."""
+`facts` has the things that an event is about, `holds` each share from its placement to its
+release, `marks` the events on the timeline, and `changes` what an event changed. All lookups are
+by key. Invariant: the committed data covers exactly the events up to `revision`; the file can be
+deleted."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -73,10 +69,7 @@ _HOLDS = {
     kind: _HOLDS_OF.replace("COLUMN", name) for kind, name in ((NODE, "node"), (DEVICE, "device"))
 }
 
-
-Piece = tuple[str, str, int, int]
-"""A share: device, container, memory in MiB, cores."""
-
+Piece = tuple[str, str, int, int]  # a share: device, container, memory in MiB, cores
 
 _decode_parts = msgspec.json.Decoder(tuple[str | Part, ...]).decode
 
@@ -86,7 +79,7 @@ def _mark(revision: int, time: str, kind: str, parts: bytes, event: str) -> Mark
 
 
 class Index:
-    """One index in one file. Whatever is noted is seen by whoever asks, committed or not."""
+    """The index in one file. Reads see what was noted, committed or not."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -99,7 +92,7 @@ class Index:
             self._db.execute("PRAGMA synchronous=NORMAL")
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
         except sqlite3.OperationalError:
-            raise  # somebody else has it, or the disk is full: nothing is wrong with the file
+            raise  # the file is locked or the disk is full, but the file is not damaged
         except sqlite3.DatabaseError:
             version = -1
         if version not in (0, FORMAT):
@@ -116,14 +109,14 @@ class Index:
         self._changes: list[tuple[int, int, str]] = []
 
     def clear(self) -> None:
-        """Forget everything: it is of another ledger, or does not fit the checkpoints."""
+        """Delete everything: the index is of another ledger or without its checkpoints."""
         self._db.close()
         for suffix in ("", "-wal", "-shm"):
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
         self._open()
 
     def restart(self) -> None:
-        """Forget what was noted, but for which ledger it is of."""
+        """Delete everything but the ledger's identity."""
         created = self.kept("created")
         self.clear()
         self.keep("created", created)
@@ -131,100 +124,92 @@ class Index:
 
     @property
     def revision(self) -> int:
-        """The revision up to which everything is committed; 0 where nothing is."""
+        """The revision up to which everything is committed; 0 if nothing is."""
         return int(self.kept("revision") or b"0")
 
     @property
     def begins(self) -> int:
-        """Behind which revision everything has been noted; 0 for the ledger's very beginning."""
+        """Everything after this revision has been noted; 0 for the whole ledger."""
         return int(self.kept("begins") or b"0")
 
     def kept(self, name: str) -> bytes:
-        """What was kept under this name; empty if nothing was."""
+        """Return the bytes stored under a name, or b"" if there are none."""
         row = self._db.execute("SELECT value FROM kept WHERE name = ?", (name,)).fetchone()
         return bytes(row[0]) if row else b""
 
     def keep(self, name: str, value: bytes) -> None:
-        """Keep some bytes under a name."""
+        """Store bytes under a name."""
         self._db.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (name, value))
 
     def commit(self, revision: int) -> None:
-        """Everything up to this revision has been noted: put it on the disk."""
+        """Commit; everything up to this revision has been noted."""
         self._flush()
         self.keep("revision", str(revision).encode())
         self._commit()
 
     def close(self) -> None:
-        """Close the file; what was not committed is gone."""
+        """Close the file; what was not committed is lost."""
         self._db.close()
 
-    # ------------------------------------------------------------------ noting
-
     def name_pod(self, uid: str, full_name: str) -> None:
-        """Remember what a pod is called."""
+        """Store the name of the pod with this uid."""
         self._db.execute(
             "UPDATE things SET name = ? WHERE id = ?", (full_name, self._thing(POD, uid))
         )
 
     def knows(self, kind: int, key: str) -> bool:
-        """Whether anything was ever noted of it."""
+        """Return True if anything was noted about the thing."""
         return self._find(kind, key) is not None
 
     def note(self, revision: int, things: Iterable[tuple[int, str]]) -> None:
-        """The event at this revision is about these: pairs of kind and key."""
+        """Note the things, as kind and key, that the event at this revision is about."""
         self._facts += [(self._thing(kind, key), revision) for kind, key in things]
         if len(self._facts) >= BUFFERED:
             self._flush()
 
     def hold(self, uid: str, node: str, decision: int, time: str, shares: Iterable[Piece]) -> None:
-        """The pod holds these shares from here."""
+        """Note that the pod has these shares from this decision on."""
         pod, on = self._thing(POD, uid), self._thing(NODE, node)
-        self._db.executemany(
-            "INSERT INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, '')",
-            [
-                (pod, on, self._thing(DEVICE, device), container, memory_mib, cores, decision, time)
-                for device, container, memory_mib, cores in shares
-            ],
-        )
+        rows = [
+            (pod, on, self._thing(DEVICE, device), container, memory_mib, cores, decision, time)
+            for device, container, memory_mib, cores in shares
+        ]
+        self._db.executemany("INSERT INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, '')", rows)
 
     def release(self, uid: str, revision: int, time: str) -> None:
-        """The pod holds nothing any more."""
+        """Note that the pod has released all its shares."""
         self._db.execute(
             "UPDATE holds SET until = ?, until_time = ? WHERE pod = ? AND until = 0",
             (revision, time, self._thing(POD, uid)),
         )
 
     def mark(self, mark: MarkRow) -> None:
-        """Note an event that people look for."""
+        """Note an event for the timeline."""
         row = (mark.revision, mark.time, mark.kind, msgspec.json.encode(mark.parts), mark.type)
         self._db.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?)", row)
 
     def change(self, revision: int, kind: int, key: str, what: str) -> None:
-        """The event at this revision made that of it otherwise."""
+        """Note that the event at this revision changed `what` of the thing."""
         self._changes.append((revision, self._thing(kind, key), what))
         if len(self._changes) >= BUFFERED:
             self._flush()
 
     def forget_pod(self, uid: str) -> None:
-        """No event will be about it soon: its number need not be at hand."""
+        """Drop a pod from the cache of ids: no event will be about it soon."""
         self._ids.pop((POD, uid), None)
 
-    # ------------------------------------------------------------------ asking
-
     def pods_named(self, full_name: str, *, upto: int, limit: int) -> list[str]:
-        """The uids of pods of this `namespace/name` known up to a revision, the newest first."""
+        """Return uids of the pods of this `namespace/name` up to a revision, newest first."""
         self._flush()
         return self._column(_PODS_NAMED, full_name, POD, upto, limit)
 
     def full_names(self, name: str, *, upto: int, limit: int) -> list[str]:
-        """`namespace/name` of all pods of this name known up to a revision, in order.
-
-        It looks at every name there ever was: some 50 ms for a million pods."""
+        """Return `namespace/name` of all pods of this name: 50 ms for a million pods."""
         self._flush()
         return self._column(_FULL_NAMES, name, upto, limit)
 
     def keys_like(self, kind: int, key: str, *, limit: int) -> list[str]:
-        """The key itself if anything was noted of it, or else those that begin so, sorted."""
+        """Return `[key]` if it is known, else the keys with this prefix, sorted."""
         if self.knows(kind, key):
             return [key]
         return self._column(
@@ -233,14 +218,14 @@ class Index:
         )  # fmt: skip
 
     def name_of(self, uid: str) -> str:
-        """What the pod with this uid is called; empty where nobody said."""
+        """Return the name of the pod with this uid, or "" if it is unknown."""
         row = self._db.execute(_NAME, (POD, uid)).fetchone()
         return str(row[0]) if row and row[0] else ""
 
     def facts(
         self, kind: int, keys: Sequence[str], *, after: int, upto: int, limit: int
     ) -> list[int]:
-        """The revisions of events about any of these, behind `after` up to `upto`, rising."""
+        """Return revisions of events about any of these, ascending, at most `limit`."""
         self._flush()
         ids = [found for key in keys if (found := self._find(kind, key)) is not None]
         if len(ids) == 1:
@@ -249,7 +234,7 @@ class Index:
         return self._column(_FACTS_OF_MANY, many, after, upto, limit)
 
     def newest_facts(self, kind: int, key: str, *, after: int, upto: int, limit: int) -> list[int]:
-        """The newest revisions behind `after` up to `upto` of events about it, falling."""
+        """Return the newest revisions of events about the thing, descending."""
         self._flush()
         return self._column(
             "SELECT revision FROM facts WHERE thing = ? AND revision > ? AND revision <= ? "
@@ -260,7 +245,7 @@ class Index:
     def newest_mark(
         self, kind: int, key: str, marks: Sequence[str], *, after: int, upto: int
     ) -> MarkRow | None:
-        """The newest mark of these kinds that is about it, behind `after` up to `upto`."""
+        """Return the newest of these marks about the thing, after `after` up to `upto`."""
         self._flush()
         row = self._db.execute(
             "SELECT m.* FROM marks m JOIN facts f ON f.revision = m.revision AND f.thing = ? "
@@ -271,8 +256,7 @@ class Index:
         return _mark(*row) if row else None
 
     def failures_under(self, uids: Sequence[str], *, after: int, upto: int) -> list[int]:
-        """The revisions of failures and recoveries under these pods: of a device while one of them
-        held it, or of the node that it was on."""
+        """Return revisions of failures and recoveries of these pods' devices and nodes."""
         self._flush()
         return self._column(
             "SELECT DISTINCT m.revision FROM things p JOIN holds h ON h.pod = p.id "
@@ -286,7 +270,7 @@ class Index:
         )  # fmt: skip
 
     def changed(self, *, after: int, upto: int) -> dict[int, list[str]]:
-        """The keys of all that was made otherwise behind `after` up to `upto`, by kind."""
+        """Return the keys of all things that changed after `after` up to `upto`, by kind."""
         self._flush()
         rows = self._db.execute(
             "SELECT kind, key FROM things WHERE id IN "
@@ -301,8 +285,7 @@ class Index:
     def changed_by(
         self, kind: int, keys: Iterable[str], *, after: int, upto: int, oldest: bool = False
     ) -> dict[tuple[str, str], int]:
-        """The newest events behind `after` up to `upto` that made these otherwise, by key and what
-        of it; or the oldest."""
+        """Return the newest (or `oldest`) event that changed each aspect of these things."""
         self._flush()
         ids = {found: key for key in keys if (found := self._find(kind, key)) is not None}
         rows = self._db.execute(
@@ -316,9 +299,7 @@ class Index:
     def holds(
         self, kind: int, key: str, *, since: int, upto: int, skip: int, limit: int
     ) -> list[WhoRow]:
-        """Shares of a device, or on a node, held at any time from `since` to `upto`.
-
-        As it was known then: what came to an end later was held."""
+        """Return shares that were held in this span; releases after `upto` are ignored."""
         thing = self._find(kind, key) or 0
         given = {"thing": thing, "since": since, "upto": upto, "skip": skip, "limit": limit}
         found = []
@@ -328,15 +309,13 @@ class Index:
         return found
 
     def marks(self, *, since: int, upto: int, limit: int) -> list[MarkRow]:
-        """The newest marks of these revisions, the oldest of them first."""
+        """Return the newest marks of these revisions, oldest first."""
         rows = self._db.execute(
             "SELECT * FROM marks WHERE revision >= ? AND revision <= ? "
             "ORDER BY revision DESC LIMIT ?",
             (since, upto, limit),
         )
         return [_mark(*row) for row in rows][::-1]
-
-    # ------------------------------------------------------------------ inside
 
     def _column(self, sql: str, *given: str | int) -> list[Any]:
         return [found for (found, *_) in self._db.execute(sql, given)]

@@ -1,7 +1,7 @@
-"""Reading the ledger once, from its beginning and then along: checkpoints, index and cells.
+"""Folds the ledger once from its beginning and writes checkpoints, index and cells.
 
-See `runtime.ledger.reader.Fold`. Invariant: a checkpoint and what is committed of the index are of
-the same revision, so that a process that begins anew goes on where both are."""
+Invariant: the newest checkpoint and the committed index are of the same revision, so that a
+restarted process goes on from there."""
 
 import sqlite3
 from collections.abc import Callable, Iterable
@@ -53,6 +53,7 @@ from apportion_schemas import (
 
 _log = get_logger(__name__)
 _NS = 1_000_000_000
+# the index's kind for each list of differences
 KINDS = {
     "placements": POD,
     "waiting": POD,
@@ -62,7 +63,6 @@ KINDS = {
     "configuration": CONFIGURATION,
     "policy": POLICY,
 }
-"""Under which kind the things of each list of differences are in the index."""
 _MARKS: dict[type, str] = {
     DeviceCordoned: "cordon",
     NodeCordoned: "cordon",
@@ -80,10 +80,10 @@ _MARKS: dict[type, str] = {
 
 
 class Indexer(StateFold):
-    """Folds every event, and notes whom it is about.
+    """Folds every event and notes in the index what it is about.
 
-    `stored_ns` says when the event that is folded was recorded, 0 where nobody knows. `failed` is
-    empty, or why nothing more is noted: the states of past moments need no index."""
+    `stored_ns` returns when the current event was recorded, 0 if unknown. `failed` is why the
+    index is not written any more, or ""."""
 
     def __init__(self, state: State, index: Index, checkpoints: Checkpoints) -> None:
         super().__init__(state, quiet=True)
@@ -96,7 +96,7 @@ class Indexer(StateFold):
         self._teller = Teller(index.name_of)
         self.cells = Cells(index.kept("cells"))
         if state.revision and not index.revision:
-            # A ledger whose beginning is gone: what is there at first is noted as it is.
+            # The ledger's beginning is gone: note the pods of the first state as they are.
             index.keep("begins", str(state.revision).encode())
             for pod in state.pods.values():
                 index.name_pod(pod.uid, pod.full_name)
@@ -107,7 +107,14 @@ class Indexer(StateFold):
     def apply(self, record: Record, event: Event) -> Change:
         """See `runtime.ledger.reader.Fold`."""
         data = event.data
-        before = self._before(data)
+        before: Any = None  # the node's devices, or its readiness, so far
+        if isinstance(data, NodeReported | NodeObserved):
+            node = self.state.nodes.get(data.node)
+            if isinstance(data, NodeObserved):
+                before = node and node.ready
+            else:
+                reported = node.reported.devices if node and node.reported else ()
+                before = {device.id for device in reported}
         part = touched(self.state, data)
         was = picture(self.state, part) if part is not None else None
         change = super().apply(record, event)
@@ -133,11 +140,11 @@ class Indexer(StateFold):
         return change
 
     def keep(self) -> None:
-        """Take a checkpoint here, and commit the index with it; nothing if nothing was read."""
+        """Write a checkpoint and commit the index with it, if anything was read."""
         revision = self.state.revision
         if self._newest is None or self.failed:
             return
-        self._tried = revision  # a disk that is full now is not asked again at every event
+        self._tried = revision  # do not retry at every event while the disk is full
         try:
             self._checkpoints.add(self.state)
             self._index.keep("cells", self.cells.encode())
@@ -169,19 +176,6 @@ class Indexer(StateFold):
                 ns = int(datetime.fromisoformat(said).timestamp() * _NS)
         self.cells.add(revision, ns, kind)
 
-    def _before(self, data: Any) -> Any:
-        """What an event is compared with: the devices or the readiness of its node till now."""
-        if isinstance(data, NodeReported | NodeObserved | NodeGone):
-            node = self.state.nodes.get(data.node)
-            if isinstance(data, NodeReported):
-                return (
-                    {device.id for device in node.reported.devices}
-                    if node and node.reported
-                    else set()
-                )
-            return None if node is None else node.ready
-        return None
-
     def _note(self, revision: int, event: Event, change: Change, before: Any) -> None:
         data, pod = event.data, change.pod
         if isinstance(data, PodSubmitted | PodRejected):
@@ -190,7 +184,11 @@ class Indexer(StateFold):
             self._index.name_pod(pod.uid, pod.full_name)
         self._index.note(revision, set(_things(data, change, before)))
         self._note_holds(revision, event.time, data, change)
-        kind = self._mark(data, before)
+        kind = _MARKS.get(type(data), "")
+        if isinstance(data, DeviceHealthChanged):
+            kind = "recovery" if data.healthy else "failure"
+        elif isinstance(data, NodeObserved) and before not in (None, data.ready):
+            kind = "recovery" if data.ready else "failure"
         if kind:
             parts, name = self._teller.parts(data).parts, type(data).__name__
             self._index.mark(MarkRow(revision, event.time, kind, type=name, parts=parts))
@@ -213,19 +211,8 @@ class Indexer(StateFold):
         if held:
             self._index.hold(uid, node, revision, time, held)
 
-    def _mark(self, data: Any, before: Any) -> str:
-        """Under which kind the event stands on the line of time; empty for none."""
-        if isinstance(data, DeviceHealthChanged):
-            return "recovery" if data.healthy else "failure"
-        if isinstance(data, NodeObserved):
-            if before is None or before == data.ready:
-                return ""
-            return "recovery" if data.ready else "failure"
-        return _MARKS.get(type(data), "")
-
 
 def _things(data: Any, change: Change, before: Any) -> Iterable[tuple[int, str]]:
-    """Whom the event is about."""
     uid = getattr(data, "uid", "") or getattr(data, "pod", "")
     if uid:
         yield POD, uid
@@ -250,14 +237,14 @@ def _things(data: Any, change: Change, before: Any) -> Iterable[tuple[int, str]]
 
 
 def record_digest(record: Record) -> bytes:
-    """What tells this record from one of another history at its revision."""
+    """Return a digest that identifies the record across histories of a ledger."""
     return sha256(record.subject.encode() + b"\n" + record.payload).digest()
 
 
 def open_index(folder: Path, created: str) -> tuple[Index, Checkpoints]:
-    """Index and checkpoints in this folder, of the ledger whose stream was made at `created`.
+    """Open the index and checkpoints of the stream that was created at `created`.
 
-    What is there of another ledger, and what does not fit together, is removed. Raises OSError."""
+    Data of another ledger, and checkpoints without an index, are removed. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     checkpoints = Checkpoints(folder)
     index = Index(folder / "index.sqlite")

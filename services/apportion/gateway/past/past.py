@@ -1,7 +1,7 @@
-"""The past of one ledger, put together: what reads it, what is kept of it, and how far it is.
+"""The past of one ledger: its chronicle, index and states.
 
-Invariant: what is asked of the index is answered from all that the ledger held when the question
-came, or refused; the states of past moments need no index and are there before it is."""
+Invariant: an answer from the index covers everything that the ledger had when the request came,
+or is refused. States of past revisions need no index and are available before it."""
 
 import asyncio
 from pathlib import Path
@@ -18,12 +18,11 @@ from apportion.runtime.ledger.port import LedgerUnavailable
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.metrics import Metrics
 
-READ_S = 20.0
-"""How long a question waits for the index to read what the ledger holds."""
+READ_S = 20.0  # how long a request waits for the index to catch up
 
 
 class Past:
-    """Everything that a question about the past may need. See `open_past`."""
+    """What is needed to answer about the past. See `open_past`."""
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class Past:
         indexer.stored_ns = lambda: self.reader.stored_ns
 
     async def run(self) -> None:
-        """Read the archives, and then the ledger, until cancelled. Raises LedgerError."""
+        """Read the archives and then the ledger until cancelled. Raises LedgerError."""
         first = await self._looks.first_revision()
         if self.indexer.state.revision + 1 < first:
             try:
@@ -57,13 +56,11 @@ class Past:
             except Exception:
                 if not self.reader.halted:
                     raise
-                await self.reader.superseded()  # begun anew, it would halt at the same event
+                await self.reader.superseded()  # a restart would halt at the same event
         await self.reader.run()
 
     async def caught_up(self) -> int:
-        """The newest revision of the ledger, once the index has read it.
-
-        Raises LedgerUnavailable where that takes too long, or never will be."""
+        """Return the newest revision once it is indexed. Raises LedgerUnavailable."""
         last = await self._looks.last_revision()
         try:
             async with asyncio.timeout(READ_S):
@@ -84,21 +81,19 @@ async def open_past(
     archives: Path | None,
     metrics: Metrics,
 ) -> Past:
-    """The past of this ledger, with what was kept of it; `looks` is a connection for looks alone.
-
-    Raises LedgerError, OSError."""
+    """Open the past of this ledger; requests use `looks`. Raises LedgerError, OSError."""
     info = await stream.check(looks.wire)
     snapshots = Snapshots(looks.wire)
     index, checkpoints = open_index(kept, info.created)
-    dropped = info.state.first_seq > 1  # and with it, perhaps, what a snapshot knows of the rules
+    dropped = info.state.first_seq > 1  # then the rules may be known only by a snapshot
     checkpoints.rules = (await snapshots.restore()).rules if dropped else await snapshots.rules()
     chronicle = Chronicle(looks, open_archives(archives, info.created))
-    # Reading goes on, or begins, with what was kept, else the first revision, else a snapshot.
+    # Start from the kept state, else from the first revision, else from a snapshot.
     first, last = await chronicle.span()
     state: State | None = None
     if (revision := index.revision) and first - 1 <= revision <= last:
-        # If the index's newest event is not the ledger's, the ledger was restored or made again.
-        # A ledger that has dropped that event is taken for the same: its stream is.
+        # If the index's newest event differs from the ledger's, the ledger was restored or
+        # recreated. If the ledger has dropped that event, the stream's identity is enough.
         records = await chronicle.records([revision])
         is_of = all(record_digest(r) == index.kept("record") for r in records)
         state = checkpoints.load(revision) if is_of else None

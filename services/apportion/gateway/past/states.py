@@ -1,9 +1,7 @@
-"""The state as of any revision: the nearest state before it, and the records in between.
+"""States as of any revision: the nearest earlier state, and the records after it.
 
-Where to begin is a state that is kept from another look, a checkpoint of our own, a snapshot of the
-schedulers or the empty state before the first revision: whatever leaves least to fold. Invariants:
-`at(r)` is what folding everything up to `r` gives; no more than a few states are held at once, and
-no more than a few are folded at once."""
+The nearest one is a cached state, one of our checkpoints, a scheduler's snapshot, or the empty
+state. Invariants: `at(r)` equals the fold of everything up to `r`; cached states are bounded."""
 
 import asyncio
 import bisect
@@ -33,10 +31,10 @@ _log = get_logger(__name__)
 
 
 class Checkpoints:
-    """States in one folder, which must be there: a compressed file for each, named by its revision.
+    """Compressed states in an existing folder, one file per revision.
 
-    `rules` are those by which the ledger is read now. Invariants: what is loaded is what was added,
-    by the rules of now, or nothing; number and bytes are bounded, by making the states sparser."""
+    `rules` are those by which the ledger is read now. Invariants: a loaded state is the one that
+    was added and fits the current rules; number and bytes are bounded by keeping fewer states."""
 
     def __init__(
         self, folder: Path, *, every_events: int = EVERY_EVENTS, number_max: int = NUMBER_MAX,
@@ -55,12 +53,12 @@ class Checkpoints:
         self.rules = Rules()
 
     def newest(self, at_most: int) -> int:
-        """The newest revision at or before `at_most` that there is a checkpoint of; 0 if none."""
+        """Return the newest checkpoint at or before `at_most`; 0 if there is none."""
         place = bisect.bisect_right(self.revisions, at_most)
         return self.revisions[place - 1] if place else 0
 
     def add(self, state: State) -> None:
-        """Keep the state as it is now. Raises OSError."""
+        """Write a checkpoint of the state. Raises OSError."""
         data = zlib.compress(snapshot.take(state), _FAST)
         write_whole(self._path(state.revision), data)
         if state.revision not in self._bytes:
@@ -72,11 +70,11 @@ class Checkpoints:
 
     @property
     def bytes(self) -> int:
-        """How many bytes they take on the disk."""
+        """The size of all checkpoints on disk."""
         return sum(self._bytes.values())
 
     def load(self, revision: int) -> State | None:
-        """The state of that checkpoint, or None, and it is removed, where it cannot be used."""
+        """Load a checkpoint; return None and remove it if it cannot be used."""
         try:
             state = restored(bytearray(zlib.decompress(self._path(revision).read_bytes())))
             if state.revision != revision:
@@ -90,7 +88,7 @@ class Checkpoints:
         return state
 
     def nothing(self) -> State:
-        """The state before the first revision."""
+        """Return the state before the first revision."""
         return State(rules=copy.deepcopy(self.rules))
 
     def clear(self) -> None:
@@ -99,13 +97,13 @@ class Checkpoints:
             self.forget(revision)
 
     def forget(self, revision: int) -> None:
-        """Remove the checkpoint of that revision, if it is there."""
+        """Remove the checkpoint of that revision if it exists."""
         self._path(revision).unlink(missing_ok=True)
         if self._bytes.pop(revision, None) is not None:
             self.revisions.remove(revision)
 
     def _thin(self) -> bool:
-        """Twice as far apart from now on; whether that removed any. The newest always stays."""
+        """Double the distance of checkpoints; return False once that cannot help."""
         self.every_events *= 2
         newest, kept, removed = self.revisions[-1], 0, False
         for revision in list(self.revisions):
@@ -121,16 +119,14 @@ class Checkpoints:
 
 
 KEPT = 3
+# Nodes, devices and pods of all cached states, at some 3 KB each; one state may exceed it.
 KEPT_ITEMS = 100_000
-"""Nodes, devices and pods of all that are kept, unless one alone has more: some 3 KB each."""
-AT_ONCE = 1
-"""They are folded by one thread: two at once would each take twice as long, and as much memory."""
-FAR_EVENTS = 20_000
-"""More than this to fold, and it is worth to ask which snapshots there are."""
+AT_ONCE = 1  # concurrent folds would only take longer and more memory
+FAR_EVENTS = 20_000  # with more events to fold, it pays to look for snapshots
 
 
 class BeforeBeginning(Exception):
-    """Nothing tells what was at this revision: `first` is the oldest one that can be looked at."""
+    """The revision is too old to be known; `first` is the oldest one that is."""
 
     def __init__(self, revision: int, first: int) -> None:
         super().__init__(
@@ -141,7 +137,7 @@ class BeforeBeginning(Exception):
 
 
 class PastStates:
-    """States of the past, the newest few of those that were asked for kept."""
+    """States of past revisions, with a cache of the last ones."""
 
     def __init__(
         self,
@@ -151,7 +147,6 @@ class PastStates:
         *,
         kept: int = KEPT,
         kept_items: int = KEPT_ITEMS,
-        at_once: int = AT_ONCE,
     ) -> None:
         self._chronicle = chronicle
         self._checkpoints = checkpoints
@@ -159,21 +154,32 @@ class PastStates:
         self._kept_max = kept
         self._items_max = kept_items
         self._kept: OrderedDict[int, State] = OrderedDict()
-        self._turn = asyncio.Semaphore(at_once)
+        self._turn = asyncio.Semaphore(AT_ONCE)
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """The revisions of the states that are held at the moment."""
+        """The revisions of the cached states."""
         return tuple(self._kept)
 
     async def at(self, revision: int) -> State:
-        """The state after that revision, which is to be read before anything else is awaited.
+        """Return the state after `revision`; read it before awaiting anything else.
 
         Raises BeforeBeginning, UnknownEvent, LedgerError, ArchiveError."""
         async with self._turn:
-            state = self._kept.pop(revision, None) or await self._folded(revision)
+            state = self._kept.pop(revision, None)
+            if state is None:
+                fold = StateFold(await self._nearest(revision), quiet=True)
+                state = fold.state
+                if state.revision < revision:
+                    first, _ = await self._chronicle.span()
+                    if state.revision + 1 < first:  # the records in between were dropped
+                        raise BeforeBeginning(revision, await self.beginning())
+                try:
+                    await self._chronicle.read(fold.take, after=state.revision, upto=revision)
+                except Superseded as superseded:
+                    raise LedgerUnavailable(f"the past is read anew: {superseded}") from None
             self._kept[revision] = state
-            while len(self._kept) > self._kept_max or (  # the newest few; of large ones the newest
+            while len(self._kept) > self._kept_max or (  # always keep the newest
                 len(self._kept) > 1
                 and sum(
                     len(each.nodes) + len(each.node_of_device) + len(each.pods)
@@ -184,27 +190,15 @@ class PastStates:
                 self._kept.popitem(last=False)
         return state
 
-    async def _folded(self, revision: int) -> State:
-        fold = StateFold(await self._nearest(revision), quiet=True)
-        if fold.state.revision < revision:
-            first, _ = await self._chronicle.span()
-            if fold.state.revision + 1 < first:  # what is between was dropped
-                raise BeforeBeginning(revision, await self.beginning())
-        try:
-            await self._chronicle.read(fold.take, after=fold.state.revision, upto=revision)
-        except Superseded as superseded:
-            raise LedgerUnavailable(f"the past is read anew: {superseded}") from None
-        return fold.state
-
     async def _nearest(self, revision: int) -> State:
-        """A state at or before the revision, that nobody else reads."""
+        """Return a state at or before the revision that the caller may change."""
         near = max((kept for kept in self._kept if kept <= revision), default=0)
         first, _ = await self._chronicle.span()
         while True:
             checkpoint = self._checkpoints.newest(revision)
             best = max(near, checkpoint)
             if revision - best > FAR_EVENTS or best + 1 < first:
-                for stored in await self._snapshots.stored():  # the schedulers', the newest first
+                for stored in await self._snapshots.stored():  # newest first
                     if best < stored.revision <= revision:
                         snapshot = await self._snapshots.load(stored)
                         if snapshot is not None:
@@ -218,7 +212,7 @@ class PastStates:
                 return state
 
     async def beginning(self) -> int:
-        """The oldest revision that can be looked at."""
+        """Return the oldest revision whose state is known."""
         first, _ = await self._chronicle.span()
         if first == 1:
             return 1

@@ -1,1 +1,1 @@
-"""Files from outside, read within limits."""
+"""Read and write files, within limits."""

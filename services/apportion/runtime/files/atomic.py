@@ -1,4 +1,4 @@
-"""A file that is there whole or not at all, also after a power cut."""
+"""Write files atomically, also across a power failure."""
 
 import os
 import tempfile
@@ -6,10 +6,9 @@ from pathlib import Path
 
 
 def write_whole(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write the file beside its place, to the disk, and then put it there.
+    """Write a temporary file next to `path`, sync it, and rename it.
 
-    Raises OSError: the disk is full, or the folder is not there; what stood there before still
-    does."""
+    Raises OSError; an existing file is then unchanged."""
     descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:64]}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -21,7 +20,7 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     except BaseException:
         Path(beside).unlink(missing_ok=True)
         raise
-    # The name of a new file is on the disk only once its folder is.
+    # The rename is durable only once the folder is synced.
     descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,6 @@
-"""Simulated nodes by the thousand: from the command line's words, or from a file.
+"""Simulated nodes by the thousand, from command line options or from a file.
 
-Invariant: a fleet is read whole or not at all; all that is wrong is named at once, each by file,
-line, field, value and fix, and no node name comes twice."""
+Invariant: a fleet is read completely or not at all; all errors are reported together."""
 
 import csv
 import io
@@ -23,21 +22,19 @@ NODES_MAX = 20_000
 _PATTERN_CHARS_MAX = NAME_MAX - len(f"-{NODES_MAX}")
 CPU_MILLI_PER_DEVICE = 16_000
 MEMORY_MIB_PER_DEVICE = 131_072
-WRONG_MAX = 20
-"""So many mistakes are named, and more are counted."""
+WRONG_MAX = 20  # errors shown; the rest are only counted
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 _AT = re.compile(r"`\$\.(\w+)")
 Judge = Callable[[str], str]
-PLACE = "{}"
-"""Stands for the number of the node in a name pattern."""
+PLACE = "{}"  # replaced by the node's number in a name pattern
 
 
 class FleetInvalid(ValueError):
-    """The fleet cannot be made; the message names where, the value and the fix, a line for each."""
+    """The fleet is invalid; each line of the message has place, value and fix."""
 
 
 class SimulatedNode(msgspec.Struct, frozen=True):
-    """One node to simulate: its name, its devices and what its host has."""
+    """One node to simulate: its name, its devices and its host's capacity."""
 
     name: str
     devices: tuple[Device, ...]
@@ -56,7 +53,7 @@ class _Row(
 
 
 class _Entry(NamedTuple):
-    """One node of a file: `where` says it of each field, and `row` is None where it is wrong."""
+    """One node of a file: `where` locates a field; `row` is None if it is invalid."""
 
     where: Callable[[str], str]
     name: str
@@ -70,12 +67,10 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def numbered_nodes(
     pattern: str, count: int, specs: Sequence[str], *, option: str = "--simulate"
 ) -> list[SimulatedNode]:
-    """`count` nodes named after `pattern`, which take the descriptions in turn; none without any.
+    """Return `count` nodes named after `pattern`, which use the specs in turn.
 
-    `{}` in the pattern becomes 1, 2, ...; a pattern without it is the name of a single node, and
-    the stem of several. `option` is that of the verb, by which mistakes are named.
-
-    Raises FleetInvalid: a name, a description or the number of nodes is out of bounds."""
+    `{}` in the pattern becomes 1, 2, ...; without it the pattern is the name of a single node,
+    or the prefix of several. `option` names the source in errors. Raises FleetInvalid."""
     if not 1 <= len(pattern) <= _PATTERN_CHARS_MAX:
         raise FleetInvalid(f"node: {len(pattern)} characters; write from 1 to {_PATTERN_CHARS_MAX}")
     if not 1 <= count <= NODES_MAX:
@@ -94,13 +89,11 @@ def numbered_nodes(
 
 
 def read_fleet(path: str | Path, *, misnamed: Judge | None = None) -> list[SimulatedNode]:
-    """The nodes of a fleet file: CSV with a header, or YAML with a list `nodes`.
+    """Read a fleet file: CSV with a header, or YAML with a list `nodes`.
 
     CSV columns: `node` (or `sn`), then `devices` or both of `gpu` (a count) and `model`;
-    `cpu_milli` and `memory_mib` of the host may be left out. `misnamed` says of a node's name why
-    it cannot be, and nothing of one that can: what a ledger was begun with keeps its names.
-
-    Raises FleetInvalid: names file, line or entry, field, value and fix of all that is wrong."""
+    `cpu_milli` and `memory_mib` are optional. `misnamed` returns why a node's name is not
+    allowed, or an empty text. Raises FleetInvalid with place, value and fix of each error."""
     path = Path(path)
     try:
         size_bytes = path.stat().st_size
@@ -113,9 +106,9 @@ def read_fleet(path: str | Path, *, misnamed: Judge | None = None) -> list[Simul
 
 
 def fleet_of(path: Path, text: str, *, misnamed: Judge | None = None) -> list[SimulatedNode]:
-    """The nodes of a fleet file with this text; see `read_fleet`. Raises FleetInvalid."""
+    """Parse the text of a fleet file; see `read_fleet`. Raises FleetInvalid."""
     wrong: list[str] = []
-    nodes = _nodes(_rows(path, text, wrong), wrong, misnamed)
+    nodes = _nodes(_entries(path, text, wrong), wrong, misnamed)
     _refuse(wrong)
     if not nodes:
         raise FleetInvalid(f"{path}: no node; write one, or leave --fleet out")
@@ -123,21 +116,14 @@ def fleet_of(path: Path, text: str, *, misnamed: Judge | None = None) -> list[Si
 
 
 def as_json(path: Path, text: str) -> bytes:
-    """A fleet file with this text as one in JSON, of the same nodes. Raises FleetInvalid."""
+    """Convert a fleet file's text to JSON with the same nodes. Raises FleetInvalid."""
     wrong: list[str] = []
-    rows = [entry.row for entry in _rows(path, text, wrong)]
+    rows = [entry.row for entry in _entries(path, text, wrong)]
     _refuse(wrong)
     return msgspec.json.encode({"nodes": rows})
 
 
-def _rows(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
-    """The nodes of the file, with what is wrong with each: those that are wrong have names too."""
-    read = _csv_rows if path.suffix.lower() == ".csv" else _yaml_rows
-    return read(path, text, wrong)
-
-
 def _refuse(wrong: Sequence[str]) -> None:
-    """Raises FleetInvalid where anything is."""
     if wrong:
         more = len(wrong) - WRONG_MAX
         counted = [f"and {more} more mistakes"] if more > 0 else []
@@ -160,7 +146,6 @@ def _entry(
 
 
 def _mistake(said: str) -> tuple[str, str]:
-    """The field that a message of msgspec's is about, and what is wrong with it."""
     if (unknown := _UNKNOWN.search(said)) is None:
         at = _AT.search(said)
         return at[1] if at else "", said
@@ -171,7 +156,30 @@ def _mistake(said: str) -> tuple[str, str]:
     return field, f"{field!r} is no field of a node; {hint or fields}"
 
 
-def _csv_rows(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
+def _entries(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
+    if path.suffix.lower() == ".csv":
+        yield from _csv_entries(path, text, wrong)
+        return
+    documents = list(parse(text))
+    if len(documents) != 1:
+        raise FleetInvalid(f"{path}: {len(documents)} documents; write one, with a list nodes")
+    (document,) = documents
+    if document.error is not None:
+        raise FleetInvalid(f"{path}: {document.error}")
+    try:
+        file = msgspec.convert(document.content, _File)
+    except msgspec.ValidationError as error:
+        raise FleetInvalid(f"{path}: {error}") from None
+    for number, row in enumerate(file.nodes):
+
+        def where(field: str, at: str = f"nodes[{number}]") -> str:
+            # Finding the line is slow, so it is done only for fields with errors.
+            return f"{path}: line {document.line_of(f'{at}.{field}')}: {at}"
+
+        yield _entry(where, row, wrong, strict=True)
+
+
+def _csv_entries(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
     reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
     named = set(reader.fieldnames or ())
     if not ({"node", "sn"} & named and ({"devices"} <= named or {"gpu", "model"} <= named)):
@@ -193,30 +201,9 @@ def _csv_rows(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
         yield _entry(where, row, wrong, strict=False)
 
 
-def _yaml_rows(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
-    documents = list(parse(text))
-    if len(documents) != 1:
-        raise FleetInvalid(f"{path}: {len(documents)} documents; write one, with a list nodes")
-    (document,) = documents
-    if document.error is not None:
-        raise FleetInvalid(f"{path}: {document.error}")
-    try:
-        file = msgspec.convert(document.content, _File)
-    except msgspec.ValidationError as error:
-        raise FleetInvalid(f"{path}: {error}") from None
-    for number, row in enumerate(file.nodes):
-
-        def where(field: str, at: str = f"nodes[{number}]") -> str:
-            # Looked for only where something is wrong with the field.
-            return f"{path}: line {document.line_of(f'{at}.{field}')}: {at}"
-
-        yield _entry(where, row, wrong, strict=True)
-
-
 def _nodes(
     entries: Iterable[_Entry], wrong: list[str], misnamed: Judge | None = None
 ) -> list[SimulatedNode]:
-    """Those that can be made; of the others, what is wrong with them."""
     nodes: list[SimulatedNode] = []
     seen: set[str] = set()
     for where, name, row in entries:

@@ -1,10 +1,8 @@
-"""Manifests on disk or standard input (`-f FILE`, `-f DIR`, `-f -`), and what they ask for.
+"""Read manifests from disk or standard input (`-f FILE`, `-f DIR`, `-f -`).
 
-Whoever may write into a folder may put a link there, and be shown what it leads to by the rights of
-whoever reads the folder. Invariants: every file and every document has its own result, so one that
-cannot be read hides no other; no input makes us hold more than one bounded file; of a folder
-nothing is read that is not in it, whatever is done to it meanwhile; a document that cannot be used
-is one problem, with field, value and fix, and the others count; each name counts once."""
+Someone who can write to a folder could link to files that only the reader may read. Invariants:
+from a folder only files inside it are read, even if links change in the meantime; at most one
+file, of bounded size, is in memory; an unreadable file or document hides no other."""
 
 from __future__ import annotations
 
@@ -40,41 +38,41 @@ from apportion_schemas import PodGroupObserved, QueueObserved, QuotaObserved
 STANDARD_INPUT = "-"
 FILES_MAX = 10_000
 ALL_BYTES_MAX = 64 << 20
+# in all files of one call: one or two minutes of work on a slow processor
 ALL_DOCUMENTS_MAX = 200_000
-"""Of all files that are read at once: on a slow processor a minute or two of work."""
 SUFFIXES = {".json", ".yaml", ".yml"}
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document of a file; `number` counts from 1."""
+    """One document of a file."""
 
     source: str
     parsed: Parsed
 
     @property
     def content(self) -> object:
-        """What the document holds, as JSON-like values."""
+        """The document's content as JSON-like values."""
         return self.parsed.content
 
     @property
     def place(self) -> str:
-        """Where it begins, as in `values.yaml:1`."""
+        """Where it begins, such as `values.yaml:1`."""
         return f"{self.source}:{self.parsed.line}"
 
     def problem(self, error: ManifestError) -> Problem:
-        """What a reader of manifests found wrong with the document."""
+        """Turn an error in this document into a Problem with its line."""
         line = self.parsed.line_of(error.field)
         return Problem(self.source, str(error), document=self.parsed.number, line=line)
 
     def doubt(self, field: str, why: str) -> str:
-        """What is probably not meant so of a field of the document, with where it stands."""
+        """Format a warning about a field of the document, with its line."""
         return str(Problem(self.source, f"{field}: {why}", line=self.parsed.line_of(field)))
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, and where; `document` and `line` are 0 where they cannot be told."""
+    """An error and where it is; `document` and `line` are 0 if unknown."""
 
     source: str
     message: str
@@ -89,11 +87,9 @@ class Problem:
 
 
 def read_manifest_files(names: Sequence[str], stdin: BinaryIO) -> Iterator[Document | Problem]:
-    """Every document of the named files and folders, in order; `-` is standard input.
+    """Yield every document of the named files and folders, in order; `-` is stdin.
 
-    A folder stands for its manifests (`.yaml`, `.yml`, `.json`) by name, not for its subfolders.
-    What is beyond the limits of all together is not read, and the last problem says from where on.
-    """
+    From a folder only files with SUFFIXES are read. The last problem says where a limit applied."""
     size = documents = 0
     for found in read_manifest_bytes(names, stdin):
         if isinstance(found, Problem):
@@ -115,7 +111,7 @@ def read_manifest_files(names: Sequence[str], stdin: BinaryIO) -> Iterator[Docum
 def read_manifest_bytes(
     names: Sequence[str], stdin: BinaryIO
 ) -> Iterator[tuple[str, bytes] | Problem]:
-    """The same files as they are, each with its name; one that is too large is cut."""
+    """Yield name and content of the same files; a file that is too large is cut."""
     for name in names:
         if name == STANDARD_INPUT:
             yield "standard input", stdin.read(TEXT_BYTES_MAX + 1)
@@ -130,7 +126,7 @@ def read_manifest_bytes(
 
 
 def read_manifest_text(text: str, source: str) -> Iterator[Document | Problem]:
-    """Every document of a text that somebody sent."""
+    """Yield every document of a text from a request."""
     yield from _documents(source, text.encode())
 
 
@@ -150,7 +146,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def read_manifests_of(folder: Path, path: Path) -> Iterator[Document | Problem]:
-    """Every document of one file of a folder; a problem if it is not in that folder."""
+    """Yield every document of a file in `folder`; a problem if it is outside."""
     found = _file(path, folder.resolve())
     if isinstance(found, Problem):
         yield found
@@ -159,9 +155,8 @@ def read_manifests_of(folder: Path, path: Path) -> Iterator[Document | Problem]:
 
 
 def _file(path: Path, inside: Path | None) -> tuple[str, bytes] | Problem:
-    """What the file holds, cut where it is too large; of a folder, only if it is `inside` of it."""
     try:
-        # A pipe must not keep us waiting for somebody who writes.
+        # Do not block on a named pipe without a writer.
         descriptor = os.open(path, os.O_RDONLY | (os.O_NONBLOCK if inside else 0))
         with open(descriptor, "rb") as file:  # noqa: PTH123 - it is open already
             if inside and (why := _outside(descriptor, inside)):
@@ -172,9 +167,7 @@ def _file(path: Path, inside: Path | None) -> tuple[str, bytes] | Problem:
 
 
 def _outside(descriptor: int, folder: Path) -> str:
-    """Why this open file is none of the folder's; empty if it is. A link may have led to it.
-
-    What is open is asked, not the name, which may lead elsewhere a moment later."""
+    # Check what is open: its name may lead elsewhere by now.
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         return "is no file: remove it"
     if not Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(folder):
@@ -209,27 +202,23 @@ def _unreadable(source: str, error: OSError) -> Problem:
 
 
 class TooManyPods(ValueError):
-    """The documents stand for more pods than were to be read."""
+    """The documents describe more pods than the limit."""
 
 
 @dataclass(slots=True)
 class Wish:
-    """What was read: pods and gangs, in the order in which they came; queues and quotas.
-
-    `deployments` are the namespaces and owners of pods of which there may be fewer than before.
-    `podless` are workloads that stand for no pods as they are written, by name. `queues` are those
-    that pods and gangs name, each with the first document and field that does. `slips` are names in
-    it that are probably not meant so, have no effect here, or are of another scheduler, each with
-    where it stands. `passed_over` are documents that are neither workloads nor limits, by name."""
+    """What manifests ask for, in their order."""
 
     pods: list[PodDraft] = field(default_factory=list)
     groups: dict[str, PodGroupObserved] = field(default_factory=dict)
     limits: list[QueueObserved | QuotaObserved] = field(default_factory=list)
+    # Namespace and owner of pods whose number may have shrunk.
     deployments: set[tuple[str, str]] = field(default_factory=set)
-    podless: list[str] = field(default_factory=list)
+    podless: list[str] = field(default_factory=list)  # workloads without pods as written
+    # The queues that pods and gangs name, with the first document and field that does.
     queues: dict[str, tuple[Document, str]] = field(default_factory=dict)
-    slips: list[str] = field(default_factory=list)
-    passed_over: list[str] = field(default_factory=list)
+    slips: list[str] = field(default_factory=list)  # likely typos, or for another scheduler
+    passed_over: list[str] = field(default_factory=list)  # neither workloads nor limits
 
 
 def read_wish(
@@ -238,9 +227,7 @@ def read_wish(
     *,
     most: int = sys.maxsize,
 ) -> tuple[Wish, list[Problem]]:
-    """The pods, gangs, queues and quotas of these documents, and what is wrong with the others.
-
-    Raises TooManyPods: there are more than `most`; a few lines may ask for millions."""
+    """Return what the documents ask for, and problems. Raises TooManyPods over `most`."""
     documents = list(found)
     contents = [each.content for each in documents if isinstance(each, Document)]
     reader = _Reader(with_classes(config, contents), most)
@@ -257,11 +244,10 @@ def read_wish(
 
 
 def undeclared_queues(wish: Wish, declared: Iterable[str]) -> list[str]:
-    """Each queue that the wish names and that neither it nor anybody has `declared`, where a slip
-    would lift every limit. Nothing where no queue is declared at all: nobody limits by them there.
-    """
+    """Warn about named but undeclared queues: a typo would lift all limits."""
     known = {*declared, *(each.queue for each in wish.limits if isinstance(each, QueueObserved))}
     said: list[str] = []
+    # If no queue is declared at all, queues are not in use.
     for queue, (document, at) in wish.queues.items() if known else ():
         if queue not in known:
             hint = did_you_mean(queue, known)
@@ -282,7 +268,6 @@ class _Reader:
         self._seen: set[str] = set()
 
     def read(self, document: Document) -> None:
-        """Add what the document says, which is one problem for each part that cannot be used."""
         others = others_in(document.content)
         self.wish.passed_over += (found_as(name, document.place) for name in others)
         items, error = items_of(document.content)

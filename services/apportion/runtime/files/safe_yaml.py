@@ -1,12 +1,8 @@
-"""YAML and JSON text from outside, parsed within limits: every document its own result.
+"""Parse YAML and JSON from outside within limits, each document on its own.
 
-PyYAML is imported here and nowhere else. A text is split at its `---` lines first, so that a syntax
-error ends one document and not those behind it. Before anything is built, a pass over the parser's
-events measures depth and aliases, so neither deep nesting nor a bomb of aliases costs more than
-reading the text once. Dates stay text, as they do in Kubernetes.
-
-Invariant: what comes out is a tree of JSON-like values with text keys, none of them twice, or a
-`Malformed` with a line and a fix."""
+Only this module uses PyYAML. Depth and aliases are limited before anything is built, so an alias
+bomb costs no more than reading the text. Dates stay text, as in Kubernetes.
+Invariant: the result is a tree of JSON-like values with unique text keys, or a `Malformed`."""
 
 import json
 import re
@@ -24,25 +20,22 @@ from apportion.core.explain.text.printable import escaped
 TEXT_BYTES_MAX = 8 << 20
 DEPTH_MAX = 100
 ALIASES_MAX = 100
-NODES_MAX = 1_000_000
-"""Values of one document with every alias written out."""
+NODES_MAX = 1_000_000  # values of one document with all aliases expanded
 DOCUMENTS_MAX = 50_000
+# Values of all documents of a text: more than 8 MB of manifests have, and 10 s of work on a slow
+# processor.
 TEXT_NODES_MAX = 2_000_000
-"""Values of all documents of a text: more than eight megabytes of manifests have, and on a slow
-processor ten seconds of work."""
 
 _SEPARATOR = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 _PATH = re.compile(r'\["([^"]*)"\]|\[(\d+)\]|([^.\[\]]+)')
 _DATE = "tag:yaml.org,2002:timestamp"
+# What PyYAML's constructors raise for `!!bool x`, `!!timestamp x` or a number of 5,000 digits.
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What PyYAML's constructors raise for `!!bool x`, `!!timestamp x` or a number of 5,000 digits."""
 _KEY_TAGS = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"}
 
 
 class Malformed(ValueError):
-    """Text that cannot be parsed: the line (from 1), what is wrong, and how to mend it.
-
-    `of_syntax`: it is not JSON at all."""
+    """Text that cannot be parsed; `of_syntax` is True if it is not JSON at all."""
 
     def __init__(self, line: int, problem: str, fix: str, *, of_syntax: bool = False) -> None:
         super().__init__(line, problem, fix)
@@ -57,7 +50,7 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """One document of a text: its number and first line (both from 1), and what it holds."""
+    """One document of a text: its number and first line (from 1), and its content."""
 
     number: int
     line: int
@@ -66,7 +59,7 @@ class Parsed:
     error: Malformed | None = None
 
     def line_of(self, path: str) -> int:
-        """The line of a field, or of the deepest part of its path that is there."""
+        """Return the line of a field, or of the deepest existing part of its path."""
         node = _composed(self.text)
         offset = node.start_mark.line if node else 0
         for key, index, name in _PATH.findall(path):
@@ -84,18 +77,14 @@ class Parsed:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """The safe loader, without dates."""
-
-    yaml_implicit_resolvers = {
+    yaml_implicit_resolvers = {  # without dates
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _DATE]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
 
 def parse(text: str, *, is_json: bool = False) -> Iterator[Parsed]:
-    """The documents of a text, in order; empty ones do not count.
-
-    `is_json`: only JSON will do. Other text is tried as JSON when it begins like an object."""
+    """Yield the non-empty documents of a text; `is_json` refuses other YAML."""
     if is_json or text.lstrip()[:1] == "{":
         try:
             yield Parsed(1, 1, text, content=_json(text))
@@ -108,14 +97,15 @@ def parse(text: str, *, is_json: bool = False) -> Iterator[Parsed]:
         yield Parsed(1, too_many.line, "", error=too_many)
         return
     number = 0
-    used = _Used()
+    used: Counter[str] = Counter()  # of the limits of the whole text
     for line, chunk in _chunks(text):
         try:
             _measure(chunk, line, used)
             content = _content(chunk, line)
-        except Malformed as error:
+        except (Malformed, yaml.YAMLError) as error:
             number += 1
-            yield Parsed(number, line, chunk, error=error)
+            wrong = error if isinstance(error, Malformed) else _malformed(error, chunk, line)
+            yield Parsed(number, line, chunk, error=wrong)
             continue
         if content is not None:
             number += 1
@@ -123,7 +113,6 @@ def parse(text: str, *, is_json: bool = False) -> Iterator[Parsed]:
 
 
 def _chunks(text: str) -> Iterator[tuple[int, str]]:
-    """The text between `---` lines, each piece with its first line."""
     starts = [0, *(match.start() for match in _SEPARATOR.finditer(text)), len(text)]
     line = 1
     for start, end in pairwise(starts):
@@ -133,7 +122,7 @@ def _chunks(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _too_many(text: str) -> Malformed | None:
-    """Counted before anything is parsed, for each document has its cost, however short it is."""
+    """Count the documents before parsing, because even a short one has a cost."""
     for count, match in enumerate(_SEPARATOR.finditer(text), 1):
         if count > DOCUMENTS_MAX:
             line = text.count("\n", 0, match.start()) + 1
@@ -141,25 +130,17 @@ def _too_many(text: str) -> Malformed | None:
     return None
 
 
-@dataclass(slots=True)
-class _Used:
-    """What the documents of a text have had of what it may have."""
-
-    aliases: int = 0
-    nodes: int = 0
-
-
-def _measure(text: str, line: int, used: _Used) -> None:
-    """Refuse a document that is too deep, or too large with its aliases, or one too many."""
-    known: dict[str, tuple[int, int]] = {}  # anchor: its values and its depth
+def _measure(text: str, line: int, used: Counter[str]) -> None:
+    """Refuse a document that is too deep or has too many values or aliases."""
+    known: dict[str, tuple[int, int]] = {}  # anchor: number of values and depth
     open_: list[tuple[str | None, list[int]]] = [(None, [0, 0])]
-    for event in _events(text, line):
-        used.nodes += isinstance(event, yaml.NodeEvent)
-        if used.nodes > TEXT_NODES_MAX:
+    for event in yaml.parse(text, Loader=_Loader):
+        used["nodes"] += isinstance(event, yaml.NodeEvent)
+        if used["nodes"] > TEXT_NODES_MAX:
             raise _at(event, line, f"more than {TEXT_NODES_MAX} values in all", "split the file")
         if isinstance(event, yaml.AliasEvent):
-            used.aliases += 1
-            if used.aliases > ALIASES_MAX:
+            used["aliases"] += 1
+            if used["aliases"] > ALIASES_MAX:
                 raise _at(event, line, f"more than {ALIASES_MAX} aliases", "write them out")
             if event.anchor not in known:
                 raise _at(event, line, f"alias {event.anchor!r} has no end or no anchor", "mend it")
@@ -184,13 +165,6 @@ def _count(tally: list[int], values: int, depth: int) -> None:
     tally[1] = max(tally[1], depth)
 
 
-def _events(text: str, line: int) -> Iterator[Any]:
-    try:
-        yield from yaml.parse(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise _malformed(error, text, line) from None
-
-
 def _content(text: str, line: int) -> object:
     loader = _Loader(text)
     try:
@@ -199,8 +173,6 @@ def _content(text: str, line: int) -> object:
             return None
         _check_keys(node, line)
         return loader.construct_document(node)
-    except yaml.YAMLError as error:
-        raise _malformed(error, text, line) from None
     except _UNREADABLE as error:
         if isinstance(error, Malformed):
             raise
@@ -210,7 +182,7 @@ def _content(text: str, line: int) -> object:
 
 
 def _check_keys(root: yaml.Node, line: int) -> None:
-    """Refuse a key that is not text or that comes twice; merged keys may be overridden."""
+    """Refuse keys that are not text or not unique; merged keys may be overridden."""
     left, seen = [root], {id(root)}
     while left:
         node = left.pop()
@@ -251,12 +223,6 @@ def _json(text: str) -> object:
         raise
     except ValueError as error:
         raise Malformed(1, f"a value cannot be read ({error})", "write it in quotes") from None
-    if _deep(content):
-        raise Malformed(1, f"nested deeper than {DEPTH_MAX} levels", "flatten it")
-    return content
-
-
-def _deep(content: object) -> bool:
     level = [content]
     for _ in range(DEPTH_MAX + 1):
         level = [
@@ -265,13 +231,15 @@ def _deep(content: object) -> bool:
             if isinstance(value, dict | list)
             for child in (value.values() if isinstance(value, dict) else value)
         ]
-    return bool(level)
+    if level:
+        raise Malformed(1, f"nested deeper than {DEPTH_MAX} levels", "flatten it")
+    return content
 
 
 def _malformed(error: yaml.YAMLError, text: str, line: int) -> Malformed:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-    last = text.rstrip().count("\n")  # the parser may point behind the end
+    last = text.rstrip().count("\n")  # the parser may point past the end
     offset = min(mark.line, last) if mark else 0
     return Malformed(line + offset, str(problem)[:200], "mend the syntax")
 
@@ -294,15 +262,12 @@ def _composed(text: str) -> yaml.Node | None:
 
 @lru_cache(maxsize=DEPTH_MAX)
 def _fields(node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-    """The fields of a mapping by their keys, kept for whoever asks for many fields of a document:
-    of a mapping with thousands of doubtful keys each would be looked for among all."""
+    """Return a mapping's fields by key; cached, because callers look up many of them."""
     return {key.value: (key, value) for key, value in node.value}
 
 
 def written(value: object) -> str:
-    """Maps, lists and scalars as a YAML document, in the order that they have.
-
-    Where a text has characters that a terminal would obey, all beyond ASCII are escaped."""
+    """Format as YAML in the given order, in ASCII if it has control characters."""
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     if escaped(text, keep="\n") != text:
         text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False)

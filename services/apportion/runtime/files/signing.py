@@ -1,7 +1,6 @@
-"""Ed25519 keys in PEM files: the one that signs, and the one that everybody may have.
+"""Ed25519 keys in PEM files: a private key that signs, and its public key.
 
-Invariant: a private key is written once, readable by its owner only, and never over another file.
-"""
+Invariant: a private key never replaces a file, and only its owner can read it."""
 
 from __future__ import annotations
 
@@ -18,11 +17,11 @@ KEY_ID_CHARS = 16
 
 
 class KeyInvalid(Exception):
-    """The file holds no such key; the message names it."""
+    """The file contains no such key; the message names it."""
 
 
 class SigningKey:
-    """A private key; `id` is that of its public half."""
+    """A private key; `id` is the id of its public key."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
@@ -30,23 +29,23 @@ class SigningKey:
 
     @property
     def public(self) -> VerifyingKey:
-        """The half that everybody may have."""
+        """The matching public key, which may be published."""
         return VerifyingKey(self._key.public_key())
 
     def sign(self, data: bytes) -> str:
-        """The signature, in hexadecimal digits."""
+        """Return the signature of `data` in hexadecimal digits."""
         return self._key.sign(data).hex()
 
 
 class VerifyingKey:
-    """A public key; `id` is the beginning of the SHA-256 of its 32 bytes."""
+    """A public key; `id` is the start of the SHA-256 of its 32 bytes."""
 
     def __init__(self, key: Ed25519PublicKey) -> None:
         self._key = key
         self.id = _id(key)
 
     def signed(self, data: bytes, signature: str) -> bool:
-        """Whether the private half made this signature of `data`."""
+        """True if the private key made this signature of `data`."""
         try:
             self._key.verify(bytes.fromhex(signature), data)
         except (InvalidSignature, ValueError):
@@ -55,9 +54,7 @@ class VerifyingKey:
 
 
 def make_key(path: Path) -> Path:
-    """Make a key in `path`, and its public half in `path`.pub, which is returned.
-
-    Raises OSError, FileExistsError where one of the two is there already."""
+    """Write a new key to `path`, and `path`.pub, which is returned. Raises OSError."""
     key = Ed25519PrivateKey.generate()
     public = path.with_name(f"{path.name}.pub")
     if public.exists():
@@ -74,7 +71,7 @@ def make_key(path: Path) -> Path:
 
 
 def read_signing_key(path: Path) -> SigningKey:
-    """The private key of a file that `make_key` wrote. Raises KeyInvalid, OSError."""
+    """Read a private key that `make_key` wrote. Raises KeyInvalid, OSError."""
     try:
         key = serialization.load_pem_private_key(_read(path), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -87,7 +84,7 @@ def read_signing_key(path: Path) -> SigningKey:
 
 
 def read_verifying_key(path: Path) -> VerifyingKey:
-    """The public key of a file that `make_key` wrote. Raises KeyInvalid, OSError."""
+    """Read a public key that `make_key` wrote. Raises KeyInvalid, OSError."""
     try:
         key = serialization.load_pem_public_key(_read(path))
     except (ValueError, UnsupportedAlgorithm):

@@ -1,9 +1,8 @@
-"""The ledger on NATS JetStream: one connection to its server, and the ledger over it.
+"""The ledger on NATS JetStream, and the connection to its server.
 
-It keeps the connection: reconnects for ever with jitter, and ends every wait when the connection is
-lost or the server forbids a subject. Invariants: no message shows a password, a key or a token;
-nothing is sent while disconnected, so what cannot be sent is unavailable, and only what was sent
-can be unknown."""
+The connection reconnects without end, and ends all waits when it is lost or the server forbids a
+subject. Invariants: no message shows a password, key or token; nothing is sent while
+disconnected, so an append that was not sent is unavailable, and only a sent one is unknown."""
 
 import asyncio
 import contextlib
@@ -15,7 +14,7 @@ from typing import Any, Final
 
 from apportion.core.identity.permissions import DELIVERIES
 from apportion.runtime.jetstream import stream
-from apportion.runtime.jetstream.ledger import Appender, AppendWatch, JetStreamLedger, unwatched
+from apportion.runtime.jetstream.ledger import Appender, AppendWatch, JetStreamLedger
 from apportion.runtime.jetstream.nats_client import (
     Client,
     LeavingClient,
@@ -42,14 +41,12 @@ __all__ = ["Connection", "JetStreamLedger", "check_stream", "connect", "create_s
 CONNECT_TIMEOUT_S = 10.0
 ACK_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
-CALLOUT_S = 30.0
-"""So long a callout may take to begin anew before a token is taken to be good no more."""
+CALLOUT_S = 30.0  # time for a callout to restart before a token counts as invalid
 BACK_OFF = BackOff(0.05, 1.0)
-PING_INTERVAL_S = 2
-"""A server that leaves two pings without an answer is given up: at the third, six seconds on."""
+PING_INTERVAL_S = 2  # a server that misses two pings is dropped at the third, after 6 s
+# The first versions with all security fixes published by mid-2026.
 FIXED_SERVER = (2, 14, 0)
 FIXED_2_12 = (2, 12, 7)
-"""From these on, every security fix that was published by the middle of 2026 is in."""
 _PENDING: Final[dict[str, Any]] = {"pending_msgs_limit": 1 << 20, "pending_bytes_limit": 256 << 20}
 _VIOLATION = re.compile(
     r"permissions violation for (publish|subscription) to \"([^\"]+)\"", re.IGNORECASE
@@ -60,88 +57,71 @@ _log = get_logger(__name__)
 
 
 def secure(client: LeavingClient, reach: Reach) -> None:
-    """Have the client hold servers to TLS, by the files that are named. Raises ConfigError."""
+    """Make the client use TLS as the settings require. Raises ConfigError."""
     tls = ClientTls(files_of(NATS_TLS))
     required = reach.encrypted or tls.files.named
     if required:
-        tls.context()  # a file that cannot be used is told at once
+        tls.context()  # report an unusable file at once
     client.secure(tls, required=required)
 
 
-def distrust(failure: Exception) -> str:
-    """Why the server is not believed, with what to do; empty where that is not the failure."""
-    if isinstance(failure, Unencrypted):
-        return str(failure)
-    return explained(failure, NATS_TLS)
-
-
 def refusal(reach: Reach, distrusted: str) -> LedgerError:
-    """Why it is no use to wait for this server; a newcomer with a token waits all the same."""
+    """Return the error for a server that refuses this user; a token may be retried."""
     if distrusted:
         return LedgerUnavailable(f"cannot connect to {reach.shown}: {distrusted}")
-    said = f"{reach.shown} refuses user {reach.user!r}: user or {_shows(reach)}"
+    if reach.key:
+        shown = f"key is wrong, or was revoked; check {reach.key}"
+    elif reach.token:
+        shown = f"token {reach.token} is wrong, or nobody is there who knows: see the callout"
+    else:
+        shown = "password is wrong; check the user and password in APPORTION_NATS_URL"
+    said = f"{reach.shown} refuses user {reach.user!r}: user or {shown}"
     return LedgerUnavailable(said) if reach.token else NotPermitted(said)
 
 
 def refuses(failure: Exception) -> bool:
-    """Whether we are nobody to the server; or have nothing to show: a revoked key is removed."""
+    """Return True if the server rejects our credentials, or we cannot read them."""
     nothing_to_show = isinstance(failure.__cause__, CannotShow)
     return nothing_to_show or "authorization violation" in str(failure).lower()
 
 
 def turned_away(reach: Reach, distrusted: str) -> LedgerError:
-    """The server knew this user, and does so no more, or we do not believe it any more."""
+    """Return the error for a server that no longer accepts this user."""
     if distrusted:
         return refusal(reach, distrusted)
-    return NotPermitted(f"{reach.shown} lets user {reach.user!r} in no more: the {_ended(reach)}")
+    if reach.key:
+        ended = (
+            f"key {reach.key} was revoked, or is gone; `apportion user list` tells who may "
+            "connect, and `apportion user add` makes another"
+        )
+    elif reach.token:
+        ended = (
+            f"token {reach.token} was revoked or has expired; put a new one there, as `kubectl "
+            "create token` makes it, and begin again"
+        )
+    else:
+        ended = "password was revoked or changed; see the user and password in APPORTION_NATS_URL"
+    return NotPermitted(f"{reach.shown} lets user {reach.user!r} in no more: the {ended}")
 
 
 def forbidden(reach: Reach, verb: str, subject: str) -> NotPermitted:
-    """The server does not let this user do that."""
+    """Return the error for a subject that the server forbids this user."""
     return NotPermitted(
         f"{reach.shown} forbids user {reach.user!r} to {verb} {subject}; "
         "connect as the role that owns this subject (nats.conf lists the roles)"
     )
 
 
-def _ended(reach: Reach) -> str:
-    """What is good no more, and where another comes from."""
-    if reach.key:
-        return (
-            f"key {reach.key} was revoked, or is gone; `apportion user list` tells who may "
-            "connect, and `apportion user add` makes another"
-        )
-    if reach.token:
-        return (
-            f"token {reach.token} was revoked or has expired; put a new one there, as `kubectl "
-            "create token` makes it, and begin again"
-        )
-    return "password was revoked or changed; see the user and password in APPORTION_NATS_URL"
-
-
-def _shows(reach: Reach) -> str:
-    """What he showed, and where it is looked up."""
-    if reach.key:
-        return f"key is wrong, or was revoked; check {reach.key}"
-    if reach.token:
-        return f"token {reach.token} is wrong, or nobody is there who knows: see the callout"
-    return "password is wrong; check the user and password in APPORTION_NATS_URL"
-
-
 class _Asked:
-    """The requests under way over one connection, each known by a token.
-
-    Invariant: each ends once: by its reply, by the server's word that it is forbidden, or with the
-    connection."""
+    """The pending requests of one connection; each ends exactly once."""
 
     def __init__(self) -> None:
+        # By token: the subjects whose refusal ends a request, and its reply.
         self._waiting: dict[str, tuple[frozenset[str], asyncio.Future[Message]]] = {}
-        """By token: the subjects whose refusal ends a request, and its reply."""
         self._tokens = itertools.count(1)
 
     @contextlib.contextmanager
     def one(self, subjects: frozenset[str]) -> Iterator[tuple[str, asyncio.Future[Message]]]:
-        """One more, for the length of a `with`: its token, and what becomes of it."""
         token = str(next(self._tokens))
         reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._waiting[token] = subjects, reply
@@ -151,27 +131,24 @@ class _Asked:
             del self._waiting[token]
 
     async def arrived(self, message: Message) -> None:
-        """A reply, whose subject ends with the token."""
         _, reply = self._waiting.get(message.subject.rpartition(".")[2], (None, None))
         if reply is not None and not reply.done():
             reply.set_result(message)
 
     def lose(self, why: str) -> None:
-        """No reply comes any more: whether any was carried out is not known."""
         for _, reply in self._waiting.values():
             if not reply.done():
                 reply.set_exception(LostReply(why))
 
     def forbid(self, subject: str, failure: Callable[[str], Exception]) -> None:
-        """The server forbids it; the client library hands subjects over in lower case."""
         for subjects, reply in self._waiting.values():
             for denied in subjects:
-                if denied.lower() == subject and not reply.done():
+                if denied.lower() == subject and not reply.done():  # the library lowers the case
                     reply.set_exception(failure(denied))
 
 
 class Connection:
-    """One connection to nats-server; see wire.Wire and, for `server_version`, check_version."""
+    """One connection to nats-server; see wire.Wire."""
 
     def __init__(self, reach: Reach) -> None:
         self._reach = reach
@@ -223,7 +200,9 @@ class Connection:
 
     async def _connect(self, name: str) -> None:
         reach = self._reach
-        word = self._token_here if reach.token else self._password_here if reach.password else None
+        # A server that another server named has no password in its URL: use the first one.
+        here = lambda: self._client.own_password or reach.password or ""  # noqa: E731
+        word = self._token_here if reach.token else here if reach.password else None
         await self._client.connect(
             servers=[part.strip() for part in reach.url.split(",")],
             name=name,
@@ -243,18 +222,11 @@ class Connection:
             signature_cb=self._client.answer_with(reach.read_key) if reach.key else None,
         )
 
-    def _password_here(self) -> str:
-        """The password that our URL has for the server at hand.
-
-        One that another server named comes without, and would refuse us: it gets the first one."""
-        return self._client.own_password or self._reach.password or ""
-
     def _token_here(self) -> str:
-        """The token as it is now, which goes where a password would."""
         try:
             return self._reach.read_token()
         except CannotShow as failure:
-            raise OSError(str(failure)) from failure  # it is told, and tried again
+            raise OSError(str(failure)) from failure  # the library reports it and retries
 
     @property
     def owner(self) -> str:
@@ -270,7 +242,7 @@ class Connection:
         """See wire.Wire."""
         if self.connected:
             return
-        self._up.clear()  # the client notices a loss a little before it tells us
+        self._up.clear()  # the client notices a loss shortly before it calls `_down`
         if self._closed:
             raise LedgerUnavailable(f"the connection to {self._url} is closed")
         try:
@@ -353,8 +325,8 @@ class Connection:
                 await subscription.unsubscribe()
 
         try:
-            # A refusal arrives before the server's answer to a ping sent later; the client sends
-            # its first ping ahead of what it has queued, so only the second one is later.
+            # A refusal arrives before the answer to a later ping. The client sends its first ping
+            # ahead of its queue, so only the second ping is later.
             await self._answered()
             await self._answered()
         except (errors.Error, LostReply) as failure:
@@ -366,12 +338,11 @@ class Connection:
         return unsubscribe
 
     async def _answered(self) -> None:
-        """Return once the server has answered a ping. Raises LostReply where it cannot any more.
+        """Return once the server has answered a ping. Raises LostReply if it cannot.
 
-        The client waits by `asyncio.wait_for`, which up to Python 3.11 forgets a cancellation that
-        comes with the answer: a reader that is being stopped would go on. So it waits in a task of
-        its own. It also forgets, once it is connected again, what it has asked before, and would
-        wait ten seconds for nothing."""
+        The client waits by `asyncio.wait_for`, which up to Python 3.11 loses a cancellation that
+        comes with the answer; so it waits in its own task. After a reconnection it forgets
+        earlier pings and would wait ten seconds for nothing."""
         flushing = asyncio.ensure_future(self._client.flush())
         with self._asked.one(frozenset()) as (_, lost):
             ends: set[asyncio.Future[Any]] = {flushing, lost}
@@ -387,7 +358,7 @@ class Connection:
         return lambda: self._reconnected.remove(call)
 
     async def turned_away(self) -> LedgerError:
-        """See wire.Wire. Who has a token may be let in again, by a callout that begins anew."""
+        """See wire.Wire. A token may be accepted again, when its callout has restarted."""
         await self._refused.wait()
         while self._reach.token and not self._distrusted:
             self._refused.clear()
@@ -399,13 +370,13 @@ class Connection:
         return turned_away(self._reach, self._distrusted)
 
     async def close(self) -> None:
-        """Leave. Requests under way end as LostReply."""
+        """Disconnect. Pending requests end as LostReply."""
         self._closed = True
         with contextlib.suppress(errors.Error, OSError):
             if self._client.is_connected:
                 await self._client.flush(2)
-        # In a task of its own: closed while it reconnects, the client raises CancelledError here
-        # although nobody cancelled us.
+        # In its own task: if it is reconnecting, the client raises CancelledError although we
+        # were not cancelled.
         closing = asyncio.ensure_future(self._client.close())
         await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
         closing.cancel()
@@ -431,7 +402,8 @@ class Connection:
         self._lose("closed")
 
     async def _error(self, failure: Exception) -> None:
-        distrusted = distrust(failure)
+        unencrypted = isinstance(failure, Unencrypted)
+        distrusted = str(failure) if unencrypted else explained(failure, NATS_TLS)
         self._distrusted = distrusted or self._distrusted
         self._last_error = distrusted or str(failure) or type(failure).__name__
         if distrusted or refuses(failure):
@@ -448,9 +420,7 @@ class Connection:
 
 
 def _choose_server(pool: list[Server], _info: dict[str, Any]) -> tuple[Server, float]:
-    """A random one of those that failed least, after a random pause that grows with the failures.
-
-    So no herd forms, and a server that is frozen costs one try."""
+    # Random choice and pause: clients spread, and a frozen server costs one try.
     fewest = min(server.reconnects for server in pool)
     best = [server for server in pool if server.reconnects == fewest]
     server = random.choice(best)  # noqa: S311 - spreads load, guards nothing
@@ -459,9 +429,7 @@ def _choose_server(pool: list[Server], _info: dict[str, Any]) -> tuple[Server, f
 
 
 def check_version(client: Client) -> str:
-    """The server's version; empty for a development build that names none.
-
-    Raises ServerTooOld where atomic batches or security fixes are missing."""
+    """Return the server's version; empty for a development build. Raises ServerTooOld."""
     found = client.connected_server_version
     try:
         version = (found.major, found.minor, found.patch)
@@ -479,14 +447,13 @@ async def connect(
     name: str,
     timeout_s: float = CONNECT_TIMEOUT_S,
     ack_timeout_s: float = ACK_TIMEOUT_S,
-    watch: AppendWatch = unwatched,
+    watch: AppendWatch = lambda *_: None,
     opened: Callable[[Reach], Connection] = Connection,
 ) -> JetStreamLedger:
-    """A ledger on the server there; a URL alone is `nats://user:password@host:port`.
+    """Connect to the ledger at a URL (`nats://user:password@host:port`) or a Reach.
 
-    `name` is shown in the server's list of connections, and `opened` makes ours. Raises
-    LedgerUnavailable, NotPermitted, ServerTooOld. The stream is not looked at: see create_stream
-    and check_stream."""
+    `name` is for the server's list of connections; `opened` makes the connection. The stream is
+    not checked. Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
     reach = reach_of(to)
     wire = opened(reach)
     try:
@@ -501,12 +468,10 @@ async def connect(
 async def create_stream(
     ledger: JetStreamLedger, *, replicas: int = 1, max_bytes: int = -1
 ) -> stream.StreamInfo:
-    """Make the ledger's stream, or check the one that is there; for the bootstrap user.
-
-    Beside it, the bucket of its snapshots and the auditors' copy are made.
+    """Create the stream, snapshots' bucket and auditors' copy; for the bootstrap user.
 
     Raises LedgerDrifted, NotPermitted, LedgerUnavailable, LedgerError."""
-    # A snapshot knows the whole state; nobody else who connects needs to.
+    # Imported late: a snapshot needs the whole state, other clients do not.
     from apportion.runtime.jetstream.snapshots import Snapshots  # noqa: PLC0415
 
     info = await stream.create(ledger.wire, replicas=replicas, max_bytes=max_bytes)
@@ -519,5 +484,5 @@ async def create_stream(
 
 
 async def check_stream(ledger: JetStreamLedger) -> stream.StreamInfo:
-    """The stream's settings and state. Raises LedgerDrifted naming the first wrong setting."""
+    """Return the stream's info. Raises LedgerDrifted with the first wrong setting."""
     return await stream.check(ledger.wire)

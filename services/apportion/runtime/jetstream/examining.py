@@ -1,7 +1,7 @@
-"""What a client can see of the ledger's server, its stream and its clocks: facts for the doctor.
+"""Facts for the doctor about the ledger's server, stream and clocks; read-only.
 
-It reads, and changes nothing. Invariant: what this user may not ask, or nobody answers, is left out
-and is no error; only a server that does not answer for the stream itself is."""
+Invariant: a fact that this user may not ask for, or that gets no answer, is left out; it is an
+error only if the server does not answer for the stream."""
 
 import contextlib
 from collections.abc import Collection, Mapping
@@ -24,13 +24,12 @@ from apportion_schemas.catalogue import SUBJECTS
 from apportion_schemas.envelope import EventError
 
 USER_INFO: Final = "$SYS.REQ.USER.INFO"
+# an intake attests a snapshot within seconds, on a large ledger within minutes
 ATTESTED_WITHIN_S: Final = 300.0
-"""An intake attests a snapshot within seconds; on a large ledger within minutes."""
+# requests by which every role reads
 READS: Final = (f"$JS.API.STREAM.INFO.{STREAM}", f"$JS.API.STREAM.MSG.GET.{STREAM}")
-"""What every role reads by."""
+# an event may be this much older than its append, if its writer waited for the ledger
 DELAY_S: Final = 30.0
-"""An event may be appended so long after it was written down, by a writer that waited for the
-ledger: its writer is not said to be behind for that."""
 
 
 class _Permissions(msgspec.Struct, frozen=True):
@@ -54,9 +53,7 @@ _decode_user = msgspec.json.Decoder(_UserInfo).decode
 
 
 async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -> LedgerFacts:
-    """The facts, as of now; `server_says` is the answer of its `/varz`, empty where nobody asked.
-
-    Raises LedgerError."""
+    """Return the facts; `server_says` is `/varz`, or empty. Raises LedgerError."""
     before = clock.now()
     info = await stream.read_info(wire)
     skew_s = (before + (clock.now() - before) / 2 - datetime.fromisoformat(info.ts)).total_seconds()
@@ -90,7 +87,7 @@ async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -
 
 
 async def _newest_snapshot(wire: Wire, info: StreamInfo) -> tuple[int, float, int]:
-    """Revision and age of the newest attested one, 0 without one; how many long lack that."""
+    """Return revision and age of the newest attested one; count overdue others."""
     doubtful = 0
     with contextlib.suppress(LedgerError):
         snapshots = Snapshots(wire)
@@ -112,7 +109,7 @@ async def _newest_snapshot(wire: Wire, info: StreamInfo) -> tuple[int, float, in
 
 
 async def _writers(wire: Wire) -> list[Skew]:
-    """The clocks of those who wrote last on each channel: their time against the server's."""
+    """Clock skew of the last writer on each channel, against the server."""
     found: dict[str, Skew] = {}
     for channel in dict.fromkeys(row.channel for row in CATALOGUE):
         with contextlib.suppress(LedgerError, EventError, ValueError):
@@ -127,7 +124,7 @@ async def _writers(wire: Wire) -> list[Skew]:
 
 
 async def _missing(wire: Wire, user: str) -> tuple[str, ...] | None:
-    """What the role of this user needs to send on and may not; None where nobody says."""
+    """Subjects that this user's role must send on but may not; None if unknown."""
     try:
         reply = await wire.request(USER_INFO, b"", timeout_s=API_TIMEOUT_S, headers={})
         permissions = _decode_user(reply.data).data.permissions
@@ -142,5 +139,5 @@ async def _missing(wire: Wire, user: str) -> tuple[str, ...] | None:
 
 
 def covers(patterns: Collection[str], subject: str) -> bool:
-    """Whether one of the patterns, with NATS' wildcards, takes the subject."""
+    """Return True if a pattern, with NATS wildcards, matches the subject."""
     return any(matches(pattern, subject) for pattern in patterns)

@@ -1,16 +1,10 @@
-"""Following: every record in revision order, exactly once, through any disconnection.
+"""Deliver every record in revision order, exactly once, through any disconnection.
 
-One push consumer with flow control at a time; its own sequence proves that nothing is missing
-between two messages, its heartbeats that nothing is missing at the end. Whatever looks wrong (a
-gap, silence, a reconnection) ends that consumer, and a new one starts behind the last delivered
-record. Invariants: a record that the server no longer has is reported as LedgerHole, and so is
-another record in the place of the last delivered one; what the ledger holds is what the stream's
-leader says. A copy of the ledger may lack its newest records after a crash: that is no hole, for it
-gets them from the ledger again.
-
-A consumer lives on any one of the servers, also on one that came back a moment ago and lacks the
-newest records until it has them from the others. Such a consumer delivers late, never wrongly; but
-what it says is pending is counted in its own store, so it proves nothing about the end."""
+The sequence and heartbeats of a push consumer reveal gaps. After a gap, silence or reconnection
+a new one starts after the last delivered record. Invariants: a missing record, or a different
+one in place of the last delivered, raises LedgerHole; only the stream's leader says what the
+ledger contains. A server that has just restarted may lack the newest records, so a consumer
+there delivers late, and its pending count proves nothing."""
 
 import asyncio
 import contextlib
@@ -39,8 +33,7 @@ from apportion_schemas import ConfigurationChanged
 from apportion_schemas.formats import VERSION_MAX
 
 HEARTBEAT_S = 1.0
-SILENCE_S = 4.0
-"""Longer than this without message or heartbeat, and the consumer is taken to be gone."""
+SILENCE_S = 4.0  # without message or heartbeat for longer, the consumer is replaced
 BACK_OFF = BackOff(0.05, 2.0)
 CONNECT_WAIT_S = 60.0
 _INACTIVE_S = 30.0
@@ -50,7 +43,7 @@ _log = get_logger(__name__)
 
 
 class Follower:
-    """One reader's place; see ledger.Subscription."""
+    """One reader's position; see ledger.Subscription."""
 
     def __init__(
         self, wire: Wire, deliver: Callable[[Record], None], *, start: int, subjects: Sequence[str]
@@ -59,10 +52,10 @@ class Follower:
         self._deliver = deliver
         self._subjects = list(subjects)
         self._whole = self._subjects == [ALL_SUBJECTS]
-        self._position = start - 1
+        self.position = start - 1
         self._last: Record | None = None
         self._goal: int | None = None
-        self._lag = 0
+        self.lag = 0
         self._stored = "0"
         self._consumer_sequence = 0
         self._created = ""
@@ -70,26 +63,11 @@ class Follower:
         self._live = 0
         self._consumer: dict[str, object] = {}
         self._heard = False
-        self._stalled = False
+        self.stalled = False
         self._again = asyncio.Event()
         self._caught_up = asyncio.Event()
         self._failure: Exception | None = None
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def position(self) -> int:
-        """See ledger.Subscription."""
-        return self._position
-
-    @property
-    def lag(self) -> int:
-        """See ledger.Subscription."""
-        return self._lag
-
-    @property
-    def stalled(self) -> bool:
-        """See ledger.Subscription."""
-        return self._stalled
 
     @property
     def stored_ns(self) -> int:
@@ -98,11 +76,11 @@ class Follower:
 
     @property
     def running(self) -> bool:
-        """Whether it may still deliver."""
+        """True if it may still deliver."""
         return self._task is not None and not self._task.done()
 
     async def caught_up(self) -> None:
-        """See ledger.Subscription. Raises what ended the following, if it ended before."""
+        """See ledger.Subscription. Raises the error that ended the following before."""
         waiting = asyncio.ensure_future(self._caught_up.wait())
         ended = asyncio.ensure_future(self.join())
         try:
@@ -130,7 +108,7 @@ class Follower:
             await asyncio.wait({self._task})
 
     async def begin(self) -> None:
-        """Start following. Raises what the first attempt could not get over."""
+        """Start following. Raises the error of the first check."""
         await self._look()
         self._task = asyncio.create_task(self._run(), name="follow")
 
@@ -145,17 +123,17 @@ class Follower:
                 except (LedgerHole, LedgerDrifted, NotPermitted):
                     raise
                 except LedgerError:
-                    # Out of reach for now: the ledger's absence is no reason to forget our place.
+                    # Keep the position while the ledger is unreachable.
                     failures += 1
                     await SystemClock().pause(BACK_OFF.after(failures))
-        except Exception as failure:  # noqa: BLE001 - handed to whoever joins
+        except Exception as failure:  # noqa: BLE001 - raised by `join`
             self._failure = failure
         finally:
             self._live = 0
             forget()
 
     async def _one_consumer(self) -> None:
-        """Run one consumer until something looks wrong with it; then return."""
+        """Run one consumer until it must be replaced."""
         await self._wire.wait_connected(CONNECT_WAIT_S)
         self._again.clear()
         await self._look()
@@ -174,7 +152,7 @@ class Follower:
                 "description": consumers.OURS,
                 "deliver_subject": inbox,
                 "deliver_policy": "by_start_sequence",
-                "opt_start_seq": self._position + 1,
+                "opt_start_seq": self.position + 1,
                 "ack_policy": "none",
                 "max_deliver": 1,
                 "flow_control": True,
@@ -194,7 +172,6 @@ class Follower:
             await unsubscribe()
 
     async def _watch(self) -> None:
-        """Return when the consumer must be replaced."""
         newest = 0
         while True:
             self._heard = False
@@ -205,13 +182,13 @@ class Follower:
             except TimeoutError:
                 if not self._heard:
                     return
-                if self._position < newest:
-                    # What the stream had a while ago has still not come.
-                    self._stalled = True
+                if self.position < newest:
+                    # A record that the stream had at the last check has still not arrived.
+                    self.stalled = True
                     _log.warning(
                         "a consumer beats and delivers nothing; another takes its place",
                         consumer=self._consumer.get("name"),
-                        revision=self._position,
+                        revision=self.position,
                         ledger=newest,
                     )
                     return
@@ -221,9 +198,7 @@ class Follower:
                     newest = (await stream.read_info(self._wire)).state.last_seq
 
     async def drift(self) -> list[LedgerDrifted]:
-        """What of our consumer somebody has changed; another takes its place then.
-
-        Raises LedgerUnavailable."""
+        """Return and repair changes of our consumer's settings. Raises LedgerUnavailable."""
         if not (self._consumer and self._live and self.running):
             return []
         drifted = await consumers.look(self._wire, self._consumer)
@@ -232,9 +207,7 @@ class Follower:
         return drifted
 
     async def _look(self) -> None:
-        """Ask the stream's leader whether it holds what we have, and at first how far to read.
-
-        Raises LedgerHole unless the stream holds all from our position on."""
+        """Check our position with the stream's leader. Raises LedgerHole."""
         last = self._last
         found = None if last is None else await stream.read_record(self._wire, last.revision)
         info = await stream.read_info(self._wire)
@@ -250,20 +223,20 @@ class Follower:
         self._note_goal()
 
     def _note_goal(self) -> None:
-        if self._goal is not None and self._position >= self._goal:
+        if self._goal is not None and self.position >= self._goal:
             self._caught_up.set()
 
     def _check_stream(self, info: stream.StreamInfo) -> None:
         if self._created and info.created != self._created:
-            raise LedgerHole(f"stream {STREAM} was made anew at {info.created}", self._position, 0)
+            raise LedgerHole(f"stream {STREAM} was made anew at {info.created}", self.position, 0)
         self._created = info.created
         state = info.state
-        if state.last_seq < self._position and info.config.get("mirror"):
+        if state.last_seq < self.position and info.config.get("mirror"):
             raise LedgerUnavailable("the copy crashed, and has yet to get what was read of it")
-        if state.last_seq < self._position:
-            raise LedgerHole("its end moved back", self._position, state.last_seq)
-        if state.last_seq > self._position and state.first_seq > self._position + 1:
-            raise LedgerTrimmed("its beginning is gone", self._position + 1, state.first_seq)
+        if state.last_seq < self.position:
+            raise LedgerHole("its end moved back", self.position, state.last_seq)
+        if state.last_seq > self.position and state.first_seq > self.position + 1:
+            raise LedgerTrimmed("its beginning is gone", self.position + 1, state.first_seq)
 
     async def _receive(self, message: Message) -> None:
         self._heard = True
@@ -272,7 +245,7 @@ class Follower:
             headers = message.headers or {}
             reply = reply or headers.get("Nats-Consumer-Stalled", "")
             if reply:
-                # Flow control: all before it has been delivered by now, which the reply says.
+                # Flow control: our reply confirms that all earlier messages are delivered.
                 await self._wire.publish(reply, b"", headers={})
             last = headers.get("Nats-Last-Consumer")
             if last is not None and int(last) != self._consumer_sequence:
@@ -283,12 +256,12 @@ class Follower:
         tokens = reply.split(".")
         first = 5 if len(tokens) == 9 else 7  # noqa: PLR2004 - tokens of the short form
         revision, number, pending = int(tokens[first]), int(tokens[first + 1]), tokens[first + 3]
-        if number != self._consumer_sequence + 1 or revision <= self._position:
+        if number != self._consumer_sequence + 1 or revision <= self.position:
             self._renew()
             return
-        if self._whole and revision != self._position + 1:
-            # The consumer counts on, yet the stream skipped: the record is gone, not late.
-            self._fail(LedgerHole("a record is missing", self._position + 1, revision))
+        if self._whole and revision != self.position + 1:
+            # The consumer's number is next but the revision skips: the record is gone, not late.
+            self._fail(LedgerHole("a record is missing", self.position + 1, revision))
             return
         record = Record(revision, message.subject, message.data)
         self._stored = tokens[first + 2]
@@ -298,10 +271,10 @@ class Follower:
             self._fail(failure)
             return
         self._consumer_sequence = number
-        self._position = revision
-        self._stalled = False
+        self.position = revision
+        self.stalled = False
         self._last = record
-        self._lag = int(pending)
+        self.lag = int(pending)
         self._note_goal()
 
     def _renew(self) -> None:
@@ -314,12 +287,12 @@ class Follower:
 
 
 def configuration_rules() -> Rules:
-    """By which rules the configuration is read here."""
+    """Return rules that allow every version of the configuration."""
     return Rules(enabled={ConfigurationChanged.__name__: (Enabled(VERSION_MAX, at=0),)})
 
 
 class ConfigurationFollower(Follower):
-    """See ledger.Subscription. It is told of a made-anew ledger, and not of a trimmed one."""
+    """Follow only the configuration, across a trim of the ledger."""
 
     def __init__(self, wire: Wire, deliver: Callable[[Record], None]) -> None:
         super().__init__(wire, self._count, start=1, subjects=[CONFIGURATION])
@@ -329,7 +302,7 @@ class ConfigurationFollower(Follower):
 
     @property
     def in_touch(self) -> bool:
-        """Whether a configuration that is applied now would come."""
+        """True if a new configuration would arrive now."""
         return self._live != 0
 
     def _count(self, record: Record) -> None:
@@ -344,7 +317,7 @@ class ConfigurationFollower(Follower):
             self._check_stream(info)
         except LedgerTrimmed:
             record = await kept_configuration(self._beginning)
-            if record is not None and record.revision > self._position:
+            if record is not None and record.revision > self.position:
                 try:
                     self._tell(record)
                 except Exception as failure:  # noqa: BLE001 - the reader's own error ends its following
@@ -357,7 +330,7 @@ class ConfigurationFollower(Follower):
 
 
 class ConfigurationLedger:
-    """The ledger as far as such a user reads it; see ledger.Readable."""
+    """The ledger for a user who reads only the configuration; see ledger.Readable."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -365,15 +338,15 @@ class ConfigurationLedger:
 
     @property
     def in_touch(self) -> bool:
-        """Whether a configuration that is applied now would come."""
+        """True if a new configuration would arrive now."""
         return self._follower is not None and self._follower.in_touch
 
     async def follow(
         self,
         deliver: Callable[[Record], None],
         *,
-        start: int = 1,  # noqa: ARG002 - what is kept may stand before it
-        subjects: Sequence[str] = (ALL_SUBJECTS,),  # noqa: ARG002 - it is always the same one
+        start: int = 1,  # noqa: ARG002 - the kept configuration may be older
+        subjects: Sequence[str] = (ALL_SUBJECTS,),  # noqa: ARG002 - always the configuration
     ) -> Subscription:
         """See ledger.Readable. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
         self._follower = ConfigurationFollower(self._wire, deliver)

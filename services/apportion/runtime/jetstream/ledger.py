@@ -1,24 +1,17 @@
-"""The ledger put together: appends, readers and shared queues over one connection.
+"""The ledger over one connection: appends, readers and shared queues.
 
-An append is one message, or one atomic batch. Its two fences are
-`Nats-Expected-Last-Subject-Sequence` and `Nats-Msg-Id`. Invariants: every append is told to whoever
-watches, with its outcome and how long it took; it is stored whole or not at all; a refusal says
-which fence refused; an append whose acknowledgement is lost is reported as unknown, never as
-failed; an id that the server knows already is a duplicate only if the record is the event that was
-to be written.
+An append is one message or one atomic batch, fenced by `Nats-Expected-Last-Subject-Sequence` and
+`Nats-Msg-Id`. Invariants: it is stored whole or not at all; an append with a lost acknowledgement
+is unknown, never failed; a known id is a duplicate only if its record is the event to be written.
+The server takes an id once, so a guessed id could be used up in advance: with a key, shared by all
+writers, it sees HMAC-SHA256 of the id.
 
-The server takes an id once, whoever sends it and on whatever subject. So an id that others can
-guess can be burnt before it is needed, and then the event behind it is never stored. With a key the
-server sees HMAC-SHA256 of an id, which only those who append can make; all of them need the same.
-
-What nats-server 2.15.1 was seen to do, and what follows from it:
-- in a batch the id is checked before the fence (10201 before 10071); for a single message the
-  fence comes first, so a repeated single message is refused as stale although it is stored, and we
-  look at what stands behind its fence before we say so;
-- a refusal names neither subject nor id; 10071 names the newest revision, whose subject we read;
-- a batch cut short, by a lost message or too many open batches, is answered 10176 at its commit
-  and nothing is stored; the reason is in the reply to its first message, so we ask once more with
-  a reply there."""
+Observed of nats-server 2.15.1:
+- In a batch the id is checked before the fence (10201 before 10071). For a single message the fence
+  comes first, so a repeated one is refused as stale; we check the record after its fence.
+- A refusal names neither subject nor id; 10071 names the newest revision, whose subject we read.
+- An incomplete batch is answered 10176 at its commit, and nothing is stored. The reason is in
+  the reply to its first message, so we retry with a reply there."""
 
 import base64
 import hmac
@@ -58,8 +51,8 @@ _INCOMPLETE = 10176
 _TOO_MANY_OPEN = 10210
 _ATOMIC_DISABLED = 10174
 _acknowledged = logging.getLogger(f"{__name__}.acknowledged")
+# called with outcome, number of drafts and seconds, as Metrics.appended is
 AppendWatch = Callable[[str, int, float], None]
-"""Told of each append: outcome, number of drafts, seconds. Metrics.appended is one."""
 _OUTCOMES: dict[type[LedgerError], str] = {
     FenceRefused: "fence",
     DuplicateRefused: "duplicate",
@@ -82,7 +75,7 @@ _decode_answer = msgspec.json.Decoder(_PublishAnswer).decode
 
 
 class Appender:
-    """Appends over one connection; any number of appends may be under way at once."""
+    """Appends over one connection; many may run concurrently."""
 
     def __init__(self, wire: Wire, *, ack_timeout_s: float, key: bytes = b"") -> None:
         self._wire = wire
@@ -98,26 +91,22 @@ class Appender:
         fences = check_batch(drafts)
         await self._wire.wait_connected(self._ack_timeout_s)
         try:
-            answer = await self._publish(drafts, fences)
+            if len(drafts) == 1:
+                answer = await self._ask(drafts[0], self._headers(drafts[0], dict(fences)))
+            else:
+                answer = await self._publish_batch(drafts, fences)
+                if answer.error is not None and answer.error.err_code == _INCOMPLETE:
+                    answer = await self._publish_batch(drafts, fences, ask_first=True)
         except LostReply as lost:
             raise OutcomeUnknown([draft.subject for draft in drafts], str(lost)) from lost
         if answer.error is not None:
             raise await self._refusal(drafts, fences, answer.error)
         if answer.duplicate:
             stored = await stream.read_stored(self._wire, {"seq": answer.seq})
-            # What was dropped since was in the ledger and in a snapshot: it is written.
+            # A record that was dropped since had been stored, and is in a snapshot.
             same = stored is None or is_same(drafts[0], stored.subject, stored.data)
             raise DuplicateRefused((drafts[0].id,), answer.seq, same=same)
         return list(range(answer.seq - len(drafts) + 1, answer.seq + 1))
-
-    async def _publish(self, drafts: Sequence[Draft], fences: dict[str, int]) -> _PublishAnswer:
-        if len(drafts) == 1:
-            draft = drafts[0]
-            return await self._ask(draft, self._headers(draft, dict(fences)))
-        answer = await self._publish_batch(drafts, fences)
-        if answer.error is not None and answer.error.err_code == _INCOMPLETE:
-            return await self._publish_batch(drafts, fences, ask_first=True)
-        return answer
 
     async def _publish_batch(
         self, drafts: Sequence[Draft], fences: dict[str, int], *, ask_first: bool = False
@@ -176,7 +165,7 @@ class Appender:
     async def _fence_refusal(
         self, drafts: Sequence[Draft], fences: dict[str, int], error: ApiError
     ) -> LedgerError:
-        """Which fence refused, and whether the draft behind it is already there."""
+        """Find out which fence refused, and whether the draft is already stored after it."""
         suspects = list(fences.items())
         if len(suspects) > 1:
             newest = error.description.rpartition(" ")[2]
@@ -206,7 +195,7 @@ class Appender:
             revision = await self._place(draft)
             if revision is None:
                 continue
-            # All are there if they stand one behind the other from here on, as they were handed in.
+            # They were stored together if they follow each other from here on, in their order.
             for place, wanted in enumerate(drafts, revision - at):
                 found = await stream.read_stored(self._wire, {"seq": place})
                 if found is None or not self._took_id(wanted, found):
@@ -217,7 +206,7 @@ class Appender:
         return False
 
     async def _place(self, draft: Draft) -> int | None:
-        """Where it is, if it is the newest of its subject or stands behind its fence."""
+        """Return its revision if it is the newest of its subject or follows its fence."""
         places: list[dict[str, object]] = [{"last_by_subj": draft.subject}]
         if draft.expect is not None:
             places.append({"seq": draft.expect + 1, "next_by_subj": draft.subject})
@@ -240,7 +229,7 @@ class Appender:
         return hmac.new(self._key, event_id.encode(), "sha256").hexdigest()
 
     def _headers(self, draft: Draft, unused_fences: dict[str, int]) -> dict[str, str]:
-        """The headers of one draft; takes the subject's fence out of `unused_fences`."""
+        """Return a draft's headers; removes the subject's fence from `unused_fences`."""
         headers = {"Nats-Msg-Id": self._hidden(draft.id)}
         expected = unused_fences.pop(draft.subject, None)
         if expected is not None:
@@ -248,15 +237,11 @@ class Appender:
         return headers
 
 
-def unwatched(_outcome: str, _drafts: int, _seconds: float) -> None:
-    """What is told of each append where nobody wants to know: nothing."""
-
-
 class JetStreamLedger:
-    """See ledger.Ledger; as `async with` it closes at the end."""
+    """See ledger.Ledger; as a context manager it closes at the end."""
 
     def __init__(self, wire: Wire, appender: Appender, *, watch: AppendWatch) -> None:
-        self._wire = wire
+        self.wire = wire
         self._watch = watch
         self._clock = SystemClock()
         self._appender = appender
@@ -271,14 +256,9 @@ class JetStreamLedger:
         await self.close()
 
     @property
-    def wire(self) -> Wire:
-        """The connection, for the stream's own set-up."""
-        return self._wire
-
-    @property
     def connected(self) -> bool:
-        """Whether the server can be reached at the moment."""
-        return self._wire.connected
+        """True if the server can be reached now."""
+        return self.wire.connected
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
         """See ledger.Ledger."""
@@ -307,7 +287,7 @@ class JetStreamLedger:
         subjects: Sequence[str] = (ALL_SUBJECTS,),
     ) -> Subscription:
         """See ledger.Ledger. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
-        follower = following.Follower(self._wire, deliver, start=max(start, 1), subjects=subjects)
+        follower = following.Follower(self.wire, deliver, start=max(start, 1), subjects=subjects)
         await follower.begin()
         self._followers = [old for old in self._followers if old.running]
         self._followers.append(follower)
@@ -315,11 +295,11 @@ class JetStreamLedger:
 
     async def last_revision(self) -> int:
         """See ledger.Ledger. Raises LedgerUnavailable."""
-        return (await stream.read_info(self._wire)).state.last_seq
+        return (await stream.read_info(self.wire)).state.last_seq
 
     async def first_revision(self) -> int:
         """See ledger.Ledger. Raises LedgerUnavailable."""
-        return max((await stream.read_info(self._wire)).state.first_seq, 1)
+        return max((await stream.read_info(self.wire)).state.first_seq, 1)
 
     async def holds(self, drafts: Sequence[Draft]) -> bool:
         """See ledger.Ledger. Raises LedgerUnavailable."""
@@ -327,27 +307,25 @@ class JetStreamLedger:
 
     async def last_on_subject(self, subject: str) -> int:
         """See ledger.Ledger. Raises LedgerUnavailable."""
-        return await stream.newest_on(self._wire, subject)
+        return await stream.newest_on(self.wire, subject)
 
     async def record_at(self, revision: int) -> Record | None:
         """See ledger.Ledger. Raises LedgerUnavailable."""
-        return await stream.read_record(self._wire, revision)
+        return await stream.read_record(self.wire, revision)
 
     async def work_queue(
         self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
     ) -> WorkQueue:
         """See ledger.Ledger. Raises LedgerDrifted, LedgerUnavailable, NotPermitted."""
         queue = await work_queue.open_queue(
-            self._wire, durable, subjects, ack_wait_s=ack_wait_s, max_in_flight=max_in_flight
+            self.wire, durable, subjects, ack_wait_s=ack_wait_s, max_in_flight=max_in_flight
         )
         self._queues.append(queue)
         return queue
 
     async def look(self) -> stream.Look:
-        """What of the stream and of our consumers is not as it must be. Raises LedgerUnavailable.
-
-        A reader whose consumer somebody has changed goes on with a new one."""
-        info = await stream.read_info(self._wire)
+        """Check the stream and our consumers. Raises LedgerUnavailable."""
+        info = await stream.read_info(self.wire)
         drifted = stream.stream_drift(info)
         for follower in self._followers:
             drifted += await follower.drift()
@@ -357,17 +335,17 @@ class JetStreamLedger:
         return stream.Look(tuple(str(each) for each in drifted), info.lost, info.free, room_bytes)
 
     def hold(self, why: str) -> None:
-        """Append nothing, for this reason; the empty one ends it."""
+        """Stop appends for this reason; an empty one resumes them."""
         self._held = why
 
     async def publish(self, subject: str, payload: bytes) -> None:
         """See ledger.Ledger. Raises LedgerUnavailable."""
-        await self._wire.publish(subject, payload, headers={})
+        await self.wire.publish(subject, payload, headers={})
 
     async def request(self, subject: str, payload: bytes, timeout_s: float) -> bytes:
         """See ledger.Ledger."""
         try:
-            reply = await self._wire.request(subject, payload, timeout_s=timeout_s, headers={})
+            reply = await self.wire.request(subject, payload, timeout_s=timeout_s, headers={})
         except LostReply as lost:
             raise LedgerUnavailable(f"no reply to {subject}: {lost}") from lost
         return reply.data
@@ -379,12 +357,12 @@ class JetStreamLedger:
             try:
                 answer = await handler(message.subject, message.data)
                 if answer is not None and message.reply:
-                    await self._wire.publish(message.reply, answer, headers={})
+                    await self.wire.publish(message.reply, answer, headers={})
             except Exception:  # noqa: BLE001
-                # One bad message must not end the serving of the next.
+                # One bad message must not stop the following ones.
                 _log.exception("could not answer a message", subject=message.subject)
 
-        await self._wire.subscribe(subject, receive, waits=True)
+        await self.wire.subscribe(subject, receive, waits=True)
 
     async def take_requests(
         self, subject: str, take: Callable[[Request], None], *, group: str
@@ -392,15 +370,15 @@ class JetStreamLedger:
         """See ledger.Ledger. Raises LedgerUnavailable, NotPermitted."""
 
         async def receive(message: Message) -> None:
-            take(_Request(self._wire, message))
+            take(_Request(self.wire, message))
 
-        return await self._wire.subscribe(subject, receive, group=group)
+        return await self.wire.subscribe(subject, receive, group=group)
 
     async def close(self) -> None:
         """See ledger.Ledger."""
         for follower in self._followers:
             await follower.stop()
-        await self._wire.close()
+        await self.wire.close()
 
 
 class _Request:

@@ -1,8 +1,7 @@
-"""The client library, with a shorter way for messages, and without its patience: all that names it.
+"""The NATS client library, made faster; the only module that uses it.
 
-Some of that needs private members of the library. tests/unit/runtime/test_private_members.py lists
-them, each with its reason, and the version that they were seen in. Invariant: a message arrives as
-it would by the library's own way."""
+For the private members that it uses see tests/unit/runtime/test_private_members.py. Invariant: a
+message arrives as the library would deliver it."""
 
 import asyncio
 import base64
@@ -13,16 +12,18 @@ from collections.abc import Awaitable, Callable
 from ssl import SSLContext
 from typing import Any
 
+from msgspec import Struct
+
 from apportion.runtime.jetstream.wire import Receiver
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.reach import CannotShow, KeyPair
 from apportion.runtime.process.tls import ClientTls
 
-# The library takes aiohttp where it is there, for web sockets, which no URL of ours names: that is
-# a tenth of a second of every verb. Whoever serves HTTP imports it as ever.
+# The library would import aiohttp for web sockets, which we do not use: 0.1 s of every verb. Hide
+# it during this import; modules that serve HTTP can still import it.
 _LEAN = "aiohttp" not in sys.modules
 if _LEAN:
-    sys.modules["aiohttp"] = None  # type: ignore[assignment]  # it is not there, says the import
+    sys.modules["aiohttp"] = None  # type: ignore[assignment]  # makes the import fail
 from nats import errors  # noqa: E402
 from nats.aio.client import Client, Server  # noqa: E402
 from nats.aio.subscription import Subscription  # noqa: E402
@@ -36,41 +37,34 @@ __all__ = ["Client", "LeavingClient", "Messages", "Server", "Subscription", "Une
 _RECORD_REPLY = b"$JS.ACK."
 _MESSAGES = (b"HMSG ", b"MSG ")
 _BLANK = re.compile(r"\s")
+# a server says so before it disconnects a client that may well reconnect
 _ENDED = ("authentication expired", "authentication revoked", "authorization violation")
-"""What a server says as it ends the connection of somebody who may well come again."""
-_PONG_S = 2
-"""How long a server may take for a second pong."""
+_PONG_S = 2  # wait for a second pong
 
 
 class Unencrypted(ConnectionError):
-    """The server at hand has no TLS, and the URL wants it: it was told nothing."""
+    """The server has no TLS although it is required; nothing was sent to it."""
 
 
-class _Arrived:
-    """A message as it arrived; see wire.Message. A record of the stream is without its headers."""
+class _Arrived(Struct):
+    """A message; see wire.Message. A record of the stream comes without headers."""
 
-    __slots__ = ("data", "headers", "reply", "subject")
-
-    def __init__(
-        self, subject: str, reply: str, data: bytes, headers: dict[str, str] | None
-    ) -> None:
-        self.subject = subject
-        self.reply = reply
-        self.data = data
-        self.headers = headers
+    subject: str
+    reply: str
+    data: bytes
+    headers: dict[str, str] | None
 
 
 class Messages(Parser):
-    """The client's parser, with a short way for messages that have arrived whole, as most have."""
+    """The client's parser with a fast path for complete messages, as most are."""
 
-    _whole = 0
-    """How many bytes the message takes that has begun, where that is known."""
+    _whole = 0  # size in bytes of the incomplete message, where known
 
     async def parse(self, data: bytes = b"") -> None:
-        """Take what has arrived; the beginning of a message is kept for what comes next."""
+        """Parse what has arrived; an incomplete message waits for the rest."""
         if self.state == AWAITING_CONTROL_LINE:
             if self.buf and len(self.buf) + len(data) < self._whole:
-                self.buf.extend(data)  # a large one is put together once, not at every read
+                self.buf.extend(data)  # parse a large message once, not at every read
                 return
             if self.buf:
                 data = bytes(self.buf) + data
@@ -82,7 +76,7 @@ class Messages(Parser):
         await super().parse(data)
 
     async def _take(self, data: bytes) -> int:
-        """Hand on the whole messages that `data` begins with; how many bytes they take."""
+        """Deliver the complete messages at the start of `data`; return their size."""
         at = self._whole = 0
         while data.startswith(_MESSAGES, at):
             # [H]MSG <subject> <number of the subscription> [reply] [<bytes of headers>] <bytes>
@@ -104,14 +98,11 @@ class Messages(Parser):
 
 
 class LeavingClient(Client):
-    """The client, without its patience for a server that it has given up, and quicker.
+    """The client, but faster, and without waiting for a server that it has given up.
 
-    Before it turns to another server it waits until what it still has to send is sent, which a
-    frozen server, or one behind a broken line, never takes. And it hands each message to a task by
-    a queue, its headers read, which takes two thirds of the time that a message takes.
-
-    Where TLS is wanted, a server that has not shown its certificate is told nothing and believed
-    nothing: the library would go on without, and say who we are."""
+    The library waits until its data is sent, which a frozen server never accepts, and queues
+    each message for a task. If TLS is required, nothing is sent to a server before its
+    certificate is verified; the library would continue without TLS and reveal our identity."""
 
     _tls: ClientTls | None = None
     _encrypted = False
@@ -123,11 +114,11 @@ class LeavingClient(Client):
         self._at_once: dict[int, Receiver] = {}
 
     def take_at_once(self, subscription: Subscription, receive: Receiver) -> None:
-        """Hand the messages of a subscription on as they arrive, before anything else is read."""
+        """Deliver a subscription's messages directly, before anything else is read."""
         self._at_once[subscription._id] = receive  # noqa: SLF001 - messages come with it alone
 
     def forget(self, subscription: Subscription) -> None:
-        """Its messages go the client's own way again."""
+        """Deliver its messages by the library again."""
         self._at_once.pop(subscription._id, None)  # noqa: SLF001 - see take_at_once
 
     async def _process_msg(
@@ -141,19 +132,17 @@ class LeavingClient(Client):
         found = None if record else await self._process_headers(headers)
         try:
             await receive(_Arrived(subject.decode(), reply.decode(), data, found))
-        except Exception as failure:  # noqa: BLE001 - as with the client's own: told, and it goes on
+        except Exception as failure:  # noqa: BLE001 - reported as by the library; it goes on
             await self._tell(failure)
 
     async def _process_pong(self) -> None:
-        # Who gave up waiting still gets the server's answer, at which the client would end reading.
+        # The answer to a cancelled wait would raise, and the client would stop reading.
         if self._pongs and self._pongs[0].done():
             self._pongs[0] = asyncio.get_running_loop().create_future()
         await super()._process_pong()
 
     async def send(self, subject: str, payload: bytes, reply: str, headers: dict[str, str]) -> None:
-        """The client's `publish` without what makes up three quarters of its time.
-
-        Raises errors.Error: this cannot be a message."""
+        """Publish as the library does, in a quarter of its time. Raises errors.Error."""
         if not subject or _BLANK.search(subject + reply):
             raise errors.BadSubjectError
         if len(payload) > self.max_payload:
@@ -172,31 +161,31 @@ class LeavingClient(Client):
             await self._flush_pending()
 
     def answer_with(self, read: Callable[[], KeyPair]) -> Callable[[str], bytes]:
-        """What answers a server's challenge, at every connect, with the key that `read` gives."""
+        """Return a callback that signs the server's challenge with the key from `read`."""
 
         def signature(nonce: str) -> bytes:
             try:
                 key = read()
             except CannotShow as failure:
-                raise OSError(str(failure)) from failure  # it is told, and tried again
+                raise OSError(str(failure)) from failure  # the library reports it and retries
             self._public_nkey = key.public
             return base64.b64encode(key.sign(nonce.encode()))
 
         return signature
 
     def secure(self, tls: ClientTls, *, required: bool) -> None:
-        """Trust and show what these files say; `required`: with any server, or not at all."""
+        """Use these TLS files; if `required`, never connect without TLS."""
         self._tls, self._encrypted = tls, required
 
     @property
     def ssl_context(self) -> SSLContext:
-        """By the files as they are now."""
+        """The context for the files as they are now."""
         if self._tls is None:
             return super().ssl_context
         try:
             return self._tls.context()
         except ConfigError as failure:
-            raise OSError(str(failure)) from failure  # it is told, and tried again
+            raise OSError(str(failure)) from failure  # the library reports it and retries
 
     async def _process_info(
         self,
@@ -204,15 +193,15 @@ class LeavingClient(Client):
         initial_connection: bool = False,  # noqa: FBT001, FBT002 - the library's signature
     ) -> None:
         if initial_connection and self._encrypted:
-            info.pop("connect_urls", None)  # nobody has shown yet who it is that names servers
+            info.pop("connect_urls", None)  # from a server that is not verified yet
             info["tls_required"] = info.get("tls_required") or info.get("tls_available", False)
         await super()._process_info(info, initial_connection)
 
     def _connect_command(self) -> bytes:
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None and writer.get_extra_info("ssl_object") is not None:
-            # asyncio complains at the end of a connection whose protocol does not know it. One that
-            # the server has ended at once has none any more.
+            # Otherwise asyncio warns when the connection ends. A connection that the server has
+            # already closed has no protocol.
             with contextlib.suppress(AttributeError):
                 writer.transport.get_protocol()._over_ssl = True  # noqa: SLF001
         elif self._encrypted:
@@ -223,7 +212,7 @@ class LeavingClient(Client):
         return super()._connect_command()
 
     async def _process_err(self, err_msg: str) -> None:
-        # The client would be closed for good; whoever may not come back is told when he tries.
+        # The library would close for good. A client that is really refused learns so on reconnect.
         if self.is_connected and any(each in err_msg.lower() for each in _ENDED):
             await self._process_op_err(errors.Error(f"nats: {err_msg}"))
             return
@@ -231,7 +220,7 @@ class LeavingClient(Client):
 
     @property
     def own_password(self) -> str | None:
-        """What the URL of the server at hand holds."""
+        """The password in the URL of the current server."""
         return self._current_server.uri.password if self._current_server else None
 
     async def _process_op_err(self, e: Exception) -> None:
@@ -243,12 +232,12 @@ class LeavingClient(Client):
         try:
             await super()._process_connect_init()
             if self.is_connecting:
-                # The server's own ping came before its pong, for which the library no longer looks:
-                # it would be connecting for ever.
+                # The server's own ping came before its pong, which the library then misses: it
+                # would stay in "connecting".
                 self._status = Client.CONNECTED
                 await self.flush(_PONG_S)
         except BaseException:
-            self._abort()  # the next attempt would forget this connection, and leave it open
+            self._abort()  # the next attempt would leave this connection open
             raise
 
     def _abort(self) -> None:

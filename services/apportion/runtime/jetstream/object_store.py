@@ -1,7 +1,7 @@
-"""A bucket of the NATS object store, so that `nats object ls` and every client read it too.
+"""A bucket of the NATS object store, readable by `nats object ls` and all clients.
 
-What is written is found only once it is whole: the pieces come first, the entry that names them
-last. Invariant: what `get` returns is what was put, by its length and its SHA-256, or an error."""
+Chunks are written first and the entry that names them last, so only complete objects are found.
+Invariant: `get` returns what was put, checked by length and SHA-256, or raises."""
 
 import asyncio
 import base64
@@ -15,21 +15,19 @@ from apportion.runtime.jetstream.wire import Answer, ApiRefused, LostReply, Mess
 from apportion.runtime.ledger.port import LedgerError, LedgerFull, LedgerUnavailable, NotServed
 from apportion_schemas.decoding import from_outside
 
-CHUNK_BYTES = 768 << 10
-"""Below the megabyte that the server takes for one message."""
+CHUNK_BYTES = 768 << 10  # below the server's limit of 1 MiB for one message
 TIMEOUT_S = 10.0
 ASKED_AT_ONCE = 4  # pieces: three megabytes within the time of one request
-STORE_API = "$JS.STORE.API"
-"""By which the buckets are reached: they are in an account of their own."""
+STORE_API = "$JS.STORE.API"  # buckets are in an account of their own
 _DIGEST = "SHA-256="
 
 
 class BadObject(LedgerError):
-    """What is stored under the name is not what was put there."""
+    """The stored object is not what was put there."""
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the bucket tells of one object, as every NATS client writes it."""
+    """The description of one object, in the format of all NATS clients."""
 
     name: str
     bucket: str
@@ -65,7 +63,7 @@ class Bucket:
         self._stream = f"OBJ_{name}"
 
     async def create(self, *, replicas: int, description: str) -> None:
-        """Make it where it is not there. Raises LedgerError."""
+        """Create the bucket unless it exists. Raises LedgerError."""
         if await self.exists():
             return
         config: dict[str, object] = {
@@ -88,9 +86,7 @@ class Bucket:
             ) from refused
 
     async def exists(self) -> bool:
-        """Whether the bucket is there; not on a server without the account of buckets, either.
-
-        Raises LedgerUnavailable: that cannot be told now."""
+        """Return True if the bucket exists on this server. Raises LedgerUnavailable."""
         info = f"STREAM.INFO.{self._stream}"
         try:
             return bool(await call_api(self._wire, info, api=STORE_API, absent=STREAM_NOT_FOUND))
@@ -98,7 +94,7 @@ class Bucket:
             return False
 
     async def entries(self) -> list[Entry]:
-        """What there is, in no order; an entry that no client could have written is left out."""
+        """Return all valid entries, unordered."""
         found = []
         for subject in await self._subjects("M"):
             data = await self._ask({"last_by_subj": subject})
@@ -114,36 +110,28 @@ class Bucket:
     async def put(
         self, name: str, nuid: str, parts: Sequence[bytes], metadata: Mapping[str, str]
     ) -> None:
-        """Store the bytes under the name; `nuid` is where the pieces lie until then.
-
-        Raises LedgerFull, LedgerUnavailable, NotPermitted: nothing can be found that was not
-        before."""
+        """Store bytes under a name; `nuid` names the chunks. Raises LedgerError."""
         digest, size, chunks = sha256(), 0, 0
         for chunk in _chunks(parts):
             digest.update(chunk)
             size, chunks = size + len(chunk), chunks + 1
             await self._publish(f"$O.{self._name}.C.{nuid}", chunk, {})
         entry = Entry(
-            name=name,
-            bucket=self._name,
-            nuid=nuid,
-            size=size,
-            chunks=chunks,
+            name=name, bucket=self._name, nuid=nuid, size=size, chunks=chunks,
             digest=_DIGEST + base64.urlsafe_b64encode(digest.digest()).decode(),
-            metadata=dict(metadata),
-            options={"max_chunk_size": CHUNK_BYTES},
-        )
+            metadata=dict(metadata), options={"max_chunk_size": CHUNK_BYTES},
+        )  # fmt: skip
         await self._publish(self._subject(name), msgspec.json.encode(entry), {"Nats-Rollup": "sub"})
 
     async def get(self, entry: Entry, *, size_max: int) -> bytearray:
-        """The bytes of an entry. Raises BadObject, LedgerUnavailable."""
+        """Return the bytes of an entry. Raises BadObject, LedgerUnavailable."""
         if entry.size > size_max:
             raise BadObject(f"{entry.name} has {entry.size} bytes; at most {size_max} are read")
         data, digest, after = bytearray(), sha256(), 0
         while len(data) < entry.size:
             left = -(-(entry.size - len(data)) // CHUNK_BYTES)
-            # So many places are asked for at once. Most often each holds a piece, and where another
-            # writer's lie between, several answers are the same.
+            # Ask for several places at once. Mostly each has a chunk; where chunks of another
+            # writer are in between, several answers are the same.
             asks = (
                 self._ask({"next_by_subj": f"$O.{self._name}.C.{entry.nuid}", "seq": place})
                 for place in range(after + 1, after + 1 + min(left, ASKED_AT_ONCE))
@@ -152,7 +140,7 @@ class Bucket:
             pieces = sorted({place: piece for piece, place in filter(None, answers)}.items())
             if not pieces:
                 raise BadObject(f"{entry.name} has lost a piece behind byte {len(data)}")
-            for after, piece in pieces:  # noqa: B007 - the last one's place is where to go on
+            for after, piece in pieces:  # noqa: B007 - the last place is where to continue
                 digest.update(piece)
                 data += piece
         written = _DIGEST + base64.urlsafe_b64encode(digest.digest()).decode()
@@ -161,38 +149,32 @@ class Bucket:
         return data
 
     async def put_alone(self, name: str, payload: bytes, headers: Mapping[str, str]) -> None:
-        """Store one message in place of the one before it; `get_alone` finds it, no entry does.
-
-        Raises LedgerFull, LedgerUnavailable, NotPermitted: the one before is still there."""
+        """Replace a single message without an entry. Raises LedgerError."""
         await self._publish(self._alone(name), payload, {**headers, "Nats-Rollup": "sub"})
 
     async def get_alone(self, name: str) -> tuple[bytes, Mapping[str, str]] | None:
-        """A message of `put_alone` and its headers; None where there is none.
+        """Return a message of `put_alone` and its headers; None if there is none.
 
-        Unlike the rest of a bucket, this can be allowed to a user who may read nothing else of it.
-
-        Raises LedgerUnavailable, NotPermitted."""
+        Unlike entries, it can be permitted alone. Raises LedgerUnavailable, NotPermitted."""
         found = await self._direct(f".{self._alone(name)}", b"")
         return None if found is None else (found.data, found.headers or {})
 
     async def get_last(self, name: str) -> bytes | None:
-        """The message of `put_alone` under this name; None where there is none.
-
-        For a user that reads the whole bucket. Raises LedgerUnavailable, NotPermitted."""
+        """Return a message of `put_alone`. Raises LedgerUnavailable, NotPermitted."""
         found = await self._ask({"last_by_subj": self._alone(name)})
         return None if found is None else found[0]
 
     async def delete(self, entry: Entry) -> None:
-        """Forget it: first the entry, then its pieces. Raises LedgerUnavailable, NotPermitted."""
+        """Delete the entry, then its chunks. Raises LedgerUnavailable, NotPermitted."""
         await self._purge(self._subject(entry.name))
         await self._purge(f"$O.{self._name}.C.{entry.nuid}")
 
     async def forget_pieces(self, nuid: str) -> None:
-        """Free what lies under a `nuid` that no entry names."""
+        """Delete the chunks of a `nuid` that no entry names."""
         await self._purge(f"$O.{self._name}.C.{nuid}")
 
     async def pieces(self) -> set[str]:
-        """Every `nuid` that has pieces, with an entry or without."""
+        """Return every `nuid` that has chunks, with or without an entry."""
         return {subject.rpartition(".")[2] for subject in await self._subjects("C")}
 
     def _alone(self, name: str) -> str:
@@ -241,7 +223,6 @@ class Bucket:
 
 
 def _chunks(parts: Sequence[bytes]) -> Iterator[bytes]:
-    """The parts, put together or cut, in pieces of the size that one message holds."""
     held = bytearray()
     for part in parts:
         held += part

@@ -1,10 +1,8 @@
-"""One report, from the request to the answer: shared by gateway and command line.
+"""Usage reports, from the request to the answer, for gateway and command line.
 
-The ledger is read from the snapshot before the period to the end of what counts, in chunks, and
-each chunk is folded off the event loop, so a gateway goes on serving; what is held is one state,
-one account and one chunk. Invariants: a request is checked before the ledger is read: its period
-begins before it ends, ends no later than now, and has a bounded number of steps; and a report that
-cannot be whole, because the ledger has dropped what it needs, is refused."""
+The ledger is read in chunks from the snapshot before the period, and folded off the event loop.
+Invariants: a request is checked before the ledger is read; a report is refused if the ledger no
+longer has all of its period."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ REPORTS: Final = ("usage", "cost", "idle")
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """What somebody asks: moments and step as they were written."""
+    """A report request; times and step are still text."""
 
     report: str
     by: By
@@ -59,7 +57,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 def read_prices(path: Path) -> Prices:
-    """The prices in a file. Raises PriceError."""
+    """Read the prices in a file. Raises PriceError."""
     try:
         with path.open("rb") as file:
             return prices_of(file.read(PRICES_BYTES_MAX + 1))
@@ -70,23 +68,22 @@ def read_prices(path: Path) -> Prices:
 async def read(
     ledger: JetStreamLedger, asked: Asked, now: datetime, progress: Progress = lambda *_: None
 ) -> Reading:
-    """What the ledger says of the period. Raises PeriodError, and as `read_account`."""
+    """Read what a report needs. Raises PeriodError, and as `read_account`."""
     period = await period_of(ledger.wire, asked.start, asked.end, asked.step, now=now)
     return await read_account(ledger, asked.by, period, archives=asked.archives, progress=progress)
 
 
 async def answered(asked: Asked, reading: Reading) -> ReportAnswer | IdleAnswer:
-    """The answer, made off the loop: it may have thousands of rows. Raises PriceError."""
+    """Build the answer off the event loop, as it may be large. Raises PriceError."""
     if asked.report == "idle":
         return await asyncio.to_thread(idle_answer, reading, asked.prices)
     return await asyncio.to_thread(report_answer, asked.report, reading, asked.prices)
 
 
 def as_csv(answer: ReportAnswer | IdleAnswer) -> str:
-    """The rows, or the steps where there are any, or the shares that did nothing.
+    """Format the rows, or the steps, or the idle shares, as CSV.
 
-    The sum of a column is that of the whole: there is no row of totals, but one without a key of
-    what nobody held, whose capacity that is, unless nodes tell it themselves."""
+    Each column adds up to the total: a row without key has the unallocated capacity."""
     if isinstance(answer, IdleAnswer):
         return _csv(IdleShare, answer.shares)
     rows, total = list(answer.steps or answer.rows), answer.total
@@ -112,7 +109,7 @@ def _less(whole: float | None, part: float | None) -> float | None:
 
 
 def as_focus(asked: Asked, reading: Reading) -> str:
-    """The records of FOCUS 1.0 as CSV. Raises PriceError."""
+    """Format the report as FOCUS 1.0 records in CSV. Raises PriceError."""
     if asked.prices is None:
         raise PriceError("FOCUS records are of money: give prices")
     return csv_of(COLUMNS, focus_rows(reading, asked.prices, asked.account))
@@ -124,36 +121,27 @@ def _csv(kind: type[Struct], rows: Sequence[Struct]) -> str:
 
 
 def csv_of(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
-    """The rows under their columns as CSV (RFC 4180, UTF-8); None is an empty cell."""
+    """Format rows as CSV (RFC 4180, UTF-8); None is an empty cell."""
     out = io.StringIO(newline="")
     writer = csv.DictWriter(out, columns, lineterminator="\r\n", extrasaction="ignore")
     writer.writeheader()
     for row in rows:
-        # A float is without an exponent: spreadsheets read 1e-06 as they like.
-        writer.writerow(
-            {
-                name: f"{value:.6f}" if isinstance(value, float) else value
-                for name, value in row.items()
-            }
-        )
+        # Floats have no exponent, because spreadsheets disagree about 1e-06.
+        writer.writerow({k: f"{v:.6f}" if isinstance(v, float) else v for k, v in row.items()})
     return out.getvalue()
 
 
 CHUNK = 10_000
-SMALL = 500
-"""So many records are folded at a time off the loop, and others get their turn."""
+SMALL = 500  # records folded at a time off the loop, so that others get their turn
 
-Progress = Callable[[int, int], None]
-"""Is told a revision and the last one that may be read."""
+Progress = Callable[[int, int], None]  # called with a revision and the last one to read
 
 
 class TooEarly(ValueError):
-    """The period begins before what can be read; the message says what there is."""
+    """The period begins before the readable ledger; the message says what there is."""
 
 
 class _Books(StateFold):
-    """The fold of one state, the account of its changes, and how far both are."""
-
     def __init__(self, state: State, by: By, period: Period) -> None:
         super().__init__(state, quiet=True)
         self.by, self.period = by, period
@@ -162,20 +150,18 @@ class _Books(StateFold):
         self._stored_ns = 0
 
     def apply(self, record: Record, event: Event) -> Change:
-        """See `StateFold`. What the server does not date, in an archive, the event itself does."""
+        """See `StateFold`. The event's own time replaces a missing server time (archives)."""
         change = super().apply(record, event)
         self.account.observe(change, self._stored_ns // 1_000 or micros_of(event.time) or 0)
         return change
 
     def take_all(self, records: Iterable[Dated]) -> None:
-        """Fold these. Raises TooMuch, UnknownEvent."""
         for record, stored_ns in records:
             if record.revision > self.state.revision and not self.account.over:
                 self._stored_ns = stored_ns
                 self.take(record)
 
     def closed(self) -> Reading:
-        """All that was read, with the period at its end."""
         self.account.finish()
         return Reading(self.state.revision, self.by, self.period, self.meters, self.account)
 
@@ -188,11 +174,9 @@ async def read_account(
     archives: Sequence[Path] = (),
     progress: Progress = lambda *_: None,
 ) -> Reading:
-    """All that a report needs, read from archives, the oldest first, and then from the ledger.
+    """Read all that a report needs from archives, oldest first, then from the ledger.
 
-    Raises TooEarly: nothing tells of the period's beginning. TooMuch: more rows than a report has.
-    Raises ArchiveError, OSError: an archive cannot be read. UnknownEvent: a newer build wrote that.
-    Raises LedgerError."""
+    Raises TooEarly, TooMuch, ArchiveError, OSError, LedgerError; UnknownEvent of a newer build."""
     info = await stream.read_info(ledger.wire)
     first, last = info.state.first_seq, info.state.last_seq
     if archives:
@@ -221,7 +205,7 @@ async def read_account(
 
 
 async def _begin(wire: Wire, snapshots: Snapshots, start: int, first: int) -> State:
-    """The newest state from before the period, or the empty one where nothing was before it."""
+    """Return the newest state from before the period; empty at the ledger's beginning."""
     for each in await snapshots.stored():
         stored = await stream.read_stored(wire, {"seq": each.revision})
         if stored is not None and micros_since(stored.at) <= start:
@@ -237,18 +221,17 @@ async def _begin(wire: Wire, snapshots: Snapshots, start: int, first: int) -> St
 
 
 class Dated(NamedTuple):
-    """A record, and when the server stored it, in ns since 1970; 0 where nobody knows."""
+    """A record, and when the server stored it in ns since 1970; 0 if unknown."""
 
     record: Record
     stored_ns: int
 
 
-class _Enough(Exception):
-    """As many records as were asked for have come."""
+class _Enough(Exception): ...
 
 
 async def history(ledger: Readable, after: int, limit: int) -> list[Dated]:
-    """Up to `limit` records behind `after`, fewer where the ledger ends. Raises LedgerError."""
+    """Return up to `limit` records after `after`. Raises LedgerError."""
     records: list[Dated] = []
     subscription: Subscription | None = None
 
@@ -266,7 +249,7 @@ async def history(ledger: Readable, after: int, limit: int) -> list[Dated]:
     except _Enough:
         pass
     found = records.copy()
-    records.clear()  # the ledger keeps its followers, and with them what they deliver to
+    records.clear()  # the ledger keeps the follower, whose callback refers to this list
     return found
 
 
@@ -278,7 +261,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class PeriodError(ValueError):
-    """The period cannot be; `field` is the parameter that is wrong, `fix` what to do."""
+    """An invalid period; `field` is the wrong parameter, `fix` what to do."""
 
     def __init__(self, field: str, problem: str, fix: str) -> None:
         self.field, self.rest, self.fix = field, f": {problem}", fix
@@ -286,9 +269,7 @@ class PeriodError(ValueError):
 
 
 async def period_of(wire: Wire, start: str, end: str, step: str, *, now: datetime) -> Period:
-    """The period from `start` (a day before its end unless told) to `end` (now unless told).
-
-    Raises PeriodError: a moment or the step cannot be. LedgerUnavailable."""
+    """Parse the period, by default a day to now. Raises PeriodError, LedgerUnavailable."""
     last = await _micros(wire, "to", end, now) if end else micros_since(now)
     first = (
         await _micros(wire, "from", start, now)
@@ -313,7 +294,7 @@ async def period_of(wire: Wire, start: str, end: str, step: str, *, now: datetim
 
 
 def micros_since(time: datetime) -> int:
-    """An aware time as whole microseconds since 1970."""
+    """Return an aware time as microseconds since 1970."""
     return (time - _EPOCH) // timedelta(microseconds=1)
 
 

@@ -1,11 +1,9 @@
-"""Dropping the ledger's beginning: what may go, and why not more.
+"""Decide which beginning of the ledger may be dropped, and why not more.
 
-A revision may go when it is in an archive that proves itself and is of this very ledger, when every
-snapshot that is kept is beyond it, when no placement that still waits to be bound is at or before
-it, for the binders' queue hands out that record, and when the server has forgotten its id, so that
-nobody looks in vain for why an id is taken. Before anything goes, bootstrap keeps the state with
-which the rest begins, and the configuration in force, where no service can write. Invariant: what
-is dropped is in the archive, and every service can begin with what is left."""
+A revision may go if it is in a valid archive of this ledger, before every kept snapshot and
+every placement that is not bound yet (the binders' queue still delivers it), and if the server
+has forgotten its id. Invariant: whatever is dropped is archived, and every service can start
+with the rest, for which bootstrap stores the state and the configuration."""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -27,30 +25,19 @@ class CannotDrop(LedgerError):
 
 
 class Droppable(NamedTuple):
-    """The revisions `first` to `last` may go; none where last is before first. `because` of this it
-    is not more."""
+    """Revisions `first` to `last` may go, none if last < first; `because` limits them."""
 
     first: int
     last: int
     because: str
 
 
-class _Archived(NamedTuple):
-    """An archive's span, and its record at the revision asked for, or else its last one."""
-
-    first: int
-    last: int
-    record: Record | None
-
-
 async def droppable(
     ledger: JetStreamLedger, archive: Path, *, at_most: int, older_than_s: float
 ) -> Droppable:
-    """How much of the ledger's beginning this archive lets go.
+    """Return how much of the beginning may go, within the operator's limits.
 
-    `at_most` and `older_than_s` are the person's wishes.
-
-    Reads as any role that may read. Raises CannotDrop, ArchiveError, OSError, LedgerError."""
+    Any role that may read can ask. Raises CannotDrop, ArchiveError, OSError, LedgerError."""
     info = await stream.check(ledger.wire)
     opening = await asyncio.to_thread(read_opening, archive)
     if opening.created != info.created:
@@ -66,24 +53,23 @@ async def droppable(
     old = max(await stream.newest_stored_by(ledger.wire, young), first - 1)
     if old < last:
         last, because = old, f"what comes then is not older than {older_than_s:g} s"
-    archived = await asyncio.to_thread(_span, archive, last)
-    if archived.last < last:
-        last, because = archived.last, f"the archive ends at {archived.last}"
+    begins, ends, record = await asyncio.to_thread(_span, archive, last)
+    if ends < last:
+        last, because = ends, f"the archive ends at {ends}"
     if last >= first:
-        # It goes on from what was dropped before, word for word.
-        if archived.first > first:
+        # The archive must continue what was dropped before, byte for byte.
+        if begins > first:
             raise CannotDrop(
-                f"{archive} begins at {archived.first} and the ledger at {first}; what is between "
+                f"{archive} begins at {begins} and the ledger at {first}; what is between "
                 "would be lost: write an archive that begins there"
             )
-        record = archived.record
         if record is None or await stream.read_record(ledger.wire, record.revision) != record:
             raise CannotDrop(f"{archive} and the ledger differ, though the archive proves itself")
     return Droppable(first, last, because)
 
 
 async def _needed(ledger: JetStreamLedger) -> tuple[int, str]:
-    """The last revision that nobody needs any more to begin, and who needs the next one."""
+    """Return the last revision that no service needs, and what needs the next one."""
     snapshots = Snapshots(ledger.wire)
     sound = [each for each in await snapshots.stored() if await snapshots.load(each) is not None]
     if not sound:
@@ -92,7 +78,7 @@ async def _needed(ledger: JetStreamLedger) -> tuple[int, str]:
             "a scheduler writes one after --snapshot-every events, or 1,000 in 15 minutes, and an "
             "intake attests it"
         )
-    # What bootstrap keeps is replaced by the oldest of the schedulers'.
+    # The snapshot that bootstrap keeps is replaced by the schedulers' oldest.
     oldest = next((each.revision for each in reversed(sound) if not each.beginning), 0)
     oldest = oldest or sound[-1].revision
     last, because = oldest - 1, f"the oldest snapshot is of {oldest}"
@@ -122,8 +108,8 @@ async def _folded(ledger: JetStreamLedger, state: State) -> State:
     return cluster.state
 
 
-def _span(archive: Path, wanted: int) -> _Archived:
-    """Read the whole archive, which proves itself on the way."""
+def _span(archive: Path, wanted: int) -> tuple[int, int, Record | None]:
+    """Verify the archive; return its ends, and its last record up to `wanted`."""
     first = last = 0
     record = None
     for each in read_archive(archive):
@@ -134,4 +120,4 @@ def _span(archive: Path, wanted: int) -> _Archived:
         last = each.revision
         if last <= wanted:
             record = each
-    return _Archived(first, last, record)
+    return first, last, record

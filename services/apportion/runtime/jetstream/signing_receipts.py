@@ -1,7 +1,7 @@
-"""Making receipts: what the ledger has now and no receipt stands for yet is folded, and signed.
+"""Sign receipts for the records since the newest receipt.
 
-Invariant: a receipt goes on from the one before on the same ledger, or none is made; its state is
-folded from the records alone, from where the one before left off."""
+Invariant: a receipt continues the previous one on the same ledger; its state is folded from
+records only, from where the previous one ended."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -27,8 +27,7 @@ class CannotSign(Exception):
     """No receipt was made, or no further one; the message says why."""
 
 
-class _Done(Exception):
-    """The goal is reached."""
+class _Done(Exception): ...
 
 
 async def sign(
@@ -40,11 +39,10 @@ async def sign(
     time: Callable[[], str],
     tell: Callable[[int], None],
 ) -> list[Found]:
-    """The receipts of all that came since the newest one; none where nothing came.
+    """Return receipts for all records since the newest receipt; none without records.
 
-    That one was signed with this key, or with one that is `known` from before. `tell` is told now
-    and then which revision is reached. Raises CannotSign, ReceiptInvalid, UnknownEvent,
-    LedgerError, OSError."""
+    The newest one was signed with this key or a `known` one. `tell` is called with revisions.
+    Raises CannotSign, ReceiptInvalid, UnknownEvent, LedgerError, OSError."""
     info = await stream.check(ledger.wire)
     newest = receipts.newest()
     before = newest.checkpoint if newest else None
@@ -71,7 +69,7 @@ async def sign(
 
 
 class _Signing:
-    """One run over the records, from the one behind `state` on; `goal` is the last one to sign."""
+    """One run over the records after `state`; `goal` is the last one to sign."""
 
     def __init__(
         self,
@@ -90,7 +88,7 @@ class _Signing:
         self.made: list[Found] = []
 
     def take(self, record: Record) -> None:
-        """The next record. Raises _Done behind the last one."""
+        """Take the next record. Raises _Done after the last one."""
         self._cluster.take(record)
         state, before = self._cluster.state, self._before
         if record.revision % TOLD_EVERY == 0:
@@ -108,7 +106,6 @@ class _Signing:
 
 
 async def _check_same(ledger: JetStreamLedger, info: StreamInfo, before: Checkpoint) -> None:
-    """Raise CannotSign unless this is the ledger that the receipt before was made of."""
     if info.created != before.created:
         raise CannotSign(
             f"the newest receipt is of the ledger made at {before.created}, and this one was made "
@@ -130,7 +127,7 @@ async def _check_same(ledger: JetStreamLedger, info: StreamInfo, before: Checkpo
 
 
 async def _begin(ledger: JetStreamLedger, info: StreamInfo, before: Checkpoint | None) -> State:
-    """A state to fold on from: one before the next receipt, or where that is gone, the oldest."""
+    """Return a state from before the next receipt, or the oldest one there is."""
     snapshots = Snapshots(ledger.wire)
     if before is not None or info.state.first_seq == 1:
         state = await snapshots.restore(at_most=before.last if before is not None else 0)
@@ -149,7 +146,7 @@ async def _begin(ledger: JetStreamLedger, info: StreamInfo, before: Checkpoint |
 
 def _check_state(state: State, before: Checkpoint) -> None:
     if state.rules.changed_since(before.last):
-        return  # an operator has said since that something of it counts for nothing
+        return  # an operator has set an earlier event aside since
     if before.state_format == snapshot.FORMAT and digest(state) != before.state:
         raise CannotSign(
             f"the ledger does not fold to the state that was signed at {before.last}; `apportion "

@@ -1,13 +1,10 @@
-"""Snapshots in the object store: a restart folds the tail of the ledger and not all of it.
+"""Snapshots in the object store, so that a restart folds only the ledger's tail.
 
-A snapshot is a convenience and never the truth. Schedulers write it, and a reader believes it only
-once an intake has folded the ledger to the same state and attested its digest. A ledger whose
-beginning was dropped has one more, which bootstrap alone can write and purge. One that is corrupt,
-of another format, ahead of the ledger or of another ledger is set aside with a message, and an
-older one is used, or the ledger from its first revision. So is one that holds what an operator has
-set aside since. That it is of this ledger is seen from the SHA-256 of the record at its revision,
-which it names. Invariant: what is restored is a state that the ledger, from its first revision to
-that one, folds to, by the rules that are in force now, which come with it."""
+Schedulers write them. A reader trusts one only after an intake has folded the ledger to the same
+state and attested its digest. A trimmed ledger has one more, which only bootstrap can write. An
+unusable snapshot (corrupt, of another format or ledger, or with an event that was set aside
+since) is skipped for an older one or the first revision. Invariant: a restored state is what the
+ledger folds to, by the rules in force now."""
 
 from __future__ import annotations
 
@@ -33,12 +30,11 @@ from apportion_schemas.catalogue import SUBJECTS
 from apportion_schemas.decoding import from_outside
 
 BUCKET = "APPORTION_SNAPSHOTS"
-BEGINNING = "APPORTION_BEGINNING"
-"""The bucket of the snapshot with which a trimmed ledger begins."""
+BEGINNING = "APPORTION_BEGINNING"  # bucket of the snapshot with which a trimmed ledger begins
 _ATTESTED = "attested.intake"
 KEPT = 3
 SIZE_MAX_BYTES = 2 << 30
-YOUNG_MAX = 100_000  # objects that the collector may find new after a restore
+YOUNG_MAX = 100_000  # new objects that the garbage collector may find after a restore
 _REVISION, _RECORD, _FORMAT = "revision", "record", "format"
 _DIGITS = 20
 
@@ -46,7 +42,7 @@ _log = get_logger(__name__)
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A snapshot in the bucket; `record` is the digest of the ledger's record at its revision."""
+    """A snapshot in the bucket; `record` is the digest of the record at its revision."""
 
     revision: int
     record: str
@@ -55,7 +51,7 @@ class Stored(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> Key:
-        """What an attestation names: the revision, and the digest of the bytes."""
+        """What an attestation names: the revision and the digest of the bytes."""
         return self.revision, self.entry.digest
 
 
@@ -64,7 +60,7 @@ _decode_attested = from_outside(msgspec.json.Decoder(list[Key]).decode)
 
 
 class Beginning(msgspec.Struct, frozen=True):
-    """What a trimmed ledger begins with: a snapshot's bytes, and the configuration in force."""
+    """What a trimmed ledger begins with: a snapshot and the configuration in force."""
 
     stored: Stored
     data: bytes
@@ -80,30 +76,30 @@ class Snapshots:
         self._beginning = Bucket(wire, BEGINNING)
 
     async def create(self, *, replicas: int) -> None:
-        """Make the buckets where there are none; for the bootstrap user. Raises LedgerError."""
+        """Create missing buckets; for the bootstrap user. Raises LedgerError."""
         await self._bucket.create(replicas=replicas, description="states of the ledger, to restart")
         await self._beginning.create(replicas=replicas, description="where a trimmed ledger begins")
 
     async def stored(self) -> list[Stored]:
-        """The snapshots that a reader may believe, the newest first."""
+        """Return the trusted snapshots, newest first."""
         written = await self.written()
         attested = await self.attested() if written else frozenset()
         found = [each for each in written if each.key in attested] + await self.beginning()
         return sorted(found, key=lambda each: each.revision, reverse=True)
 
     async def written(self) -> list[Stored]:
-        """All that schedulers have written, the newest first, attested or not."""
+        """Return all snapshots of schedulers, newest first, attested or not."""
         return await _entries(self._bucket)
 
     async def beginning(self) -> list[Stored]:
-        """The snapshot with which a trimmed ledger begins, in a list; empty without one."""
+        """Return the snapshot with which a trimmed ledger begins, in a list, or no item."""
         return [
             msgspec.structs.replace(each, beginning=True)
             for each in (await _entries(self._beginning))[:1]
         ]
 
     async def attested(self) -> frozenset[Key]:
-        """What intakes have attested of the snapshots that schedulers wrote."""
+        """Return the keys of snapshots that intakes have attested."""
         data = await self._bucket.get_last(_ATTESTED)
         try:
             return frozenset(_decode_attested(data)) if data is not None else frozenset()
@@ -111,15 +107,11 @@ class Snapshots:
             return frozenset()
 
     async def attest(self, keys: Iterable[Key]) -> None:
-        """Say which snapshots are what the ledger folds to; for intakes, which alone may.
-
-        Raises LedgerFull, LedgerUnavailable, NotPermitted."""
+        """Store which snapshots match the ledger; only intakes may. Raises LedgerError."""
         await self._bucket.put_alone(_ATTESTED, msgspec.json.encode(sorted(keys)), {})
 
     async def oldest(self, first: int) -> State | None:
-        """The oldest state from which a ledger that begins at `first` can be read on.
-
-        Raises LedgerUnavailable, NotPermitted."""
+        """Return the oldest state for a ledger from `first` on. Raises LedgerError."""
         for stored in reversed(await self.stored()):
             state = await self.load(stored) if stored.revision + 1 >= first else None
             if state is not None:
@@ -127,9 +119,7 @@ class Snapshots:
         return None
 
     async def beginning_behind(self, last: int) -> Beginning | None:
-        """What the ledger begins with once it is dropped up to `last`; None if that is there.
-
-        Raises BadObject, LedgerUnavailable, NotPermitted."""
+        """Return the beginning after a drop to `last`; None if stored. Raises LedgerError."""
         for stored in reversed(await self.stored()):
             state = await self.load(stored) if stored.revision > last else None
             if state is None:
@@ -143,9 +133,7 @@ class Snapshots:
         raise BadObject(f"no snapshot behind {last} can be used any more")
 
     async def begin_with(self, beginning: Beginning) -> None:
-        """Put it where only bootstrap writes, in place of the one before; for that user.
-
-        Raises LedgerFull, LedgerUnavailable, NotPermitted: the one before is still there."""
+        """Replace the stored beginning; for the bootstrap user. Raises LedgerError."""
         entry, before = beginning.stored.entry, await _entries(self._beginning)
         if beginning.configuration is not None:
             await keep_configuration(self._beginning, beginning.configuration)
@@ -155,22 +143,20 @@ class Snapshots:
             await self._beginning.delete(each.entry)
 
     async def begun_without(self) -> bool:
-        """Whether the ledger has dropped its beginning, so that nobody can begin without one."""
+        """Return True if the ledger's beginning was dropped, so a snapshot is required."""
         return (await stream.read_info(self._wire)).state.first_seq > 1
 
     async def rules(self) -> Rules:
-        """By which rules the ledger is read, as of now. Raises LedgerUnavailable, NotPermitted."""
+        """Return the current rules of the ledger. Raises LedgerUnavailable, NotPermitted."""
         return await stream.read_rules(self._wire)
 
     async def restore(self, *, at_most: int | None = None) -> State:
-        """The newest state that can be used, not beyond `at_most`; else an empty one.
-
-        Raises LedgerUnavailable, NotPermitted: nobody says by which rules the ledger is read."""
+        """Return the newest usable state. Raises LedgerUnavailable, NotPermitted."""
         rules = await self.rules()
         try:
             stored = await self.stored()
         except (NotPermitted, LedgerUnavailable) as trouble:
-            # The ledger may well be there where its snapshots are not; whoever reads it will see.
+            # The ledger may be available without its snapshots; its reader will find out.
             _log.warning("snapshots are not used", error=str(trouble))
             stored = []
         for each in stored:
@@ -181,9 +167,7 @@ class Snapshots:
         return State(rules=rules)
 
     async def load(self, stored: Stored, rules: Rules | None = None) -> State | None:
-        """The state of one snapshot, or None, with a message that says why it is not used.
-
-        `rules` are those of now where they are known; else they are looked up."""
+        """Return the state of one snapshot; None, with a log message, if it is unusable."""
         rules = rules or await self.rules()
         try:
             await self._check_place(stored)
@@ -211,10 +195,7 @@ class Snapshots:
             raise BadObject(f"the ledger has another record at {stored.revision}: it was made anew")
 
     async def save(self, taken: Taken) -> None:
-        """Store a snapshot of this ledger, and forget all but the newest.
-
-        Raises LedgerFull, LedgerUnavailable, NotPermitted: the snapshots before it are still
-        there."""
+        """Store a snapshot of this ledger and delete old ones. Raises LedgerError."""
         record = await stream.read_record(self._wire, taken.revision)
         if record is None:
             raise LedgerUnavailable(f"the ledger has no record at {taken.revision} any more")
@@ -222,7 +203,7 @@ class Snapshots:
         nuid = f"{name}-{secrets.token_hex(8)}"
         metadata = {_REVISION: name, _RECORD: _digest(record), _FORMAT: str(FORMAT)}
         await self._bucket.put(name, nuid, taken.parts, metadata)
-        # Keep the newest, the newest attested and our own; free what a dead writer left.
+        # Keep the newest, the newest attested and our own; delete chunks of dead writers.
         written, attested = await self.written(), await self.attested()
         believed = [each for each in written if each.key in attested]
         named = {each.entry.nuid for each in (*written[:KEPT], *believed[: KEPT - 1])}
@@ -233,12 +214,11 @@ class Snapshots:
                 await self._bucket.delete(each.entry)
         oldest = f"{kept[-1].revision:0{_DIGITS}}" if len(kept) >= KEPT else ""
         for unnamed in await self._bucket.pieces() - named:
-            if unnamed < oldest:  # a newer one may be another scheduler's that is writing now
+            if unnamed < oldest:  # another scheduler may be writing a newer one now
                 await self._bucket.forget_pieces(unnamed)
 
 
 async def _entries(bucket: Bucket) -> list[Stored]:
-    """Its snapshots, the newest first; empty where there is no bucket, too."""
     if not await bucket.exists():
         return []
     found = []
@@ -254,16 +234,15 @@ def _digest(record: Record) -> str:
 
 
 def restored(data: bytearray) -> State:
-    """The state in the bytes of a snapshot. Raises SnapshotError."""
-    # Millions of objects are made and none is garbage: looking for some triples the time.
+    """Return the state in the bytes of a snapshot. Raises SnapshotError."""
+    # It creates millions of objects without garbage; collection would triple the time.
     was = gc.isenabled()
     gc.disable()
     try:
         return snapshot.restore(data)
     finally:
-        # Many count as old from now on, as if they had been looked through: else the next object
-        # that is made would have the collector look through every one. What is garbage already is
-        # then found late, which a process that restores small states often would pay for.
+        # Move many objects to the oldest generation, or the next allocation would scan them all.
+        # Existing garbage is then found late, which would cost a process with many small restores.
         if gc.get_count()[0] > YOUNG_MAX:
             gc.freeze()
             gc.unfreeze()
@@ -277,23 +256,15 @@ _KEPT_REVISION: Final = "Apportion-Revision"
 
 
 async def keep_configuration(bucket: Bucket, record: Record) -> None:
-    """Keep the configuration in force where a trimmed ledger no longer has it; for bootstrap.
+    """Store the configuration in force with a trimmed ledger. Raises LedgerError.
 
-    A reader of everything begins beyond the dropped beginning with a snapshot. The webhook folds
-    the configuration alone, and its user may not read a snapshot, which holds every pod. So
-    `apportion ledger trim` puts the record beside the snapshot that bootstrap keeps, as one
-    message, which one permission names. Invariant: what is kept is a record of this ledger, word
-    for word.
-
-    Raises LedgerFull, LedgerUnavailable, NotPermitted: what was kept before is still there."""
+    The webhook folds only this record, because its user may not read snapshots: they have all
+    pods."""
     await bucket.put_alone(NAME, record.payload, {_KEPT_REVISION: str(record.revision)})
 
 
 async def kept_configuration(bucket: Bucket) -> Record | None:
-    """What is kept; None where nothing is.
-
-    Raises BadObject: it has no revision, so that we did not write it. Raises LedgerUnavailable,
-    NotPermitted."""
+    """Return the stored configuration; None if there is none. Raises LedgerError."""
     found = await bucket.get_alone(NAME)
     if found is None:
         return None

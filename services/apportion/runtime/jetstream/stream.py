@@ -1,8 +1,8 @@
-"""The stream that is the ledger: how it must be set up, and a name for every way it is not.
+"""The stream of the ledger: its required settings, and errors for each deviation.
 
-Invariant: no service appends to or folds a stream from which events could be deleted one by one,
-rolled up, aged out or stored in part. Its beginning, once it is in an archive, may be dropped: by
-the bootstrap user, who can neither read nor write an event, and by `retention` alone."""
+Invariant: no service uses a stream from which events could be deleted individually, rolled up,
+expired or stored in part. Only the bootstrap user, who can neither read nor write events, may
+drop its archived beginning, through `retention`."""
 
 import contextlib
 from collections.abc import Mapping
@@ -28,13 +28,14 @@ STREAM_NOT_FOUND: Final = frozenset({10059})
 NAME_IN_USE: Final = frozenset({10058})
 NO_MESSAGE: Final = frozenset({10037})
 _NO_ROOM = 10047
+# error codes of a server without room in memory, on disk or in the stream
 FULL = frozenset({10023, 10028, _NO_ROOM, 10077})
-"""Error codes of a server that has no room left, in memory, on its disk or in the stream."""
 DUPLICATE_WINDOW_S = 120
 MAX_MESSAGE_BYTES = 1 << 20
-FULL_BYTES = 16 << 10
-"""A stream with less room than this refuses what is appended, or will at once."""
+FULL_BYTES = 16 << 10  # a stream with less room refuses appends, or will soon
 
+# Settings that the ledger's guarantees rest on; a missing one counts as its zero value.
+# `deny_purge`, which the server never revokes, is also fine: the ledger then stays whole.
 WANTED: Mapping[str, object] = {
     "subjects": [ALL_SUBJECTS],
     "storage": "file",
@@ -61,38 +62,18 @@ WANTED: Mapping[str, object] = {
     "allow_batched": False,
     "subject_delete_marker_ttl": 0,
 }
-"""Every setting that the ledger's promises rest on; what is not set is as good as its zero.
-
-With `deny_purge`, which the server never takes back, a ledger is kept whole for ever: sound, too.
-"""
-FREE = frozenset(
-    {
-        "name",
-        "description",
-        "metadata",
-        "deny_purge",
-        "max_bytes",
-        "max_consumers",
-        "consumer_limits",
-        "num_replicas",
-        "placement",
-        "compression",
-        "first_seq",
-        "allow_direct",
-        "mirror_direct",
-        "persist_mode",
-    }
-)
-"""What is the operator's, or changes no record: a server that knows another setting is looked at
-(`tests/integration/ledger/test_stream.py`) before it is ours. Of `persist_mode` the server itself
-refuses any but the default beside `allow_atomic`.
-"""
+# Settings that the operator may choose or that change no record. A new server setting must be
+# classified first (`tests/integration/ledger/test_stream.py`). The server itself refuses any
+# `persist_mode` but the default with `allow_atomic`.
+FREE = frozenset({
+    "name", "description", "metadata", "deny_purge", "max_bytes", "max_consumers",
+    "consumer_limits", "num_replicas", "placement", "compression", "first_seq",
+    "allow_direct", "mirror_direct", "persist_mode",
+})  # fmt: skip
 
 
 class StreamState(msgspec.Struct, frozen=True):
-    """What the server holds: revisions `first_seq` to `last_seq`.
-
-    `subjects` has how many of them are on each subject that was asked about."""
+    """Revisions on the server; `subjects` counts records per requested subject."""
 
     messages: int = 0
     bytes: int = 0
@@ -102,7 +83,7 @@ class StreamState(msgspec.Struct, frozen=True):
 
 
 class StreamPeer(msgspec.Struct, frozen=True):
-    """A server that follows the leader of the stream."""
+    """A server that follows the stream's leader."""
 
     name: str
     current: bool = True
@@ -110,16 +91,14 @@ class StreamPeer(msgspec.Struct, frozen=True):
 
 
 class StreamCluster(msgspec.Struct, frozen=True):
-    """The servers that hold the stream beside its leader."""
+    """The servers that have the stream."""
 
     leader: str = ""
     replicas: tuple[StreamPeer, ...] = ()
 
 
 class StreamInfo(msgspec.Struct, frozen=True):
-    """The stream as its server describes it; `created` tells a new stream from the old one.
-
-    `ts` is the server's time, as it writes times. `cluster` tells of the servers that hold it."""
+    """The stream as the server describes it; `ts` is the server's time."""
 
     config: dict[str, Any]
     state: StreamState
@@ -129,7 +108,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
 
     @property
     def lost(self) -> int:
-        """How many records are gone between the first and the last that are there."""
+        """Number of records missing between the first and the last."""
         state = self.state
         there = state.last_seq - state.first_seq + 1 if state.messages else 0
         return max(there - state.messages, 0)
@@ -143,19 +122,16 @@ class StreamInfo(msgspec.Struct, frozen=True):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What a look at the ledger's set-up found: settings in words, and records that are gone.
+    """Result of a check of the ledger's settings."""
 
-    `free` is the part of `max_bytes` that is left: 0 where one more batch may not fit, 1 without.
-    `room_bytes` is `max_bytes`, 0 without."""
-
-    drifted: tuple[str, ...] = ()
-    lost: int = 0
-    free: float = 1.0
-    room_bytes: int = 0
+    drifted: tuple[str, ...] = ()  # settings that differ
+    lost: int = 0  # records
+    free: float = 1.0  # of `max_bytes`: 0 if one more batch may not fit, 1 without a limit
+    room_bytes: int = 0  # `max_bytes`, or 0
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A record as the server stores it: when, by its clock, and its headers, in base64."""
+    """A record as stored: `time` by the server's clock, headers in base64."""
 
     seq: int
     subject: str
@@ -170,7 +146,7 @@ class Stored(msgspec.Struct, frozen=True):
 
     @property
     def record(self) -> Record:
-        """What readers get of it."""
+        """The record as readers get it."""
         return Record(self.seq, self.subject, self.data)
 
 
@@ -183,16 +159,14 @@ _decode_stored = msgspec.json.Decoder(_StoredAnswer).decode
 
 
 async def find(wire: Wire, *, subject: str = "") -> StreamInfo | None:
-    """The stream's settings and state, None where there is no stream. Raises LedgerUnavailable.
-
-    With a `subject` it also tells how many records are there."""
+    """Return the stream's info, with the count of `subject`. Raises LedgerUnavailable."""
     body = {"subjects_filter": subject} if subject else None
     answer = await call_api(wire, f"STREAM.INFO.{STREAM}", body, absent=STREAM_NOT_FOUND)
     return _decode_info(answer) if answer else None
 
 
 async def read_info(wire: Wire, *, subject: str = "") -> StreamInfo:
-    """See `find`. Raises LedgerUnavailable, also where there is no stream."""
+    """See `find`. Raises LedgerUnavailable, also if there is no stream."""
     info = await find(wire, subject=subject)
     if info is None:
         raise LedgerUnavailable(
@@ -203,20 +177,18 @@ async def read_info(wire: Wire, *, subject: str = "") -> StreamInfo:
 
 
 async def read_record(wire: Wire, revision: int) -> Record | None:
-    """The record at that revision, None where there is none. Raises LedgerUnavailable."""
+    """Return the record at that revision, if there is one. Raises LedgerUnavailable."""
     stored = await read_stored(wire, {"seq": revision})
     return None if stored is None else stored.record
 
 
 async def read_rules(wire: Wire) -> Rules:
-    """By which rules the ledger is read, as of now. Raises LedgerUnavailable, NotPermitted."""
+    """Return the current rules of the ledger. Raises LedgerUnavailable, NotPermitted."""
     return rules_of(await read_said(wire))
 
 
 async def read_said(wire: Wire) -> list[Said]:
-    """All that operators have said of how the ledger is read, as far as it is there.
-
-    Raises LedgerUnavailable, NotPermitted."""
+    """Return the operators' instructions. Raises LedgerUnavailable, NotPermitted."""
     said: list[Said] = []
     at = 1
     while stored := await read_stored(wire, {"seq": at, "next_by_subj": RULES}):
@@ -227,9 +199,7 @@ async def read_said(wire: Wire) -> list[Said]:
 
 
 async def newest_stored_by(wire: Wire, time: datetime) -> int:
-    """The newest revision that was stored at or before this time; 0 where all are younger.
-
-    It halves what is left with each question to the server. Raises LedgerUnavailable."""
+    """Binary search for the newest revision by this time. Raises LedgerUnavailable."""
     state = (await read_info(wire)).state
     below, above = state.first_seq - 1, state.last_seq + 1
     while above - below > 1:
@@ -243,15 +213,13 @@ async def newest_stored_by(wire: Wire, time: datetime) -> int:
 
 
 async def newest_on(wire: Wire, subject: str) -> int:
-    """The newest revision on `subject`, which may hold wildcards; 0 where it has none.
-
-    Raises LedgerUnavailable."""
+    """Return the newest revision on `subject`, or 0. Raises LedgerUnavailable."""
     stored = await read_stored(wire, {"last_by_subj": subject})
     return 0 if stored is None else stored.seq
 
 
 async def read_stored(wire: Wire, query: Mapping[str, object]) -> Stored | None:
-    """The record that a `STREAM.MSG.GET` finds, None without one. Raises LedgerUnavailable."""
+    """Return the record that `STREAM.MSG.GET` finds. Raises LedgerUnavailable."""
     answer = await call_api(wire, f"STREAM.MSG.GET.{STREAM}", query, absent=NO_MESSAGE)
     return _decode_stored(answer).message if answer else None
 
@@ -259,7 +227,7 @@ async def read_stored(wire: Wire, query: Mapping[str, object]) -> Stored | None:
 def drift(
     of: str, found: Mapping[str, object], wanted: Mapping[str, object]
 ) -> list[LedgerDrifted]:
-    """One error for each setting of `wanted` that `found` has otherwise; `of` is whose they are."""
+    """Return an error for each setting of `wanted` that differs in `found`."""
     return [
         LedgerDrifted(f"{of} {name}", found.get(name), value)
         for name, value in wanted.items()
@@ -268,16 +236,14 @@ def drift(
 
 
 def stream_drift(info: StreamInfo) -> list[LedgerDrifted]:
-    """One error for each setting of the stream that is not as WANTED."""
+    """Return an error for each setting of the stream that differs from WANTED."""
     return drift(f"stream {STREAM}", info.config, WANTED)
 
 
 async def check(wire: Wire) -> StreamInfo:
-    """The stream, if it is set up as the ledger needs it; otherwise raises LedgerDrifted.
-
-    The auditors' copy is not: nobody appends to it, and what it lacks it takes from the stream."""
+    """Return the stream's info. Raises LedgerDrifted for a wrong setting."""
     info = await read_info(wire)
-    if info.config.get("mirror") == COPY["mirror"]:
+    if info.config.get("mirror") == COPY["mirror"]:  # the auditors' copy only mirrors the stream
         return info
     for error in stream_drift(info):
         raise error
@@ -285,7 +251,7 @@ async def check(wire: Wire) -> StreamInfo:
 
 
 class SizeRefused(LedgerError):
-    """The stream's size is beyond what the server's limit, or its disk, leaves."""
+    """The requested size exceeds the server's limit or its disk."""
 
     def __init__(self, max_bytes: int) -> None:
         self.why = (
@@ -296,16 +262,13 @@ class SizeRefused(LedgerError):
 
 
 async def create(wire: Wire, *, replicas: int, max_bytes: int) -> StreamInfo:
-    """Make the stream, or check the one that is there.
-
-    Raises LedgerDrifted, NotPermitted, LedgerUnavailable, LedgerError when the server will not make
-    it (too few servers for `replicas`, say)."""
+    """Create the stream or check the existing one. Raises LedgerError."""
     if await find(wire) is None:
-        # A server refuses settings that it does not know, also where they are off.
+        # A server refuses settings that it does not know, even if they are off.
         wanted = {name: value for name, value in WANTED.items() if value}
         wanted |= {"name": STREAM, "num_replicas": replicas, "max_bytes": max_bytes}
         try:
-            # One of that name may have been made in the meantime: the check looks at it.
+            # It may have been created in the meantime; the check below covers that.
             await call_api(wire, f"STREAM.CREATE.{STREAM}", wanted, absent=NAME_IN_USE)
         except ApiRefused as refused:
             if refused.error.err_code == _NO_ROOM:
@@ -321,24 +284,21 @@ async def create(wire: Wire, *, replicas: int, max_bytes: int) -> StreamInfo:
     return info
 
 
-COPY_API: Final = "$JS.AUDIT.API"
-"""By which the bootstrap user reaches the auditors' copy, which is in an account of its own."""
+COPY_API: Final = "$JS.AUDIT.API"  # the auditors' copy is in an account of its own
+# The auditors' copy, with the stream's revisions.
 COPY: Final[Mapping[str, object]] = {
     "name": STREAM,
     "storage": "file",
     "mirror": {"name": STREAM, "external": {"api": "$JS.APPORTION.API", "deliver": "copy.audit"}},
     "deny_delete": True,
     "num_replicas": 1,
-    # What it lacks after a crash it takes from the stream again: nothing of it is fsynced.
+    # After a crash it gets missing records from the stream, so it needs no fsync.
     "persist_mode": "async",
 }
-"""The auditors' copy: revisions are those of the stream."""
 
 
 async def copy_for_auditors(wire: Wire) -> None:
-    """Make the auditors' copy where there is none; for the bootstrap user.
-
-    A server without their account has none, which is said and is no error. Raises LedgerError."""
+    """Create the auditors' copy, for bootstrap, where possible. Raises LedgerError."""
     try:
         await call_api(wire, f"STREAM.CREATE.{STREAM}", COPY, api=COPY_API, absent=NAME_IN_USE)
     except ApiRefused as refused:
@@ -348,9 +308,7 @@ async def copy_for_auditors(wire: Wire) -> None:
 
 
 async def drop(wire: Wire, *, last: int) -> StreamInfo:
-    """Drop the revisions up to `last`, on every server that holds them; for the bootstrap user.
-
-    Whoever calls has made sure that they are not needed; see `retention`. Raises LedgerError."""
+    """Drop revisions up to `last`; checks are in `retention`. Raises LedgerError."""
     try:
         await call_api(wire, f"STREAM.PURGE.{STREAM}", {"seq": last + 1})
     except ApiRefused as refused:
@@ -364,9 +322,7 @@ async def drop(wire: Wire, *, last: int) -> StreamInfo:
 
 
 async def resize(wire: Wire, *, max_bytes: int) -> StreamInfo:
-    """Let the stream take so many bytes, -1 for what the disk holds; for the bootstrap user.
-
-    Raises LedgerDrifted, NotPermitted, LedgerUnavailable, LedgerError when the server will not."""
+    """Set the size limit, -1 for the disk's; for bootstrap. Raises LedgerError."""
     info = await check(wire)
     try:
         await call_api(wire, f"STREAM.UPDATE.{STREAM}", {**info.config, "max_bytes": max_bytes})

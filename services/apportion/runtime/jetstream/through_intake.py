@@ -1,7 +1,7 @@
-"""The ledger as the agent of one node reads it: what it asks of the server, an intake asks for it.
+"""The ledger for the agent of one node, which reads through an intake.
 
-Such an agent has no right at the server's API (`core.intake.sight`). Invariant: each request to
-that API goes to an intake, and everything else to the server, as from any other client."""
+Such an agent has no rights on the server's API (`core.intake.sight`). Invariant: each request to
+that API goes to an intake, everything else to the server."""
 
 import zlib
 from typing import Final
@@ -35,10 +35,7 @@ _decode_part = from_outside(msgspec.json.Decoder(_Part).decode)
 
 
 class NodeConnection(Connection):
-    """The connection of the agent of `node`.
-
-    As long as the server answers it, as it answers an identity for every node, no intake is asked.
-    """
+    """The connection of a node's agent; it uses an intake once the server refuses."""
 
     def __init__(self, reach: Reach, node: str) -> None:
         super().__init__(reach)
@@ -66,9 +63,9 @@ class NodeConnection(Connection):
                 return await super().request(
                     subject, payload, timeout_s=timeout_s, headers=headers, also=also
                 )
-            except NotPermitted:  # from now on: a server may get its new rules while we run
+            except NotPermitted:  # permanently: a server may get its new rules while we run
                 self.through_intake = True
-                for call in list(self._reconnected):  # the old consumers cannot be kept up
+                for call in list(self._reconnected):  # the old consumers can no longer be managed
                     call()
         if self.through_intake and subject.startswith(_API):
             asked = Asked(subject.removeprefix(_API), msgspec.Raw(payload or b"{}"))
@@ -79,10 +76,10 @@ class NodeConnection(Connection):
 
 
 class NodeSnapshots(Snapshots):
-    """The state with which the agent of one node begins, where the ledger's beginning is gone."""
+    """The starting state of a node's agent when the ledger's beginning is dropped."""
 
-    async def restore(self, *, at_most: int | None = None) -> State:  # noqa: ARG002 - it is of now
-        """The node's part of an intake's state. Raises LedgerUnavailable, NotPermitted."""
+    async def restore(self, *, at_most: int | None = None) -> State:  # noqa: ARG002 - always newest
+        """Return an intake's state of the node. Raises LedgerUnavailable, NotPermitted."""
         rules = await stream.read_rules(self._wire)
         try:
             answer = await call_api(self._wire, STATE)

@@ -1,7 +1,7 @@
-"""What the ledger's parts need of a connection, so that one module alone knows the client library.
+"""The connection as the ledger's parts use it, independent of the client library.
 
-Invariant: a request that was handed to the connection ends in a reply or in a LedgerError, and an
-error that leaves the outcome open is LostReply, never LedgerUnavailable."""
+Invariant: a request ends in a reply or a LedgerError; if its outcome is open, the error is
+LostReply, never LedgerUnavailable."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
@@ -15,13 +15,11 @@ API_TIMEOUT_S = 5.0
 
 
 class LostReply(LedgerError):
-    """The request went out and no reply came back; it may have been carried out."""
+    """The request was sent but no reply came; it may have been carried out."""
 
 
 class Message(Protocol):
-    """One message as the connection delivers it; `reply` is empty where none is wanted.
-
-    `headers` are those of control messages; a record's are for the server and are not read."""
+    """A message as delivered; `headers` only of control messages, not of records."""
 
     subject: str
     reply: str
@@ -38,29 +36,29 @@ class Wire(Protocol):
 
     @property
     def user(self) -> str:
-        """Whose name we connect under; empty where the server knows no users."""
+        """The user we connect as; empty if the server has no users."""
 
     @property
     def owner(self) -> str:
-        """How the names of our consumers begin; empty as `user` is."""
+        """Prefix of the names of our consumers; may be empty like `user`."""
 
     @property
     def connected(self) -> bool:
-        """Whether something sent now would go out."""
+        """True if a message sent now would go out."""
 
     async def wait_connected(self, timeout_s: float) -> None:
         """Return once connected. Raises LedgerUnavailable after `timeout_s`."""
 
     def new_inbox(self) -> str:
-        """A subject that only this connection is told of."""
+        """Return a new subject that only this connection receives."""
 
     def new_delivery(self) -> str:
-        """A subject on which a consumer of this connection, and of no other, delivers."""
+        """Return a new subject for deliveries of a consumer of this connection."""
 
     async def publish(
         self, subject: str, payload: bytes, *, reply: str = "", headers: dict[str, str]
     ) -> None:
-        """Send; nothing is known of its arrival. Raises LedgerUnavailable."""
+        """Send without confirmation. Raises LedgerUnavailable."""
 
     async def request(
         self,
@@ -71,30 +69,30 @@ class Wire(Protocol):
         headers: dict[str, str],
         also: frozenset[str] = frozenset(),
     ) -> Message:
-        """Send and return the reply. `also` are further subjects whose refusal ends the wait.
+        """Send and return the reply; a refusal of a subject in `also` ends the wait too.
 
-        Raises LostReply, NotPermitted, and LedgerUnavailable when nobody listens."""
+        Raises LostReply, NotPermitted, and LedgerUnavailable if there is no receiver."""
 
     async def subscribe(
         self, subject: str, receive: Receiver, *, waits: bool = False, group: str = ""
     ) -> Unsubscribe:
         """Await `receive` for each message on `subject`, one after the other.
 
-        Nothing else arrives meanwhile, so a `receive` that `waits` for others must say so; messages
-        then gather. Of a `group` one subscriber gets each message. Raises NotPermitted."""
+        A `receive` that awaits others must pass `waits`, which queues messages. Each message
+        goes to one subscriber of `group`. Raises NotPermitted."""
 
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call `call` after each reconnection until the returned function is called."""
 
     async def turned_away(self) -> LedgerError:
-        """Why the server lets us in no more, as soon as it does not: nobody else is told."""
+        """Wait until the server no longer accepts us, and return why."""
 
     async def close(self) -> None:
-        """Leave. Requests under way end as LostReply."""
+        """Disconnect. Pending requests end as LostReply."""
 
 
 class ApiError(msgspec.Struct, frozen=True):
-    """How the server says no."""
+    """An error in an answer of the server."""
 
     code: int = 0
     err_code: int = 0
@@ -102,15 +100,13 @@ class ApiError(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What every answer of the server has."""
+    """The common part of all answers of the server."""
 
     error: ApiError | None = None
 
 
 class ApiRefused(LedgerUnavailable):
-    """The server answered an API request with an error.
-
-    Where trying again is of no use, the caller raises a LedgerError in its place."""
+    """The server answered an API request with an error."""
 
     def __init__(self, what: str, error: ApiError) -> None:
         super().__init__(f"the server refused {what}: {error.description} ({error.err_code})")
@@ -128,10 +124,9 @@ async def call_api(
     api: str = "$JS.API",
     absent: frozenset[int] = frozenset(),
 ) -> bytes:
-    """The reply to one `$JS.API` request, empty where the server answers with a code of `absent`.
+    """Return the reply to an API request; empty for an error code in `absent`.
 
-    Raises ApiRefused, LedgerUnavailable (also when no reply came: callers only read or repeat
-    requests that do no harm twice), NotPermitted."""
+    Requests must be repeatable. Raises ApiRefused, NotPermitted, LedgerUnavailable."""
     payload = b"" if body is None else msgspec.json.encode(body)
     await wire.wait_connected(API_TIMEOUT_S)
     try:

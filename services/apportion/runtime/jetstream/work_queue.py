@@ -1,9 +1,8 @@
-"""The shared queue: several replicas take records from one durable place in the ledger.
+"""The shared queue: several replicas take records from one durable consumer.
 
-Invariant: a record leaves the queue only by an explicit `ack`; a worker that dies, or is silent for
-longer than the acknowledgement time, has its records handed to another. It is at least once:
-nats-server 2.15.1 writes acknowledgements to disk a little later, so after it was killed it hands
-out again what was acknowledged just before."""
+Invariant: a record leaves the queue only by an explicit `ack`; if a worker dies or is silent
+past the timeout, another one gets its records. Delivery is at least once: nats-server 2.15.1
+writes acknowledgements late, so after a kill it repeats the most recent records."""
 
 import asyncio
 import collections
@@ -18,11 +17,9 @@ from apportion.runtime.ledger.port import Delivery, LedgerDrifted, LedgerUnavail
 
 ACK_TIMEOUT_S = 5.0
 _NS = 1_000_000_000
-_GRACE_S = 1.0
-"""How much longer than the server we wait for the end of a fetch."""
+_GRACE_S = 1.0  # how much longer than the server we wait for the end of a fetch
 _AT_ONCE_S = 0.1
-_QUIET_S = 0.02
-"""After the first record of a fetch, silence for this long means that no more are there."""
+_QUIET_S = 0.02  # after the first record of a fetch, this much silence means there are no more
 
 
 class QueueDelivery:
@@ -57,7 +54,7 @@ class QueueDelivery:
 
 
 class Queue:
-    """See ledger.WorkQueue. What comes too late for one fetch is kept for the next."""
+    """See ledger.WorkQueue. Records that come too late for a fetch wait for the next."""
 
     def __init__(self, wire: Wire, settings: Mapping[str, object]) -> None:
         self._wire = wire
@@ -78,14 +75,14 @@ class Queue:
         """See ledger.WorkQueue. Raises LedgerUnavailable, NotPermitted."""
         async with self._turn:
             if len(self._ready) < batch:
-                # What is there now, and only if that is nothing, the next one to come.
+                # Take what is there now; only if there is nothing, wait for the next record.
                 await self._pull(batch, min(timeout_s, _AT_ONCE_S), no_wait=True)
             if not self._ready and timeout_s > _AT_ONCE_S:
                 await self._pull(1, timeout_s - _AT_ONCE_S)
             return [self._ready.popleft() for _ in range(min(batch, len(self._ready)))]
 
     async def _pull(self, batch: int, expires_s: float, *, no_wait: bool = False) -> None:
-        """Ask for `batch` more and return when they, or a part and then no more, have come."""
+        """Request `batch` records; return when they, or some and then no more, have come."""
         await self._wire.wait_connected(expires_s + _GRACE_S)
         self._ended = False
         pull = {"batch": batch, "expires": int(expires_s * _NS), "no_wait": no_wait}
@@ -97,7 +94,7 @@ class Queue:
         )
         wanted = len(self._ready) + batch
         patience_s = expires_s + _GRACE_S
-        # The server does not always say that no more will come: not when too much is in flight.
+        # The server does not report the end if too many records are in flight.
         while not self._ended and len(self._ready) < wanted:
             self._news.clear()
             try:
@@ -111,16 +108,16 @@ class Queue:
         """See ledger.WorkQueue."""
         self._left = True
         while self._ready:
-            with contextlib.suppress(LedgerUnavailable):  # then it goes when its time is up
+            with contextlib.suppress(LedgerUnavailable):  # then it is redelivered after its timeout
                 await self._ready.popleft().retry(0)
 
     async def _receive(self, message: Message) -> None:
         if message.reply.startswith("$JS.ACK."):
             self._ready.append(QueueDelivery(self._wire, message))
-            if self._left:  # it was on its way
+            if self._left:  # it was already on its way
                 await self.leave()
         else:
-            self._ended = True  # a status: nothing (more) there, or the time is up
+            self._ended = True  # a status: no more records, or the timeout
         self._news.set()
 
     async def waiting(self) -> int:
@@ -129,7 +126,7 @@ class Queue:
         return info.num_pending + info.num_ack_pending
 
     async def drift(self) -> list[LedgerDrifted]:
-        """What of the queue's place somebody has changed. Raises LedgerUnavailable."""
+        """Return changed settings of the queue's consumer. Raises LedgerUnavailable."""
         return await consumers.look(self._wire, self._settings)
 
 

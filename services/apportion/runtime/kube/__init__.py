@@ -1,1 +1,1 @@
-"""The Kubernetes API: the only client, and a watch that loses nothing."""
+"""The Kubernetes API: its only client, and a watch that loses no changes."""

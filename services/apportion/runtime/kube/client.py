@@ -1,9 +1,8 @@
-"""The Kubernetes API over HTTP: configuration, credentials and transport; bytes in, bytes out.
+"""The Kubernetes API over HTTP: configuration, credentials, transport.
 
-The only module that knows the client library. Its models are not used: they decode what nobody
-reads, and cost more than the API server's own answer. Invariants: a request ends, in an answer or
-in `KubeUnavailable`, within its time; an answer has a limit in bytes; a token is read anew when it
-is renewed, and is never part of a message."""
+Only this module uses the client library, and none of its models, which are slow to decode.
+Invariants: a request ends in time, with an answer or `KubeUnavailable`; answers are bounded in
+size; a renewed token is read again, and is never in a message."""
 
 import asyncio
 import logging
@@ -26,10 +25,8 @@ from apportion.runtime.process.config import ConfigError
 TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
 CONNECTIONS_MAX = 512
-ANSWER_BYTES_MAX = 64 << 20
-"""One page of a list: 500 objects that etcd limits to 1.5 MiB are far below this."""
-LINE_BYTES_MAX = 16 << 20
-"""One event of a watch: one object, in JSON."""
+ANSWER_BYTES_MAX = 64 << 20  # far above one page of 500 objects, each below 1.5 MiB in etcd
+LINE_BYTES_MAX = 16 << 20  # one event of a watch: one object in JSON
 HTTP_ERRORS = 400
 NOT_FOUND, CONFLICT = 404, 409
 TOO_MANY = 429
@@ -41,20 +38,20 @@ MERGE_PATCH = "application/strategic-merge-patch+json"
 _log = logging.getLogger(__name__)
 _load_incluster: Any = config.load_incluster_config
 _library: Any = kube_config  # which exports nothing by name
+# What the library raises for a bad kubeconfig, which it does not validate.
 _UNUSABLE = (
     config.ConfigException, _library.yaml.YAMLError,
     OSError, ValueError, KeyError, TypeError, AttributeError,
 )  # fmt: skip
-"""What the library raises of a kubeconfig, which it reads without looking at it first."""
 _FAILURES = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
 
 class KubeUnavailable(Exception):
-    """No answer: the API server cannot be reached, or did not answer in time."""
+    """The API server cannot be reached or did not answer in time."""
 
 
 class KubeRefused(Exception):
-    """The API server said no. `status` is HTTP's; `reason` and `message` are Kubernetes'."""
+    """The API server refused: HTTP `status`, and Kubernetes' `reason` and `message`."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(f"{status} {reason}: {message}" if reason else f"{status}: {message}")
@@ -64,7 +61,7 @@ class KubeRefused(Exception):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the API server answered, whatever it was. `retry_after_s` is 0 where it says nothing."""
+    """Any answer of the API server; `retry_after_s` is 0 without such a header."""
 
     status: int
     body: bytes
@@ -72,16 +69,16 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Whether the request was done."""
+        """True if the request succeeded."""
         return self.status < HTTP_ERRORS
 
     @property
     def passing(self) -> bool:
-        """Whether the server has too much to do, or failed: the same may be done later."""
+        """True if the server is overloaded or failed, so that a retry may succeed."""
         return self.status == TOO_MANY or self.status >= SERVER_ERROR
 
     def refusal(self) -> KubeRefused:
-        """The answer as an error."""
+        """Return the answer as an error."""
         return _refusal(self.status, self.body)
 
 
@@ -92,20 +89,18 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 class Renewal(Protocol):
-    """Where a configuration comes from, which may be another one by now."""
+    """Source of a configuration that may change."""
 
     async def newer(self) -> Any | None:
-        """The configuration as it is now; None while it is as it was given last."""
+        """Return the current configuration; None if it has not changed."""
 
 
 class _Connection:
-    """One configuration: its address, its credentials and its connections."""
-
     def __init__(self, configuration: Any) -> None:
         self.url = str(configuration.host)
         self._configuration = configuration
         self._client = client.ApiClient(configuration)
-        # The library's own session looks up the environment's proxies in a thread, at each request.
+        # The library's own session looks up proxies in a thread for each request.
         self.session = aiohttp.ClientSession(
             connector=self._client.rest_client.pool_manager.connector, connector_owner=False
         )
@@ -119,30 +114,25 @@ class _Connection:
             self.more["server_hostname"] = configuration.tls_server_name
 
     async def credentials(self) -> dict[str, str]:
-        """The headers that say who asks."""
         settings = await self._configuration.auth_settings()
         return {auth["key"]: auth["value"] for auth in settings.values() if auth["value"]}
 
     async def close(self) -> None:
-        """End every request under way."""
         await self.session.close()
         await self._client.close()
 
 
 class KubeApi:
-    """One API server, as one user; both may be others once the configuration is.
-
-    What is under way when it changes ends as it began: the connections of before are closed when it
-    changes again."""
+    """One API server as one user, by the newest configuration."""
 
     def __init__(self, configuration: Any, renewal: Renewal | None = None) -> None:
         self._connection = _Connection(configuration)
-        self._before: _Connection | None = None
+        self._before: _Connection | None = None  # for its last requests, until the next change
         self._renewal = renewal
 
     @property
     def url(self) -> str:
-        """Where the API server is."""
+        """URL of the API server."""
         return self._connection.url
 
     async def request(
@@ -155,9 +145,7 @@ class KubeApi:
         content_type: str = JSON,
         timeout_s: float = TIMEOUT_S,
     ) -> Answer:
-        """One request and its whole answer; a refusal is an answer too.
-
-        Raises KubeUnavailable: no answer within `timeout_s`."""
+        """Send a request and return its answer, also a refusal. Raises KubeUnavailable."""
         headers = {"Accept": JSON} | ({"Content-Type": content_type} if body is not None else {})
         use = await self._newest()
         try:
@@ -173,25 +161,21 @@ class KubeApi:
                     **use.more,
                 ) as response,
             ):
-                return Answer(
-                    response.status, await _limited(response), _retry_after_s(response.headers)
-                )
+                after = response.headers.get("Retry-After", "")
+                after_s = float(after) if after.isdecimal() and len(after) < 5 else 0.0  # noqa: PLR2004
+                return Answer(response.status, await _limited(response), after_s)
         except _FAILURES as error:
             raise _unavailable(method, path, error) from error
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
-        """The body of a GET.
-
-        Raises KubeUnavailable, KubeRefused: there is none."""
+        """Return the body of a GET. Raises KubeUnavailable, KubeRefused."""
         answer = await self.request("GET", path, query=query)
         if not answer.ok:
             raise answer.refusal()
         return answer.body
 
     async def find(self, path: str) -> bytes | None:
-        """The body of a GET; None where there is no such object.
-
-        Raises KubeUnavailable, KubeRefused: that is not known."""
+        """Return the body of a GET; None on 404. Raises KubeUnavailable, KubeRefused."""
         try:
             return await self.get(path)
         except KubeRefused as error:
@@ -209,9 +193,7 @@ class KubeApi:
         content_type: str = JSON,
         timeout_s: float = TIMEOUT_S,
     ) -> bytes:
-        """The body of the answer to a request with this document.
-
-        Raises KubeUnavailable, KubeRefused: it was not done, or that is not known."""
+        """Send a document; return the answer's body. Raises KubeRefused, KubeUnavailable."""
         answer = await self.request(
             method, path, query=query, body=msgspec.json.encode(document),
             content_type=content_type, timeout_s=timeout_s,
@@ -223,10 +205,9 @@ class KubeApi:
     async def lines(
         self, path: str, query: Mapping[str, str], *, idle_s: float
     ) -> AsyncIterator[bytes]:
-        """The lines of an answer that goes on, until the server ends it; an empty one as it begins.
+        """Yield the lines of a streamed answer until it ends, first an empty one.
 
-        Raises KubeUnavailable: the connection broke, or was silent for `idle_s`. Raises
-        KubeRefused: the server said no at once."""
+        Raises KubeRefused, and KubeUnavailable if it broke or was silent for `idle_s`."""
         use = await self._newest()
         try:
             async with use.session.request(
@@ -240,7 +221,7 @@ class KubeApi:
                 if response.status >= HTTP_ERRORS:
                     raise _refusal(response.status, await _limited(response))
                 yield b""
-                # Whole lines; what the connection ends in the middle of is dropped and comes again.
+                # Whole lines only: the server sends an interrupted one again.
                 rest: list[bytes] = []
                 size = 0
                 async for part in response.content.iter_any():
@@ -257,7 +238,7 @@ class KubeApi:
             raise _unavailable("GET", path, error) from error
 
     async def close(self) -> None:
-        """Close every connection to the API server."""
+        """Close all connections to the API server."""
         for each in (self._before, self._connection):
             if each is not None:
                 await each.close()
@@ -273,9 +254,7 @@ class KubeApi:
 
 
 class KubeconfigFile:
-    """A kubeconfig that somebody may rewrite, as who renews tokens and certificates does.
-
-    Invariant: what cannot be used, as half a file, changes nothing until it is whole."""
+    """A kubeconfig that may be rewritten; while it is unusable, the old one stays."""
 
     def __init__(self, path: Path, context: str | None) -> None:
         self._path, self._context = path, context
@@ -305,9 +284,7 @@ class KubeconfigFile:
 
 @asynccontextmanager
 async def open_kube(kubeconfig: Path | None, context: str | None) -> AsyncIterator[KubeApi]:
-    """The API server that a kubeconfig names, or in a pod its own cluster's.
-
-    Raises ConfigError: there is no usable configuration."""
+    """Connect to a kubeconfig's API server, or to our pod's. Raises ConfigError."""
     file = _file_of(kubeconfig, context)
     renewal = None if file is None else KubeconfigFile(file, context)
     api = KubeApi(await _configuration(kubeconfig, context), renewal)
@@ -315,6 +292,14 @@ async def open_kube(kubeconfig: Path | None, context: str | None) -> AsyncIterat
         yield api
     finally:
         await api.close()
+
+
+def _file_of(kubeconfig: Path | None, context: str | None) -> Path | None:
+    if kubeconfig is not None or (context is None and _in_cluster()):
+        return kubeconfig
+    given = os.environ.get("KUBECONFIG", "")
+    # Several files are not followed.
+    return None if os.pathsep in given else Path(given or "~/.kube/config").expanduser()
 
 
 async def _configuration(kubeconfig: Path | None, context: str | None) -> Any:
@@ -336,18 +321,6 @@ async def _configuration(kubeconfig: Path | None, context: str | None) -> Any:
         ) from error
     made.connection_pool_maxsize = CONNECTIONS_MAX
     return made
-
-
-def _file_of(kubeconfig: Path | None, context: str | None) -> Path | None:
-    """The one file that the configuration is read from; None in a pod, and where there are more."""
-    if kubeconfig is not None:
-        return kubeconfig
-    if context is None and _in_cluster():
-        return None
-    given = os.environ.get("KUBECONFIG", "")
-    if os.pathsep in given:
-        return None
-    return Path(given or "~/.kube/config").expanduser()
 
 
 def _in_cluster() -> bool:
@@ -383,25 +356,16 @@ def _unavailable(method: str, path: str, error: BaseException) -> KubeUnavailabl
 
 
 def pod_path(namespace: str, name: str) -> str:
-    """The path of a pod in the API, whatever its names are: they come from outside."""
+    """Return the API path of a pod; the names are quoted, as they are untrusted."""
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
 
 
-def _retry_after_s(headers: Mapping[str, str]) -> float:
-    value = headers.get("Retry-After", "")
-    return float(value) if value.isdecimal() and len(value) < 5 else 0.0  # noqa: PLR2004
-
-
 EVERY_S = 5.0
-VERSION = "/version"
-"""What anybody with credentials may read (the ClusterRole `system:discovery`)."""
+VERSION = "/version"  # readable by every authenticated user (ClusterRole `system:discovery`)
 
 
 class Reach:
-    """Asks now and then; `problem` is why the server is out of reach, or empty.
-
-    For services that ask the API server only when there is something to do: a watch notices when it
-    breaks, but a service that only writes would notice too late."""
+    """Check regularly that the API server answers, for services that only write."""
 
     def __init__(self, api: KubeApi, clock: Clock) -> None:
         self._api = api
@@ -409,7 +373,7 @@ class Reach:
         self.problem = "the API server has not answered yet"
 
     def not_ready(self) -> list[str]:
-        """Why the service is not ready; empty in reach of the API server."""
+        """Why the service is not ready; empty if the API server answers."""
         return [self.problem] if self.problem else []
 
     async def run(self) -> None:

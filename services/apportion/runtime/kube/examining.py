@@ -1,8 +1,7 @@
-"""What a cluster has, and what a user sees of it: DRA before a start, facts for the doctor.
+"""What a cluster supports and a user may do: DRA at start, facts for the doctor.
 
-It reads, and asks the API server what the user may do (SelfSubjectAccessReview), which changes
-nothing. Invariant: where the cluster has not what DRA is built on here, the service does not start,
-and says which version or feature gate it would take."""
+It only reads, dry-runs, and asks what the user may do (SelfSubjectAccessReview). Invariant: a
+service does not start without the DRA version and feature gates that it needs."""
 
 import asyncio
 from typing import Any, Final, NamedTuple
@@ -33,9 +32,7 @@ class _Version(Struct, frozen=True, rename="camel"):
 
 
 async def require_dra(api: KubeApi, clock: Clock) -> None:
-    """Return where the API server has resource.k8s.io/v1; one that does not answer is waited for.
-
-    Raises ConfigError: it has not."""
+    """Wait for the API server. Raises ConfigError if it lacks resource.k8s.io/v1."""
     failures = 0
     while True:
         try:
@@ -54,12 +51,9 @@ async def require_dra(api: KubeApi, clock: Clock) -> None:
 
 
 async def require_gates(api: KubeApi, sample: dict[str, Any], gates: dict[str, str]) -> None:
-    """Have a slice made in a dry run, and see what is left of it.
+    """Create a slice in a dry run. Raises ConfigError if the server drops a field.
 
-    `gates` has each feature gate by the path of a field that the server drops without it.
-
-    Raises ConfigError: names the gates that are off. Raises KubeUnavailable, KubeRefused: the
-    server does not say."""
+    `gates` maps the path of a field to its feature gate. Raises KubeUnavailable, KubeRefused."""
     try:
         made = msgspec.json.decode(
             await api.change("POST", SLICES, sample, query={"dryRun": "All"})
@@ -89,7 +83,7 @@ async def _version(api: KubeApi) -> str:
 
 
 def _has(found: Any, path: list[str]) -> bool:
-    """Whether anything is at the path; a list is looked into."""
+    """Return True if anything is at the path, in any element of lists."""
     if isinstance(found, list):
         return any(_has(each, path) for each in found)
     if not path:
@@ -98,7 +92,7 @@ def _has(found: Any, path: list[str]) -> bool:
 
 
 class Right(NamedTuple):
-    """One thing that a service does at the API server."""
+    """One action of a service on the API server."""
 
     verb: str
     resource: str
@@ -111,6 +105,7 @@ class Right(NamedTuple):
         return f"{self.verb} {self.resource}{behind}{of_group}"
 
 
+# What watcher and binder need (deploy/kubernetes/rbac).
 RIGHTS: Final = (
     Right("list", "pods"),
     Right("watch", "pods"),
@@ -123,33 +118,32 @@ RIGHTS: Final = (
     Right("delete", "pods"),
     Right("create", "events"),
 )
-"""What watcher and binder cannot do without (deploy/kubernetes/rbac)."""
 
 
 async def examine_kube(api: KubeApi) -> KubeFacts:
-    """The facts, as of now. An API server that does not answer is one of them."""
+    """Return the facts as of now, also if the API server does not answer."""
+
+    async def allowed(right: Right) -> bool:
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {**right._asdict()}},
+        }
+        said: dict[str, Any] = msgspec.json.decode(await api.change("POST", REVIEWS, review))
+        return bool(said.get("status", {}).get("allowed"))
+
     try:
         version = msgspec.json.decode(await api.get(VERSION)).get("gitVersion", "")
-        allowed = await asyncio.gather(*(_allowed(api, right) for right in RIGHTS))
+        rights = await asyncio.gather(*map(allowed, RIGHTS))
         webhook = await _webhook(api)
     except (KubeUnavailable, KubeRefused, msgspec.DecodeError) as error:
         return KubeFacts(url=api.url, problem=f"{api.url} does not answer as it should: {error}")
-    denied = (str(right) for right, may in zip(RIGHTS, allowed, strict=True) if not may)
+    denied = (str(right) for right, may in zip(RIGHTS, rights, strict=True) if not may)
     return KubeFacts(url=api.url, version=version, denied=tuple(denied), webhook=webhook)
 
 
-async def _allowed(api: KubeApi, right: Right) -> bool:
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": {**right._asdict()}},
-    }
-    said: dict[str, Any] = msgspec.json.decode(await api.change("POST", REVIEWS, review))
-    return bool(said.get("status", {}).get("allowed"))
-
-
 async def _webhook(api: KubeApi) -> str | None:
-    """Empty where none is set up, `ready`, or what it lacks; None where this user may not look."""
+    """Return "" without a webhook, `ready`, or what is missing; None if not permitted."""
     answer = await api.request("GET", WEBHOOK)
     if answer.status == NOT_FOUND:
         return ""
@@ -161,7 +155,7 @@ async def _webhook(api: KubeApi) -> str | None:
         hook.get("clientConfig", {}) for hook in msgspec.json.decode(answer.body)["webhooks"]
     ]
     if not all(config.get("caBundle") for config in configs):
-        return "the API server has no certificate to trust it by (caBundle is empty)"
+        return "the API server has no CA certificate for it (caBundle is empty)"
     services = {
         (service.get("namespace", ""), service.get("name", ""))
         for config in configs
@@ -175,5 +169,5 @@ async def _webhook(api: KubeApi) -> str | None:
             raise found.refusal()
         subsets = msgspec.json.decode(found.body).get("subsets") if found.ok else None
         if not any(each.get("addresses") for each in subsets or ()):
-            return f"nobody answers behind its Service {space}/{name}"
+            return f"its Service {space}/{name} has no ready endpoint"
     return "ready"

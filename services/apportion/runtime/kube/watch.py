@@ -1,15 +1,10 @@
-"""List, then watch: one kind of Kubernetes object kept in step, over whatever happens.
+"""List, then watch: keep a copy of one kind of Kubernetes object in sync.
 
-Pages of a bounded size; then a watch with bookmarks, which resumes at its version after a drop. A
-new list follows where the server has forgotten that far back (410), is silent, not even a bookmark,
-or was away: it may be back with an older copy of its data, in which a watch from a newer version
-waits in silence. An audience learns in bounded time how far it is in step. Invariants: an
-`Audience` hears of every object that exists, and of every one that has gone, in the server's order;
-between two lists nothing is told twice unless it may have changed; trying again never ends and
-never hurries.
-
-Which kinds the API server serves is asked in one place, for all watches. Invariant: what was known
-holds until the server answers otherwise; before its first answer every kind counts as served."""
+A broken watch resumes at its version. It lists again if the server has forgotten that version
+(410), sends not even bookmarks, or was away: its data may then be older, and a watch from a
+newer version waits silently. Invariants: an `Audience` hears of every object and every deletion,
+in the server's order; retries never end, with back-off; until the first answer of `Discovery`
+every kind counts as served."""
 
 import asyncio
 import logging
@@ -26,20 +21,16 @@ from apportion.runtime.kube.client import NOT_FOUND, KubeApi, KubeRefused, KubeU
 from apportion.runtime.process.clock import BackOff, Clock
 from apportion_schemas.decoding import Data, from_outside
 
-LOOK_S = 10.0
-"""Between two looks; a kind that is installed is noticed within that time."""
-FIRST_S = 1.0
-"""The same until the server has answered once."""
+LOOK_S = 10.0  # within this time a newly installed kind is noticed
+FIRST_S = 1.0  # the same until the first answer
 APIS = "/apis"
 PAGE = 500
 WATCH_S = 290
-IDLE_S = 100.0
-"""Longer than the minute between two bookmarks; a watch that is silent for longer is dead."""
+IDLE_S = 100.0  # longer than the minute between two bookmarks; a longer silence means a dead watch
 BACK_OFF = BackOff(0.1, 10.0)
-ABSENT_S = 10.0
-"""The shortest time between two lists of a kind that the server does not have."""
+ABSENT_S = 10.0  # the shortest time between two lists of a kind that the server lacks
+# the API server accepts 10,000 levels, as in parameters of a ResourceClaim
 DEPTH_MAX: Final = 12_000
-"""The API server takes 10,000 levels, as in the parameters of a ResourceClaim."""
 _GONE = 410
 T = TypeVar("T")
 
@@ -72,7 +63,7 @@ _decode_resources = from_outside(msgspec.json.Decoder(_Resources).decode)
 
 
 class Discovery:
-    """What the server serves of these API groups; `changed` is called when that changes."""
+    """The server's collections in some API groups; `changed` is called on changes."""
 
     def __init__(self, api: KubeApi, clock: Clock, groups: Collection[str]) -> None:
         self._api = api
@@ -83,14 +74,12 @@ class Discovery:
         self.changed: Callable[[], None] = lambda: None
 
     def has(self, path: str) -> bool:
-        """Whether the collection at this path is served, as in `/apis/apps/v1/deployments`.
-
-        True where that is unknown: before the first answer, and for other API groups."""
+        """Return True if the collection at `path` is served, or if that is unknown."""
         other = path.split("/")[2] not in self._groups
         return other or self._paths is None or path in self._paths
 
     def versions(self, group: str, resource: str) -> tuple[str, ...] | None:
-        """The versions in which a group has this resource, in order; None where that is unknown."""
+        """Return the sorted versions in which a group has this resource; None if unknown."""
         if self._paths is None:
             return None
         parts = (path.split("/")[2:] for path in self._paths)
@@ -103,13 +92,13 @@ class Discovery:
             await self._news.wait()
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Check at intervals, until cancelled."""
         while True:
             await self._clock.pause(FIRST_S if self._paths is None else LOOK_S)
             await self.look()
 
     async def look(self) -> None:
-        """Ask the server once; where it does not answer, what was known holds."""
+        """Ask the server once; without an answer, keep what was known."""
         try:
             groups = _decode_groups(await self._api.get(APIS)).groups
             paths = set[str]()
@@ -155,10 +144,9 @@ class _Object(Struct, frozen=True):
 
 
 def skipping(decode: Callable[[Data], T]) -> Callable[[Data], T]:
-    """Return `decode`, which reads few fields, for objects whose other fields are nested deep.
+    """Make `decode` work on objects with deeply nested fields that it skips.
 
-    Otherwise one object would hide all others of its kind: msgspec skips a field by recursion. The
-    decoder returned raises msgspec.DecodeError for all that it cannot decode."""
+    msgspec skips by recursion, so one object could hide all others. Raises msgspec.DecodeError."""
     shallow = from_outside(decode)
 
     def decoded(data: Data) -> T:
@@ -183,28 +171,26 @@ _decode_object = skipping(msgspec.json.Decoder(_Object).decode)
 
 
 class Audience(Protocol):
-    """Who is told of one kind of object. `version` is the server's revision as a number."""
+    """Receiver of changes to one kind; `version` is the server's revision as a number."""
 
     def listing(self) -> None:
-        """A list begins: what is not told before `listed` is gone."""
+        """A list begins: objects not seen before `listed` are gone."""
 
     def seen(self, raw: bytes) -> None:
         """An object as it is now."""
 
     def gone(self, raw: bytes) -> None:
-        """An object as it was last; it is no more."""
+        """The last version of a deleted object."""
 
     def listed(self, version: int) -> None:
         """The list is complete as of `version`."""
 
     def reached(self, version: int) -> None:
-        """All that happened up to `version` has been told."""
+        """All changes up to `version` have been reported."""
 
 
 class Kind(Generic[T]):
-    """One kind's objects by key, kept up by a `Watch` as its `Audience`.
-
-    Invariant: after a list what is in `entries` is what the list had."""
+    """The objects of one kind by key; an `Audience` for a `Watch`."""
 
     def __init__(
         self,
@@ -257,18 +243,15 @@ class Kind(Generic[T]):
         self._changed(key, self._entries.pop(key, None), None, version)
 
 
-class _Expired(Exception):
-    """The server no longer knows what happened since the version that we have."""
+class _Expired(Exception): ...
 
 
 class _WentBack(Exception):
-    """The server is at a lower version than before: it was restored from an older copy."""
+    """The server has a lower version than before: it was restored from an older copy."""
 
 
 async def newest_version(api: KubeApi, path: str) -> int:
-    """The server's revision now.
-
-    Raises KubeUnavailable, KubeRefused: there is no answer."""
+    """Return the server's current revision. Raises KubeUnavailable, KubeRefused."""
     page = _decode_list(await api.get(path, {"limit": "1"}))
     return number(page.metadata.resource_version)
 
@@ -276,11 +259,9 @@ async def newest_version(api: KubeApi, path: str) -> int:
 async def pages(
     api: KubeApi, path: str, selector: str = ""
 ) -> AsyncIterator[tuple[list[Raw], str]]:
-    """All objects of a kind, page by page, each with the version as of which it is.
+    """Yield the objects of a kind by page, each with its version.
 
-    `selector`: only those whose fields are so.
-
-    Raises KubeUnavailable, KubeRefused: the list is not complete."""
+    Raises KubeUnavailable, KubeRefused if the list is incomplete."""
     query = {"limit": str(PAGE)} | ({"fieldSelector": selector} if selector else {})
     while True:
         page = _decode_list(await api.get(path, query))
@@ -291,11 +272,7 @@ async def pages(
 
 
 class Watch:
-    """One kind, for one audience. `problem` is why it is not in step at the moment, or empty.
-
-    `discovery` is of a kind that a cluster may lack, and says when to list it again. `selector`:
-    only objects whose fields are so. `returned` is called after the first list from a server that
-    was away or went back, with the monotonic time since when watches are in doubt."""
+    """Watch one kind for one audience; `problem` says why it is out of sync, or is ""."""
 
     def __init__(
         self,
@@ -304,8 +281,10 @@ class Watch:
         audience: Audience,
         *,
         clock: Clock,
-        discovery: Discovery | None = None,
-        selector: str = "",
+        discovery: Discovery | None = None,  # for a kind that a cluster may lack
+        selector: str = "",  # field selector
+        # Called after the first list from a server that was away or went back, with the monotonic
+        # time since when watches are in doubt.
         returned: Callable[[float], None] = lambda _since_s: None,
     ) -> None:
         self._selector = selector
@@ -331,7 +310,7 @@ class Watch:
 
     @property
     def in_step(self) -> bool:
-        """Whether the audience has been told of everything, by a list that is not in doubt."""
+        """True if the audience has everything, from a list that is not in doubt."""
         return self._synced.is_set() and not self.problem
 
     def doubt(self, since_s: float) -> None:
@@ -343,7 +322,7 @@ class Watch:
                 self._following.reschedule(0)
 
     async def run(self) -> None:
-        """Keep in step until cancelled."""
+        """Stay in sync until cancelled."""
         while True:
             try:
                 if not self._version or self._listed_s < self._doubted_s:
@@ -362,12 +341,12 @@ class Watch:
             except KubeRefused as error:
                 await self._refused(error)
             except (KubeUnavailable, msgspec.MsgspecError) as error:
-                if self._failures:  # one that is reached again at once was not away
+                if self._failures:  # the first failure alone may be only a dropped connection
                     self._lost(self._failed_s)
                 await self._rest(str(error))
 
     def _lost(self, since_s: float) -> None:
-        """What the server has now may be older than what was told."""
+        """Note that the server's data may be older than what was reported."""
         self._version = ""
         if self._away_since_s is None:
             self._away_since_s = since_s
@@ -410,9 +389,9 @@ class Watch:
                 heard_s = self._clock.monotonic()
         except KubeUnavailable:
             if self._clock.monotonic() - heard_s >= IDLE_S:
-                self._version = ""  # not even a bookmark: only a list says as of when all is known
+                self._version = ""  # not even a bookmark came, so only a list can sync again
             raise
-        # The server ends a watch after its time; at once only where something is wrong.
+        # The server normally ends a watch only after its timeout; do not spin if it ends sooner.
         await self._clock.pause(BACK_OFF.first_s)
 
     def _take(self, event: _Event) -> None:
@@ -467,10 +446,10 @@ class Watch:
 
 
 def number(version: str) -> int:
-    """A resourceVersion as the number that it is on every API server over etcd; else 0."""
+    """Return a resourceVersion as a number, as etcd-backed servers use it; else 0."""
     return int(version) if version.isdecimal() else 0
 
 
 def any_problem(watches: dict[str, Watch]) -> list[str]:
-    """Why not every kind is in step."""
+    """List the problems of all watches."""
     return [f"{kind}: {watch.problem}" for kind, watch in watches.items() if watch.problem]

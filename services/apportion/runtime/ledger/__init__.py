@@ -1,1 +1,1 @@
-"""The ledger as services see it, whatever carries it: the contract, its readers and writers."""
+"""The ledger as services see it, whatever stores it: contract, reading, writing."""

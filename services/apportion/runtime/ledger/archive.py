@@ -1,13 +1,11 @@
-"""A copy of the ledger in a file: JSON lines that prove themselves.
+"""A copy of the ledger in a file of JSON lines that are chained by hashes.
 
     {"apportion_archive":1,"stream":"APPORTION","created":"…"}
     {"revision":1,"subject":"apportion.v1…","payload":"{…}","hash":"…"}
     {"revisions":1,"hash":"…"}
 
-Each hash is the SHA-256 over the hash before it and the record, so a line that is changed, lost or
-moved is found, and the last line tells that nothing is missing at the end. A payload that is no
-text stands as `base64` instead. Invariant: a file under the wanted name is whole; what is being
-written has another name until then."""
+Each hash is the SHA-256 over the previous hash and the record. A payload that is not text is
+`base64`. Invariant: a file under its final name is complete; until then it has another name."""
 
 import contextlib
 import os
@@ -26,17 +24,16 @@ from apportion_schemas.decoding import from_outside
 
 T = TypeVar("T")
 FORMAT = 1
-LINE_BYTES_MAX = 16 << 20
-"""A message of a megabyte, escaped as far as JSON may."""
+LINE_BYTES_MAX = 16 << 20  # a message of 1 MiB with the most JSON escapes
 CLOSING_BYTES_MAX = 256
 
 
 class ArchiveError(Exception):
-    """The file cannot be used; the message names the line and what is wrong with it."""
+    """The file cannot be used; the message names the line and the error."""
 
 
 class Opening(msgspec.Struct, frozen=True):
-    """The first line; `created` is when the ledger's stream was made."""
+    """The first line; `created` is when the ledger's stream was created."""
 
     apportion_archive: int
     stream: str
@@ -57,20 +54,20 @@ class _Closing(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.json.Encoder().encode
+# A hostile line may have millions of nested brackets, which `from_outside` handles.
 _decode_line = from_outside(msgspec.json.Decoder(_Line).decode)
 _decode_opening = from_outside(msgspec.json.Decoder(Opening).decode)
 _decode_closing = from_outside(msgspec.json.Decoder(_Closing).decode)
-"""What a line may do to the decoder: one may nest millions of brackets."""
 
 
 def _link(before: str, record: Record) -> str:
-    """The lengths keep two records from being read as one other."""
+    # The length makes the encoding of a record unambiguous.
     head = f"{before} {record.revision} {len(record.subject)} {record.subject} "
     return sha256(head.encode() + record.payload).hexdigest()
 
 
 class ArchiveWriter:
-    """Writes one archive; as `with` it is put under its name at the end, or removed."""
+    """Context manager that writes one archive, renames it, and removes it on error."""
 
     def __init__(self, path: Path, *, stream: str, created: str) -> None:
         if path.exists():
@@ -78,7 +75,7 @@ class ArchiveWriter:
         self._path = path
         self._draft = path.with_name(path.name + ".partial")
         self._opening = Opening(FORMAT, stream, created)
-        self._file: IO[bytes] | None = None
+        self._file: IO[bytes]
         self._hash = ""
         self.revisions = 0
 
@@ -99,11 +96,11 @@ class ArchiveWriter:
             )
         except UnicodeDecodeError:
             line = _Line(record.revision, record.subject, self._hash, base64=record.payload)
-        self._open().write(_encode(line) + b"\n")
+        self._file.write(_encode(line) + b"\n")
         self.revisions += 1
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        file = self._open()
+        file = self._file
         try:
             if kind is None:
                 file.write(_encode(_Closing(self.revisions, self._hash)) + b"\n")
@@ -113,23 +110,18 @@ class ArchiveWriter:
                 self._draft.rename(self._path)
         finally:
             with contextlib.suppress(OSError):
-                file.close()  # a full disk does not take what is buffered either
+                file.close()  # flushes its buffer, which fails again on a full disk
             self._draft.unlink(missing_ok=True)
-
-    def _open(self) -> IO[bytes]:
-        if self._file is None:
-            raise RuntimeError("the archive is written inside of its `with`")
-        return self._file
 
 
 def read_opening(path: Path) -> Opening:
-    """What the archive says of the ledger that it is of. Raises ArchiveError, OSError."""
+    """Read the first line of an archive. Raises ArchiveError, OSError."""
     with path.open("rb") as file:
         return _opening(_read(file, path, 1), path)
 
 
 class Place(NamedTuple):
-    """Where in an archive reading may go on: behind `revisions` records and `number` lines."""
+    """A position in an archive, after `revisions` records and `number` lines."""
 
     offset: int
     number: int
@@ -138,17 +130,13 @@ class Place(NamedTuple):
 
 
 class ArchiveReader:
-    """The records of an archive, each once its hash is known to be right.
-
-    `place` is behind the record that came last; a new reader may go on from there, and trusts what
-    is before."""
+    """Iterate over verified records; a new reader can continue at `place`."""
 
     def __init__(self, path: Path, place: Place | None = None) -> None:
         self._path = path
         self.place = place
 
     def __iter__(self) -> Iterator[Record]:
-        """Raises ArchiveError: the line that is wrong, or that the end is missing. OSError."""
         path = self._path
         with path.open("rb") as file:
             offset, number, before, revisions = self.place or _beginning(file, path)
@@ -182,16 +170,12 @@ class ArchiveReader:
 
 
 def read_archive(path: Path) -> Iterator[Record]:
-    """The records of an archive, each once its hash is known to be right.
-
-    Raises ArchiveError: the line that is wrong, or that the end is missing. OSError."""
+    """Yield the verified records of an archive. Raises ArchiveError, OSError."""
     yield from ArchiveReader(path)
 
 
 def read_said(paths: Iterable[Path]) -> list[Said]:
-    """All that operators have said in archives of how the ledger is read.
-
-    What cannot be read ends it: whoever reads the records themselves will say so."""
+    """Return the operators' instructions in archives, up to an unreadable record."""
     said = []
     with contextlib.suppress(ArchiveError, OSError):
         for path in paths:
@@ -202,9 +186,7 @@ def read_said(paths: Iterable[Path]) -> list[Said]:
 
 
 def read_span(path: Path) -> tuple[int, int]:
-    """The first and the last revision in an archive, by its ends alone; (1, 0) if it has none.
-
-    Raises ArchiveError, OSError."""
+    """Return its first and last revision, or (1, 0). Raises ArchiveError, OSError."""
     with path.open("rb") as file:
         _beginning(file, path)
         line = _read(file, path, 2)
@@ -218,7 +200,6 @@ def read_span(path: Path) -> tuple[int, int]:
 
 
 def _beginning(file: IO[bytes], path: Path) -> Place:
-    """Behind the opening line."""
     opening = _read(file, path, 1)
     _opening(opening, path)
     return Place(len(opening) + 1, 1, sha256(opening).hexdigest(), 0)
@@ -250,7 +231,7 @@ def _read(file: IO[bytes], path: Path, number: int) -> bytes:
 
 
 def archive_facts(folder: Path, *, now: datetime) -> ArchiveFacts:
-    """The age of the newest archive (`*.jsonl`) in a folder; an unreadable folder has none."""
+    """Return the age of the newest archive (`*.jsonl`) in a folder, for the doctor."""
     try:
         made = [path.stat().st_mtime for path in folder.glob("*.jsonl")]
     except OSError:

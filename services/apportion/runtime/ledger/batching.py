@@ -1,13 +1,9 @@
-"""Group commit: many writers, one atomic batch at a time, each checked before anything is sent.
+"""Group commit: appends of many writers are checked and stored in atomic batches.
 
-While one batch is being fsynced, all that is handed in gathers for the next; there is no timer, so
-a lone writer waits for nobody. Few drafts go one by one, for a batch is files of its own to the
-server: on a disk it takes several milliseconds, and a single append less than half of one. Were few
-appended as a batch, as many would come meanwhile, and each would wait for two batches for ever.
-Invariants: every draft is answered for itself, so one refused draft never sinks its neighbours;
-drafts handed in as a group stay all or none; the queue is bounded, so a slow ledger slows its
-writers down instead of filling the memory; whatever carries the ledger, the same drafts are
-refused, with the same words."""
+While one batch is being fsynced, new drafts gather for the next; there is no timer. A few drafts
+are appended one by one, because a batch costs the server several milliseconds on a disk, a
+single append less than half of one. Invariants: one refused draft fails no other; a group is
+stored all or none; the queue is bounded, so a slow ledger slows its writers down."""
 
 import asyncio
 import re
@@ -34,21 +30,19 @@ from apportion.runtime.ledger.port import (
 )
 from apportion.runtime.process.clock import BackOff, Clock, SystemClock
 
-MAX_BATCH_BYTES = 16 << 20
-"""The server holds an open batch in memory; this bounds what one writer can make it hold."""
+MAX_BATCH_BYTES = 16 << 20  # the server keeps an open batch in memory
 _SUBJECT = re.compile(r"[!-)+-\-/-=?-~]+(\.[!-)+-\-/-=?-~]+)*")
 _ID = re.compile(r"[ -~]+")
 MAX_BATCH_DRAFTS = 256
 GATHERED_BYTES_MAX = 4 << 20
 QUEUE_LIMIT = 4_096
 UNKNOWN_RETRIES = 5
-FEW_DRAFTS = 8
-"""So many single appends take about as long as one batch of them."""
+FEW_DRAFTS = 8  # as many single appends take about as long as one batch
 BACK_OFF = BackOff(0.1, 1.6)
 
 
 def check_draft(draft: Draft) -> None:
-    """Raise InvalidDraft or PayloadTooLarge when the ledger would not take `draft`."""
+    """Raise InvalidDraft or PayloadTooLarge if the ledger would refuse `draft`."""
     subject = draft.subject
     if not subject.startswith(SUBJECT_PREFIX) or not _SUBJECT.fullmatch(subject):
         raise InvalidDraft(
@@ -67,7 +61,7 @@ def check_draft(draft: Draft) -> None:
 
 
 def check_batch(drafts: Sequence[Draft]) -> dict[str, int]:
-    """The fences of a batch by subject, after checking every draft and the batch itself.
+    """Check a batch and each of its drafts, and return its fences by subject.
 
     Raises InvalidDraft, PayloadTooLarge, DuplicateRefused (an id twice in the batch)."""
     if len(drafts) > MAX_DRAFTS:
@@ -103,10 +97,9 @@ _decode_named = msgspec.json.Decoder(_Named).decode
 
 
 def is_same(draft: Draft, subject: str, payload: bytes) -> bool:
-    """Whether a record is the event that was to be written, by whomever and wherever to.
+    """Return True if a record is the event of `draft`, perhaps of another writer.
 
-    Two schedulers may place one pod on different nodes, and two watchers tell of one pod at
-    different times: it is the same event, on the same kind of subject."""
+    For example, two schedulers may place one pod on different nodes."""
     if _channel(draft.subject) != _channel(subject):
         return False
     try:
@@ -120,19 +113,13 @@ def _channel(subject: str) -> list[str]:
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """How one append ended well.
+    """The result of a successful append."""
 
-    `already_there` says that the ledger held the id before this attempt: from us, before an
-    acknowledgement was lost, or from another writer; the record at `revision` tells. Of a group
-    that was there already the revisions are not known."""
-
-    revision: int | None
-    already_there: bool = False
+    revision: int | None  # None for a group that was already there
+    already_there: bool = False  # stored before this attempt, by us or by another writer
 
 
 class _Unit:
-    """Drafts that are stored together, and whoever waits for them."""
-
     __slots__ = ("bytes", "drafts", "fenced", "result", "subjects")
 
     def __init__(self, drafts: tuple[Draft, ...]) -> None:
@@ -144,7 +131,7 @@ class _Unit:
 
     def settle(self, outcome: list[Appended] | Exception) -> None:
         if self.result.done():
-            return  # the caller was cancelled; what is stored stays stored
+            return  # the caller was cancelled
         if isinstance(outcome, Exception):
             self.result.set_exception(outcome)
         else:
@@ -152,10 +139,9 @@ class _Unit:
 
 
 class GroupCommit:
-    """Gathers concurrent appends into atomic batches; use as `async with`.
+    """Gather concurrent appends into atomic batches; use it as `async with`.
 
-    Drafts of different callers may share a batch, in the order in which they were handed in. A
-    draft that builds on another belongs into one group with it."""
+    A draft that depends on another belongs in the same group."""
 
     def __init__(
         self,
@@ -188,7 +174,7 @@ class GroupCommit:
 
     @property
     def queued(self) -> int:
-        """How many appends wait for the batch under way to end."""
+        """Number of appends that wait for the current batch."""
         return self._queue.qsize()
 
     async def append(self, draft: Draft) -> Appended:
@@ -196,11 +182,9 @@ class GroupCommit:
         return (await self.append_group((draft,)))[0]
 
     async def append_group(self, drafts: Sequence[Draft]) -> list[Appended]:
-        """Append `drafts` all or none and return how each ended.
+        """Append `drafts` all or none; an event that is already stored is a success.
 
-        An event that the ledger already holds is a success. Raises InvalidDraft, PayloadTooLarge,
-        FenceRefused, DuplicateRefused (another event has the id), OutcomeUnknown,
-        LedgerUnavailable, LedgerFull, LedgerDrifted, NotPermitted."""
+        Raises as `Ledger.append`; DuplicateRefused if another event has the id."""
         if not drafts:
             return []
         unit = _Unit(tuple(drafts))
@@ -208,7 +192,7 @@ class GroupCommit:
             raise _closing()
         await self._queue.put(unit)
         if self._task is None or self._task.done():
-            self._queue.get_nowait()  # nobody else makes room for the next who waits here
+            self._queue.get_nowait()  # make room for the next caller that waits in `put`
             raise _closing()
         return await unit.result
 
@@ -222,7 +206,7 @@ class GroupCommit:
                 if unit is None:
                     return
                 units = [unit]
-                await asyncio.sleep(0)  # let everyone who was woken by the last batch hand in
+                await asyncio.sleep(0)  # let the callers of the last batch enqueue their next
                 units = self._gather(unit)
                 await self._commit(units)
         except Exception as unexpected:
@@ -237,7 +221,6 @@ class GroupCommit:
                 unit.settle(failure)
 
     def _gather(self, first: _Unit) -> list[_Unit]:
-        """`first` and whatever else is handed in and fits into its batch."""
         units = [first]
         subjects = set(first.subjects)
         drafts, size = len(first.drafts), first.bytes
@@ -249,14 +232,13 @@ class GroupCommit:
             drafts, size = drafts + len(unit.drafts), size + unit.bytes
             fits = drafts <= self._max_drafts and size <= self._max_bytes
             if not fits or not subjects.isdisjoint(unit.fenced):
-                self._held = unit  # a second fence on one subject can only hold after the first
+                self._held = unit  # a second fence on a subject can only pass after the first
                 break
             subjects |= unit.subjects
             units.append(unit)
         return units
 
     async def _commit(self, units: list[_Unit]) -> None:
-        """Store `units` and settle each; a refusal is pinned on those that it concerns."""
         batch = units
         while batch := [unit for unit in batch if not unit.result.done()]:
             if 1 < len(batch) == sum(len(unit.drafts) for unit in batch) <= FEW_DRAFTS:
@@ -282,7 +264,6 @@ class GroupCommit:
                     unit.settle([Appended(next(places)) for _ in unit.drafts])
 
     async def _append(self, batch: Sequence[_Unit]) -> list[int]:
-        """Append, and again with the same ids while the outcome is unknown."""
         drafts = [draft for unit in batch for draft in unit.drafts]
         unknown: OutcomeUnknown | None = None
         for attempt in range(UNKNOWN_RETRIES):
@@ -297,12 +278,9 @@ class GroupCommit:
         raise unknown or _closing()
 
     async def _verdict(self, unit: _Unit, refused: LedgerError) -> list[Appended] | Exception:
-        """A duplicate is a success only if all of the unit is there, and not another's event.
-
-        Of a group the server does not say which id it knew: one that somebody else took would pass
-        for all of them."""
         if not isinstance(refused, DuplicateRefused):
             return refused
+        # Another writer's event with one of a group's ids must not pass for the group.
         try:
             there = refused.same or (len(unit.drafts) > 1 and await self._ledger.holds(unit.drafts))
         except LedgerError as failure:

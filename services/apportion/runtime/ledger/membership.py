@@ -1,18 +1,10 @@
-"""Who else of one service is there: beats over plain messages, which nobody stores.
+"""Live replicas of a service, known by heartbeats: plain messages, never stored.
 
     "who is there?" ──► those who hear it answer ──► folded up to now: "here" ──► "here" … "gone"
 
-Several replicas share their work by this list, and nothing else hangs on it: it may be wrong for a
-while, and differ between members, and the ledger's fences see to it that no harm is done.
-
-Invariants: a member counts others before it counts itself, so whoever joins takes over at once and
-makes nobody wait; silence is counted in rounds of one's own, so a process that was stopped, or had
-no processor, does not take itself for the only one left; what cannot be folded any more by a member
-is done by the others.
-
-`Attendance` hears the beats of a service of which it is no member. Invariant: what is said of a
-member is its last word, and not older than `SILENT_S`; a life that was not heard again since
-another one of its name came is over, so a process that was killed and restarted is one."""
+Replicas only share work by this list. It may be wrong for a while, and the ledger's fences
+prevent harm. Invariants: a member counts others before itself, so a new one takes over at once;
+silence is counted in its own rounds, so a process that was paused does not believe it is alone."""
 
 import asyncio
 import contextlib
@@ -30,10 +22,8 @@ from apportion_schemas.catalogue import token
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import Name
 
-BEAT_S: Final = 0.6
-"""The longest between two beats; the shortest is half of it."""
-SILENT_ROUNDS: Final = 4
-"""After so many rounds without a beat a member is taken to be gone: 1.2 to 2.4 s."""
+BEAT_S: Final = 0.6  # the longest time between two beats; the shortest is half of it
+SILENT_ROUNDS: Final = 4  # rounds without a beat until a member counts as gone: 1.2 to 2.4 s
 LISTEN_S: Final = 0.3
 MEMBERS_MAX: Final = 64
 MEMBER_CHARS_MAX: Final = 256
@@ -43,13 +33,11 @@ MembersChanged = Callable[[tuple[str, ...]], None]
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """What a member says of itself; `here` is whether it takes its part of the work.
-
-    `frozen` is why it cannot do that work at the moment, a key of `FREEZES`; empty where it can."""
+    """A heartbeat of a member."""
 
     member: Annotated[str, msgspec.Meta(min_length=1, max_length=MEMBER_CHARS_MAX)]
-    here: bool
-    frozen: str = ""
+    here: bool  # it takes its part of the work
+    frozen: str = ""  # a key of `FREEZES` while it cannot work
 
 
 _encode = msgspec.json.Encoder().encode
@@ -57,7 +45,7 @@ _decode = from_outside(msgspec.json.Decoder(Beat).decode)
 
 
 async def beat(ledger: Ledger, service: str, *, clock: Clock) -> None:
-    """Let others hear until cancelled that a process of this service runs."""
+    """Send beats of this service until cancelled."""
     subject, payload = f"apportion.beat.{service}.any", _encode(Beat(member=service, here=True))
     while True:
         with contextlib.suppress(LedgerUnavailable):
@@ -65,33 +53,24 @@ async def beat(ledger: Ledger, service: str, *, clock: Clock) -> None:
         await clock.pause(BEAT_S)
 
 
-class _Heard:
-    """Another member: its last word, and for how many rounds it has been silent."""
-
-    __slots__ = ("here", "silent")
-
-    def __init__(self, *, here: bool) -> None:
-        self.here = here
-        self.silent = 0
+class _Heard(msgspec.Struct):
+    here: bool
+    silent: int = 0  # rounds since its last beat
 
 
 class Membership:
-    """One member's list of the members of its service, itself among them.
-
-    `member` must be of this life of this process alone. `on_change` is called with the list, in
-    order, when this member joins and whenever it has changed since. `frozen` fills that field of
-    each beat."""
+    """One member's list of the members of its service, including itself."""
 
     def __init__(
         self,
         ledger: Ledger,
         service: str,
-        member: str,
+        member: str,  # unique to this run of the process
         *,
         clock: Clock,
         metrics: Metrics,
-        on_change: MembersChanged,
-        frozen: Callable[[], str] = str,
+        on_change: MembersChanged,  # gets the sorted list on joining and after each change
+        frozen: Callable[[], str] = str,  # fills that field of each beat
     ) -> None:
         self._ledger = ledger
         self._subjects = f"apportion.beat.{service}."
@@ -109,7 +88,7 @@ class Membership:
         ).set_function(lambda: len(self.members))
 
     def not_ready(self) -> list[str]:
-        """Why this member takes no part of the work; empty once it does."""
+        """Why this member does not take part in the work; empty once it does."""
         return [] if self._joined.is_set() else ["listening for the other members"]
 
     async def joined(self) -> None:
@@ -117,11 +96,9 @@ class Membership:
         await self._joined.wait()
 
     async def run(self, reader: Reader[Any]) -> None:
-        """Beat and listen until cancelled; join once the ledger is folded up to now.
+        """Beat and listen until cancelled; join once folded, and leave when halted.
 
-        A member whose fold has halted leaves, and is heard no more as one that is here.
-
-        Raises LedgerUnavailable, NotPermitted: nobody can be heard."""
+        Raises LedgerUnavailable, NotPermitted."""
         await self._ledger.serve(f"{self._subjects}>", self._note_beat)
         try:
             await self._beat()
@@ -139,11 +116,10 @@ class Membership:
 
     async def _beat(self) -> None:
         beat = Beat(member=self.member, here=self._here, frozen=self._frozen())
-        with contextlib.suppress(LedgerUnavailable):  # nobody hears us, and we are not counted
+        with contextlib.suppress(LedgerUnavailable):  # unheard, we are simply not counted
             await self._ledger.publish(self._subjects + token(self.member), _encode(beat))
 
     async def _note_beat(self, subject: str, payload: bytes) -> None:
-        """One beat; who has not been heard before learns that we are there."""
         try:
             beat = _decode(payload)
         except msgspec.DecodeError as error:
@@ -163,13 +139,11 @@ class Membership:
         self._tell()
 
     def _ignore(self, what: str) -> None:
-        """Say it once; what comes every half second is not worth a line each."""
-        if not self._ignoring:
+        if not self._ignoring:  # log only the first: beats come every half second
             _log.warning("ignored", what=what)
         self._ignoring = True
 
     def _count_silence(self) -> None:
-        """One more round: who has been silent for too many is gone."""
         for heard in self._heard.values():
             heard.silent += 1
         self._heard = {
@@ -177,7 +151,7 @@ class Membership:
         }
 
     def _tell(self) -> None:
-        """Tell of the list if it is another than before; nobody is told who has not joined."""
+        """Call `on_change` if the list has changed, but not before this member joins."""
         if not (self._here or self._joined.is_set()):
             return
         here = {name for name, heard in self._heard.items() if heard.here} | {self.member}
@@ -193,8 +167,6 @@ SILENT_S: Final = BEAT_S * SILENT_ROUNDS
 
 
 class _Attendant(msgspec.Struct):
-    """When a member was heard first and last, and its last word."""
-
     first_s: float
     last_s: float
     here: bool
@@ -202,7 +174,7 @@ class _Attendant(msgspec.Struct):
 
 
 class Attendance:
-    """One listener; `service` is whose beats it hears."""
+    """A listener to the beats of `service`, of which it is not a member."""
 
     def __init__(self, service: str, clock: Clock) -> None:
         self._subject = f"apportion.beat.{service}.>"
@@ -211,23 +183,23 @@ class Attendance:
         self._since_s: float | None = None
 
     async def listen(self, ledger: Ledger) -> None:
-        """Hear beats from now on. Raises LedgerUnavailable, NotPermitted."""
+        """Receive beats from now on. Raises LedgerUnavailable, NotPermitted."""
         await ledger.serve(self._subject, self._note)
         self._since_s = self._clock.monotonic()
 
     def absent(self) -> bool:
-        """Whether no member is there; False until this listener could have heard one."""
+        """True if no member is alive; False until this listener could have heard one."""
         since_s = self._since_s
         listened = since_s is not None and self._clock.monotonic() - since_s > SILENT_S
         return listened and not self.members()
 
     def frozen(self) -> str:
-        """Why a member that is there cannot do its work; empty where all can."""
+        """Why a live member cannot work; empty if all can."""
         said = (self._heard[member].frozen for member in self.members())
         return next(filter(None, said), "")
 
     def members(self) -> tuple[str, ...]:
-        """Those who are there, in order, each as `name/life`."""
+        """Return the live members, sorted, each as `name/life`."""
         oldest_s = self._clock.monotonic() - SILENT_S
         self._heard = {name: said for name, said in self._heard.items() if said.last_s >= oldest_s}
         here = {name: said for name, said in self._heard.items() if said.here}
@@ -235,6 +207,7 @@ class Attendance:
         for member, said in here.items():
             name = _name(member)
             came_s[name] = max(said.first_s, came_s.get(name, said.first_s))
+        # An earlier process of the same name counts only if it is heard after the later one.
         return tuple(sorted(each for each in here if here[each].last_s >= came_s[_name(each)]))
 
     async def _note(self, subject: str, payload: bytes) -> None:
@@ -242,7 +215,7 @@ class Attendance:
         try:
             beat = _decode(payload)
         except msgspec.DecodeError:
-            return  # schedulers say so in their logs
+            return  # schedulers log it
         now_s = self._clock.monotonic()
         heard = self._heard.get(beat.member)
         if heard is not None:
@@ -252,41 +225,34 @@ class Attendance:
 
 
 def _name(member: str) -> str:
-    """Of a member, without which life of it this is."""
     return member.rpartition("/")[0]
 
 
-AGENTS: Final = "apportion.beat.agent.*"
-"""The subjects of all agents' beats."""
+AGENTS: Final = "apportion.beat.agent.*"  # subjects of all agents' beats
+# the longest time between two beats of an agent; the shortest is half of it
 AGENT_BEAT_S: Final = 6.0
-"""The longest between two beats of an agent; the shortest is half of it."""
 
 
 class AgentBeat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The node whose agent is there: a list of one. `leaves`: it is about to stop.
+    """Heartbeat of the agent of one node, on a subject where only it can send.
 
-    An agent sends it again and again, and no stream stores it. Each node has a subject of its own,
-    on which the server lets its agent alone send. Invariants: a beat says of a node that the agent
-    which hands out its shares folds the ledger, and an agent that cannot does not beat; a beat is
-    believed about the node of its subject and about no other."""
+    Invariant: only an agent that folds the ledger sends beats."""
 
     nodes: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1, max_length=1)]
-    leaves: bool = False
+    leaves: bool = False  # it is about to stop
 
 
 _decode_agent = from_outside(msgspec.json.Decoder(AgentBeat).decode)
 
 
 def beat_of(node: str, *, leaves: bool = False) -> tuple[str, bytes]:
-    """The beat of a node's agent, with its subject."""
+    """Return subject and payload of the beat of a node's agent."""
     beat = AgentBeat(nodes=(node,), leaves=leaves)
     return f"apportion.beat.agent.{token(node)}", _encode(beat)
 
 
 def read_beat(subject: str, payload: bytes) -> tuple[str, bool]:
-    """The node that a beat is of, and whether its agent is about to stop.
-
-    Raises msgspec.DecodeError; ValueError where it came on the subject of another node."""
+    """Return a beat's node and `leaves`. Raises msgspec.DecodeError, ValueError."""
     beat = _decode_agent(payload)
     (node,) = beat.nodes
     if subject != f"apportion.beat.agent.{token(node)}":

@@ -1,29 +1,28 @@
-"""Moments of the past as people write them: one parser for command line, gateway and services.
+"""Parse points in time as users write them: times, dates, ages or revisions.
 
-Times without a zone are in UTC, as every time that Apportion shows. Invariant: parsing needs no
-clock and no ledger: it is given what time it is, and says a revision or a time."""
+Times without a zone are in UTC. Parsing needs no clock and no ledger."""
 
 import re
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+# what a user may write, for messages and help
 FORMS = (
     "a time of day such as 14:20 or 14:20:07, so long ago as -10m (s, m, h, d), a date and time "
     "such as 2026-11-20T03:00 (in UTC unless it says its zone), now, or a revision such as 1200"
 )
-"""What a person may write, for messages and for help."""
 MOMENT_CHARS_MAX = 40
 REVISION_MAX = 1 << 53
 _AGO = re.compile(r"-(\d{1,9})([smhd])")
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
+# a zone with a space for its plus, as URLs decode a bare `+`
 _PLUS_LOST = re.compile(r"(\d{4}-\d{2}-\d{2}[T ]\S+) (\d{2}:?\d{2})")
-"""A zone whose plus was a space: that is how a bare `+` of a web address arrives."""
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class MomentError(ValueError):
-    """A text that is no moment, or one that nothing can be said of; `fix` says what to do."""
+    """A text that is not a usable point in time; `fix` says what to do."""
 
     def __init__(self, problem: str, fix: str) -> None:
         super().__init__(problem)
@@ -31,17 +30,14 @@ class MomentError(ValueError):
 
 
 class Moment(NamedTuple):
-    """A revision, or a time: exactly one of the two."""
+    """A revision or a time: exactly one of the two."""
 
     revision: int | None = None
     time: datetime | None = None
 
 
 def parse_moment(text: str, now: datetime) -> Moment:
-    """What the text means at the time `now`, which is aware.
-
-    A time of day is the last one that has come. Raises MomentError for what cannot be read, and for
-    a time that is still to come."""
+    """Parse `text` at the time `now`. Raises MomentError, also for the future."""
     shown = text[:MOMENT_CHARS_MAX]
     if len(text) > MOMENT_CHARS_MAX:
         raise MomentError(f"{shown!r} and more is no moment", f"use {FORMS}")
@@ -68,12 +64,11 @@ def parse_moment(text: str, now: datetime) -> Moment:
 
 
 def shown_time(time: datetime) -> str:
-    """A time as messages show it: UTC, to the second."""
+    """Format a time for messages: UTC, to the second."""
     return time.astimezone(UTC).isoformat(timespec="seconds").removesuffix("+00:00") + "Z"
 
 
 def _time(text: str, now: datetime) -> datetime | None:
-    """The time that is meant; ValueError or None where it is none."""
     if text == "now":
         return now
     if ago := _AGO.fullmatch(text):

@@ -1,8 +1,8 @@
-"""The ledger's contract: what a writer appends, what a reader gets, and what can go wrong.
+"""The ledger's contract: what writers append, what readers get, and the errors.
 
-Every service codes against this module and none against a client library, so the rules of the
-ledger are stated once. Invariant: an append is all or nothing; a record is delivered once, in
-revision order, and a hole is reported, never passed over."""
+Services depend on this module and not on a client library.
+Invariants: an append is all or nothing; each record is delivered once, in revision order; a gap
+is reported, never skipped."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -11,29 +11,25 @@ import msgspec
 
 SUBJECT_PREFIX = "apportion.v1."
 ALL_SUBJECTS = "apportion.v1.>"
-MAX_DRAFTS = 1_000
-"""The server's limit for one atomic batch."""
+MAX_DRAFTS = 1_000  # the server's limit for one atomic batch
+# 1 MiB, the server's limit for one message, less 4 KiB for subject and headers
 MAX_PAYLOAD_BYTES = 1_044_480
-"""1 MiB, the server's limit for one message, less 4 KiB for subject and headers."""
 MAX_ID_CHARS = 512
 SHOWN_IDS = 3
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """One event to append.
-
-    `id` is the pod fence: the server takes an id once (within its duplicate window of two minutes).
-    `expect` is the node fence: the revision that the writer holds to be the newest on `subject`;
-    0 says that the subject is empty, None asks for no fence."""
+    """One event to append, with its two fences."""
 
     subject: str
-    id: str
+    id: str  # pod fence: the server takes an id once in its duplicate window of two minutes
     payload: bytes
+    # Node fence: the newest revision on `subject` that the writer knows; 0 if empty, None for none.
     expect: int | None = None
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One event of the ledger. `revision` is its sequence number in the stream, from 1."""
+    """One event of the ledger; `revision` is its number in the stream, from 1."""
 
     revision: int
     subject: str
@@ -41,11 +37,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class LedgerError(Exception):
-    """Anything that went wrong with the ledger. The message says what, the value and the fix."""
+    """Any error of the ledger; the message has what failed, the value and the fix."""
 
 
 class InvalidDraft(LedgerError):
-    """The draft was never sent: a field of it breaks the ledger's rules."""
+    """The draft was not sent, because a field breaks the ledger's rules."""
 
     def __init__(self, field: str, found: str, fix: str) -> None:
         super().__init__(f"draft refused before sending: {field} is {found}; {fix}")
@@ -53,7 +49,7 @@ class InvalidDraft(LedgerError):
 
 
 class PayloadTooLarge(LedgerError):
-    """The draft or batch was never sent: it has more bytes than the ledger takes."""
+    """The draft or batch was not sent, because it is larger than the ledger accepts."""
 
     def __init__(self, what: str, found_bytes: int, limit_bytes: int) -> None:
         super().__init__(
@@ -65,9 +61,7 @@ class PayloadTooLarge(LedgerError):
 
 
 class FenceRefused(LedgerError):
-    """Nothing was stored: `subject` has moved on since the writer folded it.
-
-    `found` is the newest revision on the subject, None where the server did not say."""
+    """Nothing was stored: `subject` has a newer record than the writer folded."""
 
     def __init__(self, subject: str, expected: int, found: int | None = None) -> None:
         newest = "a different revision" if found is None else f"revision {found}"
@@ -77,16 +71,11 @@ class FenceRefused(LedgerError):
         )
         self.subject = subject
         self.expected = expected
-        self.found = found
+        self.found = found  # the newest revision there; None if the server did not say
 
 
 class DuplicateRefused(LedgerError):
-    """Nothing new was stored: the ledger already holds one of `ids`.
-
-    Of a batch the server does not say which one, so `ids` are all of the batch. `revision` is the
-    place of the first copy where it is known, which it is for a single draft. `same`: what stands
-    there is the event that was to be written, by whomever, or what stood there was dropped since;
-    otherwise somebody took its id."""
+    """Nothing new was stored: the ledger already has one of `ids`."""
 
     def __init__(
         self, ids: Sequence[str], revision: int | None = None, *, same: bool = False
@@ -98,13 +87,13 @@ class DuplicateRefused(LedgerError):
             f"the ledger already holds an event with one of these ids{where}: {shown}; "
             "treat it as done, or use a new id for a new event"
         )
-        self.ids = tuple(ids)
-        self.revision = revision
-        self.same = same
+        self.ids = tuple(ids)  # all of a batch, for which the server does not say which one
+        self.revision = revision  # of the first copy, known for a single draft
+        self.same = same  # the stored event is the one to write, or was dropped since
 
 
 class OutcomeUnknown(LedgerError):
-    """The acknowledgement never came: the append may be stored or not, but never in part."""
+    """No acknowledgement came: the append may be stored or not, but never in part."""
 
     def __init__(self, subjects: Sequence[str], reason: str) -> None:
         super().__init__(
@@ -116,17 +105,15 @@ class OutcomeUnknown(LedgerError):
 
 
 class LedgerUnavailable(LedgerError):
-    """The ledger cannot be reached or does not take appends now; nothing was stored.
-
-    `again_s`: what refused the append asks for the next try in about so many seconds."""
+    """The ledger cannot be reached or takes no appends now; nothing was stored."""
 
     def __init__(self, why: str = "", *, again_s: float = 0.0) -> None:
         super().__init__(why)
-        self.again_s = again_s
+        self.again_s = again_s  # delay before a retry that the refusal asks for
 
 
 class NotServed(LedgerUnavailable):
-    """The server answers, and no stream or service takes this request."""
+    """The server answers, but no stream or service takes this request."""
 
 
 class LedgerFull(LedgerError):
@@ -140,7 +127,7 @@ class LedgerFull(LedgerError):
 
 
 class LedgerDrifted(LedgerError):
-    """The stream or consumer on the server is not set up as the ledger needs it."""
+    """The stream or consumer on the server does not have the required settings."""
 
     def __init__(self, setting: str, found: object, wanted: object) -> None:
         super().__init__(
@@ -153,7 +140,7 @@ class LedgerDrifted(LedgerError):
 
 
 class LedgerHole(LedgerError):
-    """Events that were in the ledger are not there any more: every fold of it is in doubt."""
+    """Events are missing from the ledger, so every fold of it is in doubt."""
 
     def __init__(self, what: str, expected: int, found: int) -> None:
         super().__init__(
@@ -165,7 +152,7 @@ class LedgerHole(LedgerError):
 
 
 class LedgerTrimmed(LedgerHole):
-    """The ledger's beginning, which was not read yet, was dropped: begin with a snapshot."""
+    """The ledger's beginning was dropped before it was read; start with a snapshot."""
 
 
 class ServerTooOld(LedgerError):
@@ -186,7 +173,7 @@ class NotPermitted(LedgerError):
 
 
 class Subscription(Protocol):
-    """A reader's place in the ledger. It resumes by itself after any disconnection."""
+    """A reader's position in the ledger; it resumes by itself after a disconnection."""
 
     @property
     def position(self) -> int:
@@ -194,82 +181,77 @@ class Subscription(Protocol):
 
     @property
     def lag(self) -> int:
-        """How many records the server still held back when it sent the last one."""
+        """Number of records that the server had yet to send when it sent the last one."""
 
     @property
     def stalled(self) -> bool:
-        """Whether the ledger has had, for a while, what has not come."""
+        """True if the ledger has had records for a while that did not arrive."""
 
     @property
     def stored_ns(self) -> int:
-        """When the server stored the record that it sent last, in ns since 1970; 0 before it."""
+        """When the server stored the last record that it sent, in ns since 1970; else 0."""
 
     async def caught_up(self) -> None:
-        """Return once all that the ledger held when `follow` began has been delivered."""
+        """Return once all that the ledger had when `follow` began is delivered."""
 
     async def join(self) -> None:
-        """Return when stopped.
-
-        Raises what ended it: LedgerHole, NotPermitted, LedgerDrifted, or what `deliver` raised."""
+        """Return when stopped. Raises a LedgerError, or the error of `deliver`."""
 
     async def stop(self) -> None:
-        """Stop delivering. Nothing is delivered after this returns."""
+        """Stop delivering; nothing is delivered after this returns."""
 
 
 class Delivery(Protocol):
-    """One record handed to one worker of a shared queue, until it answers or its time is up."""
+    """A record given to one worker of a shared queue until it answers or times out."""
 
     @property
     def record(self) -> Record:
-        """The record that was handed out, as the ledger holds it."""
+        """The record that was handed out, as in the ledger."""
 
     @property
     def attempt(self) -> int:
-        """1 on the first delivery, more after each `retry` or time-out."""
+        """1 on the first delivery, more after each `retry` or timeout."""
 
     async def ack(self) -> None:
-        """Done; returns when the server has noted it. Raises LedgerUnavailable.
-
-        A server that is killed may forget it and deliver again: doing a record twice must be safe.
-        """
+        """Acknowledge, or raise LedgerUnavailable; even so it may be delivered again."""
 
     async def retry(self, delay_s: float) -> None:
-        """Hand it to some worker again after `delay_s`."""
+        """Have it delivered again to some worker after `delay_s`."""
 
     async def progress(self) -> None:
-        """Still working: start the acknowledgement time anew."""
+        """Restart the acknowledgement timeout, because work continues."""
 
 
 class WorkQueue(Protocol):
-    """A named place in the ledger that several replicas share."""
+    """A named position in the ledger that several replicas share."""
 
     async def fetch(self, batch: int, timeout_s: float) -> list[Delivery]:
-        """Up to `batch` deliveries; the empty list if none came within `timeout_s`."""
+        """Return up to `batch` deliveries; none if none came within `timeout_s`."""
 
     async def leave(self) -> None:
-        """Fetch no more; what has come for this worker and was not handed out goes to others."""
+        """Stop fetching; records that were not handed out go to other workers."""
 
     async def waiting(self) -> int:
-        """How many records of the queue are not acknowledged yet."""
+        """Count the records of the queue that are not acknowledged yet."""
 
 
+# Takes subject and payload of a plain message; returns the reply, or None for no reply.
 Handler = Callable[[str, bytes], Awaitable[bytes | None]]
-"""Takes subject and payload of a plain message; what it returns is the reply, None is none."""
 
 
 class Request(Protocol):
-    """A plain message that waits for an answer. `reply` is where, as its sender wrote it."""
+    """A plain message that expects an answer on `reply`."""
 
     subject: str
     reply: str
     payload: bytes
 
     async def answer(self, payload: bytes) -> None:
-        """Send the answer to whoever asked. Raises LedgerUnavailable."""
+        """Send the answer. Raises LedgerUnavailable."""
 
 
 class Readable(Protocol):
-    """What a reader needs of the stream, or of the part of it that he may read."""
+    """What a reader needs of the stream, or of the part that it may read."""
 
     async def follow(
         self,
@@ -278,60 +260,54 @@ class Readable(Protocol):
         start: int = 1,
         subjects: Sequence[str] = (ALL_SUBJECTS,),
     ) -> Subscription:
-        """Deliver every record of `subjects` from revision `start` on, in order, then live."""
+        """Deliver all records of `subjects` from revision `start` on, in order, then live."""
 
 
 class Ledger(Readable, Protocol):
-    """The stream, as its readers and writers see it."""
+    """The stream as its readers and writers see it."""
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
         """Append 1 to 1,000 drafts, all or none, and return the revision of each.
 
-        Of several drafts on one subject only the first may carry `expect`; the same value on a
-        later one is taken to mean the same fence. Raises InvalidDraft, PayloadTooLarge,
-        FenceRefused, DuplicateRefused, OutcomeUnknown, LedgerUnavailable, LedgerFull,
-        LedgerDrifted, NotPermitted."""
+        Of drafts on one subject only the first may carry `expect`, or all the same. Raises
+        InvalidDraft, PayloadTooLarge, FenceRefused, DuplicateRefused, OutcomeUnknown,
+        LedgerUnavailable, LedgerFull, LedgerDrifted, NotPermitted."""
 
     async def holds(self, drafts: Sequence[Draft]) -> bool:
-        """Whether they were stored together, as they are.
-
-        One of them is looked for as the newest of its subject, or behind its fence."""
+        """Return True if these drafts were stored together, as they are."""
 
     async def last_revision(self) -> int:
-        """The newest revision, 0 when the ledger is empty."""
+        """The newest revision; 0 if the ledger is empty."""
 
     async def first_revision(self) -> int:
-        """The oldest revision that is there, or the next one; 1 unless some were dropped."""
+        """The oldest revision that still exists, or the next one; 1 unless trimmed."""
 
     async def last_on_subject(self, subject: str) -> int:
-        """The newest revision on one subject, 0 when it has none, or none any more."""
+        """The newest revision on one subject; 0 if it has none any more."""
 
     async def record_at(self, revision: int) -> Record | None:
-        """The record at that revision, None where there is none, or none any more.
-
-        Raises LedgerUnavailable."""
+        """The record at that revision; None if there is none. Raises LedgerUnavailable."""
 
     async def work_queue(
         self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
     ) -> WorkQueue:
-        """The shared queue `durable`, made on first use. Raises LedgerDrifted."""
+        """Return the shared queue `durable`, created on first use. Raises LedgerDrifted."""
 
     async def publish(self, subject: str, payload: bytes) -> None:
-        """Send a plain message that nobody stores, such as a liveness beat."""
+        """Send a plain message that is not stored, such as a heartbeat."""
 
     async def request(self, subject: str, payload: bytes, timeout_s: float) -> bytes:
-        """Send a plain message and return the reply. Raises LedgerUnavailable, NotPermitted."""
+        """Send a plain message; return the reply. Raises LedgerUnavailable, NotPermitted."""
 
     async def serve(self, subject: str, handler: Handler) -> None:
-        """Answer plain messages on `subject`, which may hold wildcards, until closed."""
+        """Answer plain messages on `subject` (wildcards allowed) until closed."""
 
     async def take_requests(
         self, subject: str, take: Callable[[Request], None], *, group: str
     ) -> Callable[[], Awaitable[None]]:
-        """Take requests on `subject` as they arrive; of a group one takes each.
+        """Receive requests, each by one member of `group`; return what ends it.
 
-        Whoever takes answers each in its own time. What is returned ends it, as closing does.
         Raises LedgerUnavailable, NotPermitted."""
 
     async def close(self) -> None:
-        """Leave; what was not acknowledged is of unknown outcome."""
+        """Disconnect; unacknowledged appends are of unknown outcome."""

@@ -1,8 +1,7 @@
-"""Writing to the ledger: payloads to events to drafts, the same way in every service.
+"""Turn payloads into events and append them, the same way in every service.
 
-Invariants: nothing is appended that a reader would refuse; an event's id is its caller's and never
-drawn at random, so whoever writes the same fact again writes it once; and that makes trying again
-safe, so a ledger that is away or full delays a writer and does not end it."""
+Invariants: no event is appended that a reader would refuse; the caller chooses an event's id,
+never at random, so writing a fact again is safe and stores it once."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -20,7 +19,7 @@ Append = Callable[[Draft], Awaitable[Appended]]
 
 
 class Insistence:
-    """An append that does not give up while the ledger is merely away or full."""
+    """An append that is retried while the ledger is only unavailable or full."""
 
     def __init__(self, append: Append, clock: Clock | None = None) -> None:
         self._append = append
@@ -28,9 +27,7 @@ class Insistence:
         self._stuck = False
 
     async def append(self, draft: Draft) -> Appended:
-        """Append and return once it is durable.
-
-        Raises LedgerError: of the kinds that trying again cannot cure."""
+        """Append and return once durable. Raises LedgerErrors that a retry cannot fix."""
         failures = 0
         while True:
             try:
@@ -50,7 +47,7 @@ class Insistence:
 
 
 class Publisher:
-    """What one writer says, under its name (`source`, as in `agent/node-1`)."""
+    """A writer of events with its name in `source`, such as `agent/node-1`."""
 
     def __init__(self, source: str, clock: Clock, append: Append) -> None:
         self._source = source
@@ -58,7 +55,7 @@ class Publisher:
         self._append = append
 
     def time(self) -> str:
-        """The time now, as events tell it."""
+        """Return the current time in the format of events."""
         return rfc3339(self._clock.now())
 
     def draft(
@@ -66,17 +63,12 @@ class Publisher:
         data: Payload,
         *,
         event_id: str,
-        basis: int,
-        cause: int = 0,
+        basis: int,  # the revision that the writer had folded
+        cause: int = 0,  # the one that made it write
         expect: int | None = None,
-        time: str | None = None,
+        time: str | None = None,  # of a batch; now if None
     ) -> Draft:
-        """The event, ready to append.
-
-        `basis` is the revision that the writer had folded, `cause` the one that made it write;
-        `expect` is the fence (see `Draft`), and `time` that of a batch, which is now if not given.
-
-        Raises InvalidEvent: the payload breaks its schema."""
+        """Build the event, ready to append. Raises InvalidEvent."""
         event = Event(
             id=event_id,
             source=self._source,
@@ -90,9 +82,7 @@ class Publisher:
     async def publish(
         self, data: Payload, *, event_id: str, basis: int, cause: int = 0, time: str | None = None
     ) -> Appended:
-        """Append the event; an event of this id that is on the ledger already is success.
-
-        Raises InvalidEvent, and what `append` raises."""
+        """Append an event, unless it is stored already. Raises InvalidEvent, LedgerError."""
         return await self._append(
             self.draft(data, event_id=event_id, basis=basis, cause=cause, time=time)
         )

@@ -1,11 +1,8 @@
-"""Reading the ledger: bytes to events to a fold, in revision order, for every service.
+"""Read the ledger in revision order and fold it, the same way in every service.
 
-One bad event must neither stop the cluster nor pass unseen. What every build refuses (broken bytes,
-a broken payload, another's subject, a format that no operator has enabled, what one has set aside)
-is refused by the fold, counted, and logged with its revision. What a newer build would understand
-halts this one: nothing at or above that revision is folded, the process stays alive and not ready,
-and says what to do; once an operator sets something aside it begins anew. Invariant: no event ends
-a service, and an event is folded once, whole, or not at all."""
+An event that every build refuses is skipped, counted and logged. One that only a newer build
+understands halts this fold before it: the process stays alive, is not ready and says what to do.
+Invariants: no event ends a service; an event is folded once, completely, or not at all."""
 
 import asyncio
 import heapq
@@ -33,34 +30,32 @@ from apportion_schemas import (
 
 _log = logging.getLogger(__name__)
 _NAMES = {row.payload: row.name for row in CATALOGUE}
+# metric label of events that change nothing; all others are `refused`
 _REFUSED: dict[type, str] = {NotEnabledEvent: "not enabled", SetAsideEvent: "set aside"}
-"""Under which name that is counted which changes nothing; all else is `refused`."""
 C = TypeVar("C")
 C_co = TypeVar("C_co", covariant=True)
 
 
 class Fold(Protocol[C_co]):
-    """What a reader folds into, and what it hands to `on_change`."""
+    """What a reader folds into; it returns what is passed to `on_change`."""
 
     @property
     def refused_count(self) -> int:
-        """How many events changed nothing because they may not be."""
+        """Number of events that changed nothing because they were refused."""
 
     @property
     def rules(self) -> Rules:
-        """By which rules the ledger is read."""
+        """The rules by which the ledger is read."""
 
     def apply(self, record: Record, event: Event) -> C_co:
-        """Take the event at `record.revision`."""
+        """Apply the event at `record.revision`."""
 
     def refuse(self, record: Record, reason: str) -> C_co:
-        """Pass over a record that no build reads as an event."""
+        """Skip a record that no build reads as an event."""
 
 
 class StateFold:
-    """The whole cluster: core's fold over one `State`.
-
-    `quiet` does not say aloud what changes nothing: whoever read it before has."""
+    """Core's fold over one `State` of the whole cluster; `quiet` logs no refusals."""
 
     def __init__(self, state: State | None = None, *, quiet: bool = False) -> None:
         self.state = state or State()
@@ -77,7 +72,7 @@ class StateFold:
         return self.state.rules
 
     def apply(self, record: Record, event: Event) -> Change:
-        """See `Fold`. An event that contradicts the state changes nothing and is said aloud."""
+        """See `Fold`. An event that contradicts the state changes nothing and is logged."""
         change = fold.apply(self.state, record.revision, event, digest=_chain_digest(record))
         if change.refused and not self._quiet:
             _log.warning(
@@ -89,9 +84,7 @@ class StateFold:
         return change
 
     def take(self, record: Record) -> None:
-        """The next record, whatever it is.
-
-        Raises UnknownEvent: a newer build wrote it. Superseded: the rules are others by now."""
+        """Fold the next record, readable or not. Raises UnknownEvent, Superseded."""
         try:
             event = self.rules.read(record.revision, record.subject, record.payload)
         except (UnreadableEvent, InvalidEvent) as error:
@@ -106,22 +99,17 @@ class StateFold:
 
 
 def _chain_digest(record: Record) -> str:
-    """What the next placement on the node must name; other subjects have no chain."""
+    """Return the digest that the node's next placement must name; else empty."""
     if not record.subject.startswith(PLACEMENT_SUBJECTS):
         return ""
     return sha256(record.payload).hexdigest()
 
 
-class _Halted(Exception):
-    """The fold met an event of a newer build."""
+class _Halted(Exception): ...
 
 
 class Reader(Generic[C]):
-    """One fold that follows the ledger, from behind the revision `after`, which it holds already.
-
-    `revision` is that of the newest event folded, of this reader's subjects. `halted` is empty, or
-    why nothing more is folded. A service that `writes` as a role is not let to work before all that
-    this build writes so is enabled on the ledger."""
+    """One fold that follows the ledger from after the revision `after`."""
 
     def __init__(
         self,
@@ -139,13 +127,13 @@ class Reader(Generic[C]):
         self._subjects = subjects
         self._on_change = on_change
         self._subscription: Subscription | None = None
-        self._writes = writes
+        self._writes = writes  # a role, ready only once all formats that it writes are enabled
         self._caught_up = asyncio.Event()
         self._may_write = asyncio.Event()
         self._waiting: list[tuple[int, int, asyncio.Future[bool]]] = []
         self._order = itertools.count()
-        self.revision = after
-        self.halted = ""
+        self.revision = after  # the newest event folded, of this reader's subjects
+        self.halted = ""  # why nothing more is folded
         metrics.fold_revision.set_function(lambda: self.revision)
         metrics.fold_halted.set_function(lambda: float(bool(self.halted)))
         metrics.fold_lag.set_function(lambda: self.lag)
@@ -154,16 +142,16 @@ class Reader(Generic[C]):
 
     @property
     def lag(self) -> int:
-        """How many events the ledger still held when it sent the last one."""
+        """Number of events that the ledger still had when it sent the last one."""
         return self._subscription.lag if self._subscription else 0
 
     @property
     def stored_ns(self) -> int:
-        """When the server stored the event that is folded now; see ledger.Subscription."""
+        """When the server stored the event that is folded now; see Subscription."""
         return self._subscription.stored_ns if self._subscription else 0
 
     def not_ready(self) -> list[str]:
-        """Why a service that reads by this is not ready; empty once folded up to now."""
+        """Why a service with this reader is not ready; empty once folded up to now."""
         if self.halted:
             return [self.halted]
         if self._subscription and self._subscription.stalled:
@@ -178,13 +166,9 @@ class Reader(Generic[C]):
         ]
 
     async def run(self) -> None:
-        """Follow until cancelled.
+        """Follow the ledger until cancelled. A halt does not return: it would only repeat.
 
-        A halt does not return: started again, the fold would halt at the same revision.
-
-        Raises LedgerHole, LedgerDrifted, NotPermitted, LedgerUnavailable: the ledger cannot be
-        read. Raises Superseded: something was set aside that is folded here, or before which it had
-        halted."""
+        Raises LedgerError, and Superseded if a folded or halting event was set aside."""
         self._subscription = await self._ledger.follow(
             self.take, start=self.revision + 1, subjects=self._subjects
         )
@@ -201,9 +185,7 @@ class Reader(Generic[C]):
             await self._subscription.stop()
 
     async def superseded(self) -> None:
-        """Look out for what takes away the reason of a halt, until cancelled.
-
-        Raises Superseded: something was set aside since. And what `run` raises of the ledger."""
+        """Wait for the end of a halt. Raises Superseded then, and the errors of `run`."""
 
         def look(record: Record) -> None:
             said = said_at(record.revision, record.subject, record.payload)
@@ -217,9 +199,7 @@ class Reader(Generic[C]):
             await subscription.stop()
 
     async def caught_up(self) -> None:
-        """Return once all that the ledger held when `run` began is folded.
-
-        For whoever writes, once it may write all that it would, besides."""
+        """Return once all that existed at `run` is folded and all formats are enabled."""
         await self._caught_up.wait()
         await self._may_write.wait()
 
@@ -231,16 +211,12 @@ class Reader(Generic[C]):
             self._may_write.set()
 
     async def reached(self, revision: int) -> None:
-        """Return once the event at `revision`, which is of this reader's subjects, is folded.
-
-        Where the fold has halted before it, that is never."""
+        """Return once `revision` is folded; never if the fold has halted before."""
         if not await self.folds(revision):
             await asyncio.Event().wait()
 
     async def folds(self, revision: int) -> bool:
-        """Whether the event at `revision` is folded here: once it is, or once the fold has halted.
-
-        It is of this reader's subjects, and the ledger holds it or will."""
+        """Wait until `revision` is folded (True) or the fold has halted before (False)."""
         if self.revision >= revision or self.halted:
             return self.revision >= revision
         waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -248,7 +224,7 @@ class Reader(Generic[C]):
         return await waiting
 
     def take(self, record: Record) -> None:
-        """Fold the next record, also one that comes from elsewhere before `run`."""
+        """Fold the next record, also one from another source before `run`."""
         try:
             event = self._fold.rules.read(record.revision, record.subject, record.payload)
         except UnknownEvent as error:
@@ -274,7 +250,6 @@ class Reader(Generic[C]):
                 waiting.set_result(True)
 
     def _halt(self, why: str) -> _Halted:
-        """Fold nothing more, and let go of those who wait for what would have been folded."""
         self.halted = why
         for _, _, waiting in self._waiting:
             if not waiting.done():
@@ -288,8 +263,8 @@ class Reader(Generic[C]):
         except Superseded:
             raise
         except Exception:  # noqa: BLE001 - any fault of the fold is the same to its readers
-            # The fold is pure: begun anew, it would fail at the same event. What it holds may be
-            # half of a change, so nothing is decided upon it any more.
+            # The fold is pure, so after a restart it would fail at the same event. The state may
+            # have half of a change, so no more decisions are based on it.
             halt = self._halt(
                 f"halted at revision {record.revision} on {record.subject}: the fold of "
                 f"{type(event.data).__name__} failed, which is a fault of this build; upgrade "

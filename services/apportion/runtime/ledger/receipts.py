@@ -1,16 +1,11 @@
-"""A folder of receipts: for each one its file, and its fingerprints beside it.
+"""A folder of receipts: signed segments, with fingerprints of their records.
 
     receipt-00000000000000005000.json            signed; see core.ledger.receipts
     receipt-00000000000000005000.fingerprints    eight bytes for each record
-    state.snapshot                               where the next receipt goes on
+    state.snapshot                               where the next receipt continues
 
-The number is the last revision. Invariant: a receipt is there whole, after its fingerprints; the
-state is no proof and nobody's truth: what it says is compared with the newest receipt.
-
-`ReceiptCheck` holds records to the receipts as they are read, one after the other. Invariant: what
-counts as proven was read record by record from a segment's first revision to its last, and has the
-root that was signed. Where a segment has its fingerprints, the first record that is not what it was
-is named; where they are gone, the segment is."""
+The number is the last revision. Invariants: a receipt is written whole, after its fingerprints;
+`state.snapshot` is only a cache and is compared with the newest receipt."""
 
 import contextlib
 import fcntl
@@ -40,15 +35,13 @@ from apportion.core.ledger.receipts import (
     read_receipt,
     signed_bytes,
 )
-from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.snapshot import SnapshotError
 from apportion.core.ledger.state import State
 from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.files.signing import SigningKey, VerifyingKey
 from apportion.runtime.ledger.port import Record
 
-RECEIPT_BYTES_MAX = 64 << 20
-"""A hundred thousand nodes have a few megabytes of heads."""
+RECEIPT_BYTES_MAX = 64 << 20  # heads of 100,000 nodes take a few MB
 STATE_BYTES_MAX = 2 << 30
 RECEIPTS_MAX = 1_000_000
 STATE = "state.snapshot"
@@ -57,19 +50,19 @@ _NAME = re.compile(r"receipt-(\d{20})\.json")
 
 
 class Found(NamedTuple):
-    """One receipt of the folder, read."""
+    """One receipt of the folder."""
 
     path: Path
     receipt: Receipt
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """What the receipt says of the ledger."""
+        """What the receipt asserts about the ledger."""
         return self.receipt.checkpoint
 
 
 class Ledger(NamedTuple):
-    """Which ledger a receipt is of: its stream, and when that was made."""
+    """The ledger of a receipt: its stream, and when that was created."""
 
     stream: str
     created: str
@@ -83,34 +76,30 @@ class Receipts:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Make the folder if need be, and let nobody else write there meanwhile.
-
-        Raises BlockingIOError: somebody does. OSError."""
+        """Create and lock the folder. Raises OSError, BlockingIOError if it is locked."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / _LOCK).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
 
     def paths(self) -> list[Path]:
-        """The files, the oldest first. Raises OSError, ReceiptInvalid: too many."""
+        """List the files, oldest first. Raises OSError, or ReceiptInvalid if too many."""
         found = sorted(each for each in self._folder.iterdir() if _NAME.fullmatch(each.name))
         if len(found) > RECEIPTS_MAX:
             raise ReceiptInvalid(f"{self._folder}: more than {RECEIPTS_MAX} receipts")
         return found
 
     def lasts(self) -> list[int]:
-        """The last revision of each. Raises OSError, ReceiptInvalid."""
+        """Return the last revision of each receipt. Raises OSError, ReceiptInvalid."""
         return [_last(path) for path in self.paths()]
 
     def newest(self) -> Found | None:
-        """The receipt that the next one follows; None in a new folder.
-
-        Raises ReceiptInvalid, OSError."""
+        """Return the newest receipt; None in a new folder. Raises ReceiptInvalid, OSError."""
         paths = self.paths()
         return _read(paths[-1]) if paths else None
 
     def of(self, revision: int) -> Found | None:
-        """The receipt whose segment has this revision. Raises ReceiptInvalid, OSError."""
+        """Return the receipt that covers this revision. Raises ReceiptInvalid, OSError."""
         for path in self.paths():
             if _last(path) >= revision:
                 found = _read(path)
@@ -118,9 +107,7 @@ class Receipts:
         return None
 
     def checked(self, keys: Sequence[VerifyingKey]) -> Iterator[Found]:
-        """All of them, the oldest first: each signed by one of the keys, and behind the one before.
-
-        Raises ReceiptInvalid, OSError."""
+        """Yield the verified receipts, oldest first. Raises ReceiptInvalid, OSError."""
         return self._checked(self.paths(), keys)
 
     def _checked(self, paths: Sequence[Path], keys: Sequence[VerifyingKey]) -> Iterator[Found]:
@@ -143,16 +130,16 @@ class Receipts:
             before = found
 
     def fingerprints(self, found: Found) -> bytes | None:
-        """Those of a receipt; None where they are not there, or not those that were signed."""
+        """Return a receipt's fingerprints; None if missing or not the signed ones."""
         try:
-            with _beside(found.path).open("rb") as file:
+            with found.path.with_suffix(".fingerprints").open("rb") as file:
                 data = file.read(SEGMENT_MAX * FINGERPRINT_BYTES + 1)
         except OSError:
             return None
         return data if sha256(data).hexdigest() == found.checkpoint.fingerprints else None
 
     def state(self) -> State | None:
-        """Where the newest receipt left off; None where nobody knows. Raises ReceiptInvalid."""
+        """Return the state at the newest receipt; None if unknown. Raises ReceiptInvalid."""
         newest = self.newest()
         if newest is None:
             return None
@@ -191,14 +178,14 @@ class Receipts:
         )
         path = self._folder / f"receipt-{checkpoint.last:020}.json"
         receipt = Receipt(checkpoint, key.id, key.sign(signed_bytes(checkpoint)))
-        write_whole(_beside(path), fingerprints)
+        write_whole(path.with_suffix(".fingerprints"), fingerprints)
         write_whole(path, encoded(receipt) + b"\n")
         write_whole(self._folder / STATE, snapshot.take(state), mode=0o600)
         return Found(path, receipt)
 
 
 def receipt_facts(folder: Path, *, now: datetime) -> ReceiptFacts:
-    """How far the receipts of a folder reach, for the doctor; none where nobody can look."""
+    """Return how far the receipts of a folder reach, for the doctor."""
     try:
         newest = Receipts(folder).newest()
     except (OSError, ReceiptInvalid):
@@ -210,7 +197,7 @@ def receipt_facts(folder: Path, *, now: datetime) -> ReceiptFacts:
 
 
 def check_signature(receipt: Receipt, keys: Sequence[VerifyingKey], *, where: str) -> None:
-    """Raises ReceiptInvalid unless one of the keys has made the signature."""
+    """Raise ReceiptInvalid unless one of the keys made the signature."""
     data = signed_bytes(receipt.checkpoint)
     if any(key.id == receipt.key and key.signed(data, receipt.signature) for key in keys):
         return
@@ -239,36 +226,30 @@ def _last(path: Path) -> int:
     return int(path.stem.removeprefix("receipt-"))
 
 
-def _beside(path: Path) -> Path:
-    return path.with_suffix(".fingerprints")
-
-
-Wrong = tuple[int, str]
-"""A revision, and what is wrong there."""
+Wrong = tuple[int, str]  # a revision and the error there
 
 
 class ReceiptCheck:
-    """One reading. `proven` records were under `held` receipts, the newest up to `last`, at `time`.
+    """Check records against receipts while reading. Raises ReceiptInvalid, OSError.
 
-    What is signed from now on does not count: make it before the ledger's end is asked for. `goal`
-    is where the reading will end, 0 for wherever that is. Raises ReceiptInvalid, OSError."""
+    Invariant: records are proven only once their whole segment was read and matches its root."""
 
     def __init__(self, receipts: Receipts, keys: Sequence[VerifyingKey]) -> None:
         self._receipts = receipts
-        self._coming = receipts.checked(keys)
+        self._coming = receipts.checked(keys)  # without receipts signed from now on
         self._lasts = receipts.lasts()
-        self.goal = 0
+        self.goal = 0  # where the reading ends, 0 if open
         self._found: Found | None = None
         self._tree: Tree | None = None
         self._fingerprints: bytes | None = None
         self._signed: Checkpoint | None = None
         self._named = False
         self._next = 0
-        self.proven = self.held = self.last = 0
-        self.time = ""
+        self.proven = self.held = self.last = 0  # records, their receipts, the newest one's end
+        self.time = ""  # of the newest receipt
 
     def take(self, record: Record) -> Iterator[Wrong]:
-        """The next record, whatever it is."""
+        """Check the next record and yield the errors."""
         if record.revision != self._next:
             found = self._found
             if self._next and found is not None and found.checkpoint.first <= self._next:
@@ -292,18 +273,17 @@ class ReceiptCheck:
             yield from self._advance(self._next)
 
     def finish(self, start: int) -> Iterator[Wrong]:
-        """The ledger has no more; its reading began at `start`."""
+        """Yield the errors at the end of the ledger; the reading began at `start`."""
         revision = self._next or start
         yield from self._advance(revision)
         if self._found is not None and self._found.checkpoint.last >= revision:
             signed = self._found.checkpoint
-            # Without fingerprints, what was read of the segment may be wrong already.
+            # Without fingerprints, records already read of the segment may be wrong.
             blind = self._tree is not None and self._tree.size > 0 and self._fingerprints is None
             text = f"the ledger ends before {revision}, and {self._found.path.name} signed more"
             yield signed.first if blind else revision, text
 
     def _advance(self, revision: int) -> Iterator[Wrong]:
-        """Go on to the receipt whose segment has this revision, or comes behind it."""
         try:
             while self._found is None or self._found.checkpoint.last < revision:
                 self._found = next(self._coming, None)
@@ -329,11 +309,17 @@ class ReceiptCheck:
             yield signed.first, f"{text} fingerprints are gone, so only a good copy tells which"
 
     def folded(self, state: State) -> Iterator[Wrong]:
-        """The state behind the record that was taken last."""
+        """Check the state after the last record that was taken."""
         signed = self._signed
         if signed is None or signed.last != state.revision:
             return
         self._signed = None
+        # A digest is slow, and that of the last receipt covers all. It cannot be compared if a
+        # build with other rules made it, or if an operator has set an earlier event aside.
+        place = bisect_right(self._lasts, signed.last)
+        final = place == len(self._lasts) or 0 < self.goal < self._lasts[place]
+        comparable = signed.state_format == snapshot.FORMAT
+        comparable = comparable and not state.rules.changed_since(signed.last)
         wrong = {name for name, head in heads_of(state).items() if signed.heads.get(name) != head}
         wrong |= signed.heads.keys() - state.nodes.keys()
         if wrong:
@@ -341,14 +327,5 @@ class ReceiptCheck:
                 signed.last,
                 f"the newest placement on {min(wrong)} is not the one that was signed",
             )
-        elif self._is_final(signed, state.rules) and digest(state) != signed.state:
+        elif final and comparable and digest(state) != signed.state:
             yield signed.last, "the state at this revision is not the one that was signed"
-
-    def _is_final(self, signed: Checkpoint, rules: Rules) -> bool:
-        """Whether no other receipt is held: a digest takes its time, and the last says it all."""
-        if signed.state_format != snapshot.FORMAT:
-            return False  # another build made it, by other rules
-        if rules.changed_since(signed.last):
-            return False  # an operator has said since that something of it counts for nothing
-        place = bisect_right(self._lasts, signed.last)
-        return place == len(self._lasts) or 0 < self.goal < self._lasts[place]

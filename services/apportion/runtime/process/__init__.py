@@ -1,1 +1,1 @@
-"""What a process has of its own: settings, clock, logs, metrics, memory."""
+"""What each process sets up for itself: settings, clock, logs, metrics, memory."""

@@ -1,7 +1,5 @@
-"""Which of our modules run compiled, and whether they still are what their sources say.
+"""Find compiled modules that are older than their source, as after a pull.
 
-In a checkout a source may be newer than what was compiled from it, after a pull for instance. What
-a wheel brought belongs together, and has the times at which it was unpacked, in whatever order.
 Invariant: no service runs a module that is older than its source."""
 
 import sysconfig
@@ -12,17 +10,17 @@ SUFFIX: str = sysconfig.get_config_var("EXT_SUFFIX")
 
 
 def compiled(package: Path = PACKAGE) -> list[Path]:
-    """The compiled modules, which Python takes before their sources."""
+    """List the compiled modules, which Python prefers to their sources."""
     return sorted(package.rglob(f"*{SUFFIX}"))
 
 
 def outdated(package: Path = PACKAGE) -> list[Path]:
-    """Those whose source was changed, or taken away, after they had been made; none of a wheel."""
+    """List compiled modules whose source changed or is gone; none in a wheel."""
     if any(package.parent.glob(f"{package.name}-*.dist-info")):
         return []
-    return [each for each in compiled(package) if _is_outdated(each)]
-
-
-def _is_outdated(made: Path) -> bool:
-    source = made.with_name(made.name.removesuffix(SUFFIX) + ".py")
-    return not source.exists() or source.stat().st_mtime > made.stat().st_mtime
+    found = []
+    for made in compiled(package):
+        source = made.with_name(made.name.removesuffix(SUFFIX) + ".py")
+        if not source.exists() or source.stat().st_mtime > made.stat().st_mtime:
+            found.append(made)
+    return found

@@ -1,7 +1,7 @@
-"""What a process is told from outside: read once, checked, frozen.
+"""The settings of a service, read once from options and environment.
 
-An option wins over its environment variable. Invariant: a wrong setting is named by key, value and
-fix before anything is started, and a password is never part of a message."""
+Invariants: an option wins over its environment variable; a wrong setting is reported with key,
+value and fix before anything starts; no message contains a password."""
 
 import os
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ from apportion.runtime.process.reach import Reach
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["console", "json"]
 
+# Option name to environment variable, for `--help` and the documentation.
 ENVIRONMENT = {
     "nats_url": "APPORTION_NATS_URL",
     "nats_key": "APPORTION_NATS_KEY",
@@ -27,7 +28,6 @@ ENVIRONMENT = {
     "log_format": "APPORTION_LOG_FORMAT",
     "stop_timeout_s": "APPORTION_STOP_TIMEOUT_S",
 }
-"""Option name to environment variable, for `--help` and the documentation."""
 
 _DEFAULTS = {
     "health": "127.0.0.1:0",
@@ -40,7 +40,7 @@ _MAX_STOP_TIMEOUT_S = 3_600.0
 
 
 class ConfigError(Exception):
-    """A setting that cannot be used: `key`, what was found, and the fix."""
+    """An unusable setting: its `key`, the value that was found, and the fix."""
 
     def __init__(self, key: str, found: object, fix: str) -> None:
         super().__init__(f"setting {key} is {found!r}; {fix}")
@@ -50,7 +50,7 @@ class ConfigError(Exception):
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where to listen; port 0 takes any free one."""
+    """Where to listen; port 0 picks a free port."""
 
     host: str
     port: int
@@ -60,11 +60,9 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class ServiceConfig(msgspec.Struct, frozen=True):
-    """The settings that every service has. `nats_url` may hold a password: do not show it.
+    """The settings that every service has."""
 
-    The file of `metrics_token` need not be there yet."""
-
-    nats_url: str
+    nats_url: str  # do not print: it may contain a password
     health: Address
     log_level: LogLevel
     log_format: LogFormat
@@ -72,20 +70,18 @@ class ServiceConfig(msgspec.Struct, frozen=True):
     nats_key: Path | None = None
     nats_token: Path | None = None
     ledger_key: Path | None = None
-    metrics_token: Path | None = None
+    metrics_token: Path | None = None  # need not exist yet
 
     @property
     def reach(self) -> Reach:
-        """How the service comes to its ledger."""
+        """How the service connects to its ledger."""
         return Reach(self.nats_url, self.nats_key, self.nats_token, self.ledger_key)
 
 
 def read_config(
     options: Mapping[str, object] | None = None, *, environ: Mapping[str, str] | None = None
 ) -> ServiceConfig:
-    """The settings from `options` (named as in ENVIRONMENT; None is "not given") and `environ`.
-
-    Raises ConfigError for the first setting that is missing or wrong."""
+    """Read `options` (named as in ENVIRONMENT), then `environ`. Raises ConfigError."""
     given = dict(options or {})
     environ = os.environ if environ is None else environ
 
@@ -110,7 +106,7 @@ def read_config(
 
 
 def parse_address(key: str, found: str) -> Address:
-    """`host:port` as an Address; an IPv6 host stands in brackets. Raises ConfigError."""
+    """Parse `host:port`; an IPv6 host is in brackets. Raises ConfigError."""
     fix = "write host:port, such as 0.0.0.0:8080; port 0 takes any free one"
     host, _, port = found.rpartition(":")
     host = host.strip("[]")

@@ -1,25 +1,19 @@
-"""Who interrupts whom: a process of ours that wakes lets another finish what it is at.
+"""Scheduling policy: a process of ours that wakes up does not preempt another one.
 
-A pod passes through half a dozen processes, and each wakes the next. Where there are processors
-enough nothing changes. Where there are not, every event would stop somebody in the middle of work,
-who finds the caches cold when it goes on; as it is, events gather meanwhile and are taken together.
-Invariants: nobody gets more or less of the processor than before; what an operator has set stays.
-"""
+A pod passes through half a dozen processes, and each wakes the next. With too few processors each
+event would interrupt a process and cool its caches; instead, events are handled in groups.
+Invariant: shares of processor time stay the same, and so does a policy that an operator has set."""
 
 import contextlib
 import gc
 import os
 import sys
 from collections.abc import Iterator
-from typing import Final
 
 
 def interrupt_nobody() -> None:
-    """Let this thread, and all that it starts, wait for a processor that is free.
-
-    Linux alone has such a policy (`SCHED_BATCH`), and may forbid it; it is a matter of speed only.
-    """
-    if sys.platform == "linux":
+    """Make this thread, and all that it starts, wait for a free processor."""
+    if sys.platform == "linux":  # which alone has SCHED_BATCH, and may forbid it
         with contextlib.suppress(OSError):
             if os.sched_getscheduler(0) == os.SCHED_OTHER:
                 os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
@@ -27,7 +21,7 @@ def interrupt_nobody() -> None:
 
 @contextlib.contextmanager
 def children_that_interrupt_nobody() -> Iterator[None]:
-    """What is started in here interrupts nobody; we ourselves go on as before."""
+    """Start child processes in this context under the policy; keep our own."""
     if sys.platform != "linux":
         yield
         return
@@ -40,13 +34,7 @@ def children_that_interrupt_nobody() -> Iterator[None]:
             os.sched_setscheduler(0, before, os.sched_param(0))
 
 
-_THRESHOLDS: Final = (50_000, 20, 100)
-
-
 def seldom_look_for_cycles() -> None:
-    """Collect garbage after many objects only, from now on.
-
-    Nearly all that a process of ours allocates is kept, or dropped without a cycle. Looking after
-    every 700 objects, as the interpreter does, took a tenth to a fifth of the processor time of a
-    service."""
-    gc.set_threshold(*_THRESHOLDS)
+    """Run the garbage collector less often from now on."""
+    # Our objects rarely form cycles; the default took 10 to 20 % of a service's time.
+    gc.set_threshold(50_000, 20, 100)

@@ -1,9 +1,7 @@
-"""Work on what this process holds, done by a fork of it: the memory is shared, the time is not.
+"""Run work in a fork, which shares this process's memory but not its time.
 
-A fork has at once, and without copying, all that the process had at that moment. It works at the
-lowest priority, sends what it has to say through a pipe, and ends. Invariants: nothing that it does
-changes this process; it ends with it, or once its time is over; it holds none of its connections.
-"""
+Invariants: the fork changes nothing in this process; it exits with this process or when its time
+is up; it keeps none of this process's connections open."""
 
 import asyncio
 import contextlib
@@ -19,11 +17,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
 
-PR_SET_PDEATHSIG: Final = 1
-"""See prctl(2)."""
+PR_SET_PDEATHSIG: Final = 1  # see prctl(2)
 NICE: Final = 10
 FILES_MAX: Final = 4_096
-STANDARD: Final = (0, 1, 2)
 _FRAME: Final = struct.Struct(">?I")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -31,24 +27,21 @@ Tell = Callable[[bytes], None]
 
 
 class ApartFailed(Exception):
-    """The fork ended without an answer; the message says how."""
+    """The fork exited without an answer; the message says how."""
 
 
 class TookTooLong(ApartFailed):
-    """The fork had not answered when its time was over."""
+    """The fork did not answer in time."""
 
 
 async def apart(work: Callable[[Tell], bytes], *, seconds: float) -> AsyncGenerator[bytes, None]:
-    """What a fork of this process tells while it does `work`, and last what that returns.
-
-    Raises TookTooLong, ApartFailed: there is no answer. OSError: there is no process or memory
-    left."""
+    """Yield what `work` sends and returns in a fork. Raises ApartFailed, OSError."""
     pid, pipe = _fork(work, seconds)
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     try:
-        # The transport closes the pipe, and not at once: closed here as well, its number may be
-        # that of somebody's connection by then.
+        # Only the transport closes the pipe, and later: closing it here as well could close an
+        # unrelated connection that has got the same descriptor in the meantime.
         transport, _ = await loop.connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(pipe, "rb", 0)
         )
@@ -62,8 +55,7 @@ async def apart(work: Callable[[Tell], bytes], *, seconds: float) -> AsyncGenera
 
 
 def _end(pid: int) -> None:
-    """Nothing that it does after its answer matters; it is ours until we have waited for it."""
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)  # it has answered, so nothing that it still does matters
     os.waitpid(pid, 0)
 
 
@@ -83,12 +75,11 @@ async def _frames(reader: asyncio.StreamReader, until: float) -> AsyncIterator[b
 
 
 def _fork(work: Callable[[Tell], bytes], seconds: float) -> tuple[int, int]:
-    """The fork, and the end of the pipe where it is heard. Raises OSError."""
     ours, its = os.pipe()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         with warnings.catch_warnings():
-            # Threads that wait for work are no harm to a fork that uses none of what they hold.
+            # Idle threads are harmless: the fork uses none of the locks that they may hold.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
@@ -103,7 +94,7 @@ def _fork(work: Callable[[Tell], bytes], seconds: float) -> tuple[int, int]:
 
 
 def _be_the_fork(work: Callable[[Tell], bytes], pipe: int, seconds: float) -> None:
-    """Work, answer and end; nothing of the process that we are a copy of is ever run again."""
+    """Work, answer and exit, without ever running the code of the parent again."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -111,12 +102,19 @@ def _be_the_fork(work: Callable[[Tell], bytes], pipe: int, seconds: float) -> No
             signal.signal(number, signal.SIG_DFL)
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        _close_all_but(pipe)
+        try:
+            inherited = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
+        except OSError:  # another system than Linux
+            inherited = list(range(3, FILES_MAX))
+        for file in inherited:
+            if file not in (0, 1, 2, pipe):
+                with contextlib.suppress(OSError):
+                    os.close(file)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         limit = int(seconds) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
         os.nice(NICE)
-        gc.freeze()  # what is shared stays shared: the collector writes into whatever it looks at
+        gc.freeze()  # the collector writes to objects that it visits, which unshares their pages
         _send(pipe, work(lambda said: _send(pipe, said)), last=True)
         code = 0
     except BaseException as error:  # noqa: BLE001 - there is nobody above us
@@ -124,18 +122,6 @@ def _be_the_fork(work: Callable[[Tell], bytes], pipe: int, seconds: float) -> No
             os.write(2, f"what was done apart failed: {error!r}\n".encode())
     finally:
         os._exit(code)
-
-
-def _close_all_but(pipe: int) -> None:
-    """Let go of every connection and file; a limit of a million of them is no reason to count."""
-    try:
-        numbers = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
-    except OSError:  # another system than Linux
-        numbers = list(range(3, FILES_MAX))
-    for number in numbers:
-        if number not in (*STANDARD, pipe):
-            with contextlib.suppress(OSError):
-                os.close(number)
 
 
 def _send(pipe: int, data: bytes, *, last: bool = False) -> None:

@@ -1,6 +1,6 @@
-"""Which life of a process id is meant: the kernel gives an id again, but at another time.
+"""Identify processes by id and start time, because the kernel reuses ids.
 
-Invariant: an id with its starting time names one process of this boot, and no other."""
+Invariant: an id with its start time names one process of this boot."""
 
 import time
 from collections.abc import Iterator
@@ -10,26 +10,25 @@ from typing import Final
 from msgspec import Struct
 
 PROC: Final = Path("/proc")
+# Indices into the fields of `/proc/PID/stat` after the name, which may contain anything; proc(5).
 _PARENT, _STARTED = 1, 19
-"""Of the fields of `/proc/PID/stat` after the name, which may have anything in it; see proc(5)."""
 _STATE, _DEAD = 0, ("Z", "X", "x")
+# `PF_KTHREAD` and `PF_EXITING` of the kernel's sched.h: such processes never get an environment.
 _FLAGS, _OF_KERNEL, _EXITS = 6, 0x0020_0000, 0x4
-"""`PF_KTHREAD` and `PF_EXITING` of the kernel's sched.h: these have no environment to come."""
+# The end of the code, which `execve` sets last, and the bounds of the environment in memory.
 _CODE_TO, _FROM, _TO = 24, 47, 48
-"""Where the code ends in memory, which `execve` sets last, and where the environment is."""
-_EXEC_S: Final = 10.0
-"""The longest wait for one process to become its new program, which takes microseconds."""
+_EXEC_S: Final = 10.0  # the longest wait for one `execve`, which takes microseconds
 
 
 class Life(Struct, frozen=True):
-    """One process of this boot. `started` is in ticks of the kernel's clock since then."""
+    """A process of this boot; `started` is in kernel clock ticks since the boot."""
 
     pid: int
     started: int
 
 
 def life_of(pid: int, proc: Path = PROC) -> Life | None:
-    """The process of this id now; None where there is none, or only its exit code is left."""
+    """Return the process that has this id now; None if there is none, or a zombie."""
     fields = _fields(pid, proc)
     if not fields or fields[_STATE] in _DEAD:
         return None
@@ -37,21 +36,20 @@ def life_of(pid: int, proc: Path = PROC) -> Life | None:
 
 
 def parent_of(pid: int, proc: Path = PROC) -> int:
-    """The id of its parent; 0 where there is no such process, or nothing above it."""
+    """Return the id of a process's parent; 0 if there is no such process or no parent."""
     fields = _fields(pid, proc)
     return int(fields[_PARENT]) if fields else 0
 
 
 def lives(life: Life, proc: Path = PROC) -> bool:
-    """Whether it has not ended."""
+    """Return True if the process has not ended."""
     return life_of(life.pid, proc) == life
 
 
 def marked(variable: str, proc: Path = PROC) -> Iterator[tuple[int, str]]:
-    """The processes that have this variable in their environment, each with its value.
+    """Yield id and value for each process that has this variable in its environment.
 
-    Those of other users only root sees. A process that has emptied its environment is not among
-    them; one that is just becoming another program is waited for."""
+    Only root sees those of other users. A process in the middle of `execve` is waited for."""
     before = f"{variable}=".encode()
     for folder in proc.iterdir():
         if not folder.name.isdecimal():
@@ -66,10 +64,8 @@ def marked(variable: str, proc: Path = PROC) -> Iterator[tuple[int, str]]:
 
 
 def _environment(pid: int, proc: Path) -> bytes:
-    """Raises OSError where there is no such process, or it is another user's.
-
-    The kernel shows an empty one from the moment that `execve` drops the old program until it has
-    laid out the new one, so an empty one is believed only where it is empty in memory as well."""
+    # The kernel shows an empty environment while `execve` replaces the program. So an empty one
+    # counts only if it is empty in memory as well.
     until_s = time.monotonic() + _EXEC_S
     while not (environment := (proc / str(pid) / "environ").read_bytes()):
         fields = _fields(pid, proc)

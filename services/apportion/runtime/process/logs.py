@@ -1,9 +1,7 @@
-"""Logs: one event a line on stderr, for people or as JSON, and never a password.
+"""Logs: one event per line on stderr, for people or as JSON.
 
-The only module that knows the logging library; what other libraries log goes the same way.
-Invariants: every text that leaves here has the passwords of URLs blanked out; a line begins where
-an event does, whatever is in a name, a reason or an error, and those of a traceback are indented.
-"""
+Invariants: only this module uses structlog; passwords in URLs are blanked; only an event begins
+a line, whatever a name or an error contains, and lines of a traceback are indented."""
 
 import logging
 import re
@@ -14,10 +12,10 @@ from apportion.core.explain.text.printable import escaped
 from apportion.runtime.process.clock import Clock, SystemClock, rfc3339
 from apportion.runtime.process.config import LogFormat, LogLevel
 
-# structlog takes rich where it is there, for tracebacks in colours, which would cost every service
-# four megabytes, and every verb 40 ms. Whoever wants rich for tables imports it as ever.
+# structlog would import rich for coloured tracebacks, which costs each service 4 MB and each verb
+# 40 ms. Hide it during this import; modules that need rich for tables can still import it.
 _rich = sys.modules.pop("rich", None)
-sys.modules["rich"] = None  # type: ignore[assignment]  # it is not there, says the import
+sys.modules["rich"] = None  # type: ignore[assignment]  # makes the import fail
 import structlog  # noqa: E402
 from structlog.typing import EventDict, Processor, WrappedLogger  # noqa: E402
 
@@ -33,13 +31,13 @@ _QUIET = ("asyncio", "aiohttp.access", "nats")
 
 
 def get_logger(name: str) -> Logger:
-    """A logger; bind what every line of it should carry."""
+    """Return a logger; use `bind` for fields that all its lines carry."""
     logger: Logger = structlog.stdlib.get_logger(name)
     return logger
 
 
 def blank_passwords(text: str) -> str:
-    """`text` with the password of every URL in it replaced by `***`."""
+    """Replace the password of every URL in `text` by `***`."""
     return _URL_PASSWORD.sub(r"\1***@", text)
 
 
@@ -51,9 +49,31 @@ def configure_logs(
     stream: TextIO | None = None,
     clock: Clock | None = None,
 ) -> None:
-    """Send all logs of this process to `stream` (stderr), each line marked with `service`."""
+    """Send all logs of this process to `stream` (stderr), marked with `service`."""
     sink = stream or sys.stderr
-    shared = _shared(service, clock or SystemClock())
+    time = clock or SystemClock()
+    render: Processor = structlog.processors.JSONRenderer(default=str)
+    if form == "console":
+        render = structlog.dev.ConsoleRenderer(colors=sink.isatty())
+
+    def stamp(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        event["time"] = rfc3339(time.now())
+        event["service"] = service
+        return event
+
+    def blanked(logger: WrappedLogger, method: str, event: EventDict) -> str:
+        shown = one_event_a_line(event) if form == "console" else event  # JSON escapes by itself
+        return blank_passwords(str(render(logger, method, shown)))
+
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        stamp,
+        structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+    ]
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -64,10 +84,7 @@ def configure_logs(
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                _renderer(form, sink),
-            ],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, blanked],
         )
     )
     root = logging.getLogger()
@@ -77,38 +94,8 @@ def configure_logs(
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-def _shared(service: str, clock: Clock) -> list[Processor]:
-    def stamp(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        event["time"] = rfc3339(clock.now())
-        event["service"] = service
-        return event
-
-    return [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.stdlib.PositionalArgumentsFormatter(),
-        stamp,
-        structlog.processors.StackInfoRenderer(),
-        structlog.processors.format_exc_info,
-    ]
-
-
-def _renderer(form: LogFormat, stream: TextIO) -> Processor:
-    """The last step: the whole line, with the passwords blanked wherever in it they were."""
-    render: Processor = structlog.processors.JSONRenderer(default=str)
-    if form == "console":
-        render = structlog.dev.ConsoleRenderer(colors=stream.isatty())
-
-    def blanked(logger: WrappedLogger, method: str, event: EventDict) -> str:
-        shown = one_event_a_line(event) if form == "console" else event  # JSON escapes by itself
-        return blank_passwords(str(render(logger, method, shown)))
-
-    return blanked
-
-
 def one_event_a_line(event: EventDict) -> EventDict:
-    """The event with its texts as they can stand in one line."""
+    """Escape the texts of an event so that each fits on one line."""
     shown: EventDict = {}
     for key, value in event.items():
         text = value if isinstance(value, str) else None

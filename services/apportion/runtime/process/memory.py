@@ -1,17 +1,8 @@
-"""Where the memory of a process comes from: huge pages for a large heap, and a small heap for an
-agent, which runs on every node.
+"""Memory tuning: huge pages for a large heap, and a small heap for agents.
 
-A state of thousands of nodes is read at random, and to find where a page of 4 KiB is takes a
-processor longer than to read from it, most of all in a virtual machine; of 2 MiB there are so few
-that it knows them all. Python asks for none by itself.
-
-glibc gives threads heaps of their own, which never shrink, and keeps what was freed: some megabytes
-after imports, for the few files that our threads read, and after every burst of pods. The libraries
-that we load are large, and most of their code runs once, when they are loaded.
-
-Invariants: an area of which a tenth is not in use stays as it is, so that is the most that huge
-pages take; where the system has no huge pages, or is configured to give none, nothing changes; and
-only where memory comes from changes, and only of this process."""
+The state of thousands of nodes is read at random, where address translation of 4 KiB pages is
+slower than the reads. glibc gives each thread a heap that never shrinks. Invariant: only areas
+at least 90 % in use become huge pages, which bounds the extra memory."""
 
 import asyncio
 import contextlib
@@ -28,9 +19,9 @@ from apportion.runtime.process.clock import Clock
 
 PAGE: Final = 2 << 20
 EVERY_S: Final = 10.0
-WORTH: Final = 256 << 20  # bytes of a process; of less a processor finds the pages soon enough
-GROWN: Final = 64 << 20  # bytes that came since
-DENSE: Final = 0.9  # what of an area must be in use already
+WORTH: Final = 256 << 20  # bytes; a smaller process does not gain from huge pages
+GROWN: Final = 64 << 20  # bytes that the process must have grown since the last time
+DENSE: Final = 0.9  # the part of an area that must be in use
 MADV_HUGEPAGE: Final = 14  # Linux: the kernel may gather these pages, as time allows
 MADV_COLLAPSE: Final = 25  # Linux 6.1: gather them now
 _ENABLED: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -43,9 +34,7 @@ _AREA: Final = re.compile(
 
 
 async def keep_in_huge_pages(clock: Clock) -> None:
-    """Gather what has come to the heap, again and again; beside the event loop.
-
-    Seldom: while pages are gathered, nobody may come to new memory."""
+    """Move the heap into huge pages when it has grown much, until cancelled."""
     gathered = 0
     while True:
         await clock.pause(EVERY_S)
@@ -58,12 +47,12 @@ async def keep_in_huge_pages(clock: Clock) -> None:
 
 
 def _held() -> int:
-    """The memory of this process, in bytes; see proc(5)."""
+    """Resident memory of this process in bytes, from statm in proc(5)."""
     return int(_HELD.read_text().split()[1]) * mmap.PAGESIZE
 
 
 def gather() -> None:
-    """Gather the pages of a large process's heap into huge ones, where it may and can."""
+    """Move the heap of a large process into huge pages where the system allows it."""
     if _held() < WORTH or not _ENABLED.exists() or "[never]" in _ENABLED.read_text():
         return
     madvise = ctypes.CDLL(None).madvise
@@ -73,34 +62,28 @@ def gather() -> None:
             continue
         first, last = -(-begin // PAGE) * PAGE, end // PAGE * PAGE
         for advice in (MADV_HUGEPAGE, MADV_COLLAPSE) if first < last else ():
-            # A kernel that does not know one refuses it.
+            # An older kernel refuses an advice that it does not know.
             madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), advice)
 
 
 GIVEN_BACK_S: Final = 30.0
-_M_ARENA_MAX: Final = -8
-"""See mallopt(3)."""
+_M_ARENA_MAX: Final = -8  # see mallopt(3)
 _MADV_DONTNEED: Final = 4
-_CODE: Final = "r-xp"
-"""Of mappings in proc(5): the kernel reads these pages from their file again when needed."""
-_WRITTEN: Final = frozenset({"Anonymous:", "Swap:"})
-"""Pages of a mapping that are no longer those of its file."""
+_CODE: Final = "r-xp"  # a mapping whose pages the kernel rereads from their file; proc(5)
+_WRITTEN: Final = frozenset({"Anonymous:", "Swap:"})  # pages that differ from their file
 
 
 def share_one_heap() -> None:
-    """Let all threads allocate from one heap; another C library than glibc stays as it is."""
+    """Make all threads allocate from one heap; does nothing without glibc."""
     with suppress(AttributeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 async def give_back(clock: Clock) -> None:
-    """Return to the system what the process has freed, now and every so often, until cancelled.
-
-    What is there at the first time mostly stays: later looks for cycles pass it over, which takes
-    them from 30 milliseconds to one. See malloc_trim(3) and madvise(2)."""
+    """Return freed memory to the system now and at intervals, until cancelled."""
     gc.unfreeze()
     gc.collect()
-    gc.freeze()
+    gc.freeze()  # later collections skip what exists now: they take 1 ms instead of 30
     library = ctypes.CDLL(None)
     for start, end in _code():
         library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
@@ -112,10 +95,8 @@ async def give_back(clock: Clock) -> None:
 
 
 def _code() -> Iterator[tuple[int, int]]:
-    """Where the code of this process's libraries is, unless something has written to it.
-
-    Pages that were written to (a library with text relocations) would be lost. Source: smaps of
-    proc(5), where `VmFlags` is the last line of each mapping."""
+    # A mapping that was written to (text relocations) would be lost. Source: smaps in proc(5),
+    # where `VmFlags` is the last line of each mapping.
     place, code, written = "", False, 0
     with suppress(OSError):
         for line in Path("/proc/self/smaps").read_text().splitlines():

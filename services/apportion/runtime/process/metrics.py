@@ -1,8 +1,7 @@
-"""Metrics: one registry per process, and the names that every service shares.
+"""The metrics registry of a process, and the metrics that all services share.
 
-The only module that knows the metrics library. Invariant: a name means the same in every service,
-and a label has few values: a code, a type or an outcome. Only what is looked up at every scrape may
-name a pod or a device, for it leaves nothing behind."""
+Invariant: a label has few values: a code, a type or an outcome. Only metrics that are computed
+at each scrape may name pods or devices, because they leave no series behind."""
 
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Sequence
@@ -18,38 +17,22 @@ from prometheus_client.registry import Collector
 M = TypeVar("M")
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# Buckets from 0.1 ms to 10 s.
 SECONDS = (
-    0.0001,
-    0.00025,
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-)
-"""Buckets from a tenth of a millisecond to ten seconds."""
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
+    0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
 
 
 class Tally(Collector):
-    """A counter with one label for what happens ten thousand times a second: no lock, no call.
-
-    `counts` is by the label's value; the loop of the process alone adds to it."""
+    """A counter for very frequent events; only the event loop adds to `counts`."""
 
     def __init__(self, name: str, meaning: str, label: str) -> None:
         self._name, self._meaning, self._label = name, meaning, label
         self.counts: Counts[str] = Counts()
 
     def collect(self) -> Iterable[Metric]:
-        """See Collector; the library adds `_total` to the name."""
+        """See Collector; the library appends `_total` to the name."""
         family = CounterMetricFamily(self._name, self._meaning, labels=[self._label])
         for value, count in sorted(self.counts.items()):
             family.add_metric([value], count)
@@ -57,33 +40,32 @@ class Tally(Collector):
 
 
 class Family(NamedTuple):
-    """A gauge of things that come and go: its name, what it means, and its labels."""
+    """A gauge of things that come and go: its name, meaning and labels."""
 
     name: str
     meaning: str
     labels: tuple[str, ...]
 
 
-Sample = tuple[Family, tuple[str, ...], float]
-"""A gauge, the values of its labels, and its value."""
+Sample = tuple[Family, tuple[str, ...], float]  # a gauge, the values of its labels, and its value
 
 
 class LookedUp(Collector):
-    """Gauges whose series are what there is when they are asked for, and no longer."""
+    """Gauges whose series are computed at each scrape and not kept."""
 
     def __init__(self, families: Sequence[Family], look: Callable[[], Iterable[Sample]]) -> None:
         self._families = families
         self._look = look
 
     def collect(self) -> Iterable[Metric]:
-        """See Collector; one look for all of them."""
+        """See Collector; one call of `look` fills all gauges."""
         made = {family: _empty(family) for family in self._families}
         for family, labels, value in self._look():
             made[family].add_metric(labels, value)
         return made.values()
 
     def describe(self) -> Iterable[Metric]:
-        """Their names alone, so that nothing is looked up when they are registered."""
+        """Return the names only, so that registering calls nothing."""
         return [_empty(family) for family in self._families]
 
 
@@ -132,9 +114,7 @@ class Metrics:
         )
 
     def looked_up(self, families: Sequence[Family], look: Callable[[], Iterable[Sample]]) -> None:
-        """Gauges of things that come and go, such as the containers of one node.
-
-        A body that begins anew says so again, and is the one that is asked from then on."""
+        """Register gauges that `look` computes; a restarted body replaces the last `look`."""
         name = families[0].name
         if name in self._made:
             self.registry.unregister(self._made[name])
@@ -142,28 +122,27 @@ class Metrics:
         self.registry.register(self._made[name])
 
     def counter(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Counter:
-        """A number that only grows; its name ends in `_total`."""
+        """Return a counter, which only grows; its name ends in `_total`."""
         return self._once(name, lambda: Counter(name, meaning, labels, registry=self.registry))
 
     def gauge(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Gauge:
-        """A number that goes up and down."""
+        """Return a gauge, which goes up and down."""
         return self._once(name, lambda: Gauge(name, meaning, labels, registry=self.registry))
 
     def histogram(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Histogram:
-        """A distribution of times in seconds, by these labels."""
+        """Return a histogram of times in seconds."""
         return self._once(
             name, lambda: Histogram(name, meaning, labels, registry=self.registry, buckets=SECONDS)
         )
 
     def _once(self, name: str, make: Callable[[], M]) -> M:
-        """The metric of that name: a body that begins anew goes on counting where it was."""
         if name not in self._made:
             self._made[name] = make()
         made: M = self._made[name]
         return made
 
     def appended(self, outcome: str, drafts: int, seconds: float) -> None:
-        """Note one append; hand this to `jetstream.connect` as `watch`."""
+        """Record one append; pass this method to `jetstream.connect` as `watch`."""
         self.append_seconds.observe(seconds)
         self.appends.labels(outcome).inc()
         if outcome == "ok":
@@ -172,5 +151,5 @@ class Metrics:
             self.append_conflicts.inc()
 
     def render(self) -> bytes:
-        """What /metrics answers, in Prometheus text form."""
+        """Return the body of /metrics in Prometheus text format."""
         return generate_latest(self.registry)

@@ -1,10 +1,9 @@
-"""How somebody comes to the ledger: where it is, as whom, and by what he shows that he is.
+"""How a client connects to the ledger: server URLs, user and credentials.
 
-The URL names servers and user. Beside it stands one of: a key (`--nats-key`: Ed25519, in base32
-with a prefix that says whose it is, and a checksum), whose seed never leaves this machine but as a
-signature; a token (`--nats-token`), which is read again whenever one connects, as its file changes;
-a password in the URL. Invariants: no message shows any of them; a seed is written only into a file
-that its owner alone reads."""
+The credential is an Ed25519 seed (`--nats-key`), of which only signatures leave this machine; a
+token (`--nats-token`), read again for each connection because its file changes; or a password in
+the URL.
+Invariants: no message contains any of them; only its owner can read a seed's file."""
 
 from __future__ import annotations
 
@@ -32,14 +31,14 @@ LEDGER_KEY_BYTES_MIN = 32
 
 
 class InvalidKey(ValueError):
-    """It is no key of NATS; the message says what is wrong, and never shows it."""
+    """Not a usable NATS key; the message says why and does not contain the key."""
 
 
 class KeyPair:
-    """A private key and its public one. `kind` is USER, ACCOUNT or SERVER."""
+    """A private key with its public key; `kind` is USER, ACCOUNT or SERVER."""
 
     def __init__(self, kind: int, raw: bytes) -> None:
-        # A twentieth of a second of whoever has no key.
+        # Imported late: it takes 50 ms, which clients without a key save.
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
 
         self.kind = kind
@@ -48,28 +47,28 @@ class KeyPair:
 
     @property
     def public(self) -> str:
-        """The public key, as a server's configuration has it."""
+        """The public key as NATS server configurations write it."""
         raw = self._private.public_key().public_bytes_raw()
         return _encoded(bytes([self.kind]) + raw)
 
     @property
     def seed(self) -> str:
-        """The private key, as a file has it: do not show it."""
+        """The private key as seed files write it. Do not print it."""
         first = bytes([_SEED | self.kind >> 5, (self.kind & 31) << 3])
         return _encoded(first + self._raw)
 
     def sign(self, data: bytes) -> bytes:
-        """What shows that we have the private key, and saw `data`: 64 bytes."""
+        """Return the 64-byte signature of `data`."""
         return self._private.sign(data)
 
 
 def new_key(kind: int = USER) -> KeyPair:
-    """A key that nobody had before."""
+    """Generate a random key pair."""
     return KeyPair(kind, os.urandom(_KEY_BYTES))
 
 
 def parse_seed(text: str) -> KeyPair:
-    """The key of a seed. Raises InvalidKey."""
+    """Parse the text of a seed. Raises InvalidKey."""
     raw = _decoded(text, "a seed")
     if len(raw) != _KEY_BYTES + 2 or raw[0] & 0xF8 != _SEED:
         raise InvalidKey("it is no seed of NATS: one begins with S, such as SU for a user's")
@@ -80,7 +79,7 @@ def parse_seed(text: str) -> KeyPair:
 
 
 def check_public(text: str, kind: int = USER) -> str:
-    """The public key, if it is one of that kind. Raises InvalidKey."""
+    """Return `text` if it is a public key of this kind. Raises InvalidKey."""
     raw = _decoded(text, "a public key")
     if len(raw) != _KEY_BYTES + 1 or raw[0] != kind:
         raise InvalidKey(f"it is no public key of a {_KINDS[kind]}")
@@ -88,9 +87,7 @@ def check_public(text: str, kind: int = USER) -> str:
 
 
 def read_seed(path: Path) -> KeyPair:
-    """The key of a file; lines that are no seed are passed over.
-
-    Raises OSError, InvalidKey."""
+    """Read the first seed in a file. Raises OSError, InvalidKey."""
     with path.open("rb") as file:
         text = file.read(_FILE_BYTES_MAX).decode("ascii", "replace")
     for line in text.split():
@@ -100,7 +97,7 @@ def read_seed(path: Path) -> KeyPair:
 
 
 def write_seed(path: Path, key: KeyPair) -> None:
-    """Write the seed into a file that is not there yet, for its owner's eyes. Raises OSError."""
+    """Write the seed to a new file that only its owner can read. Raises OSError."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w", encoding="ascii") as file:
         file.write(f"{key.seed}\n")
@@ -122,26 +119,25 @@ def _decoded(text: str, what: str) -> bytes:
 
 
 class CannotShow(Exception):
-    """What he is to show that he is who he says cannot be read; names file, cause and fix."""
+    """A credential cannot be read; the message names file, cause and fix."""
 
 
 class Reach(msgspec.Struct, frozen=True):
-    """The servers' URL, several by comma; and a key or a token, where the URL has no password."""
+    """Server URLs, separated by commas, and key or token unless they have a password."""
 
     url: str
     key: Path | None = None
     token: Path | None = None
-    ledger_key: Path | None = None
-    """By which those who append hide the ids of their messages from those who do not."""
+    ledger_key: Path | None = None  # with which writers hide the ids of their messages from readers
 
     @property
     def user(self) -> str:
-        """Who connects; empty where nobody is named."""
+        """The user who connects; empty if the URL names none."""
         return self._first.username or ""
 
     @property
     def password(self) -> str | None:
-        """That of the first server's URL."""
+        """The password in the first server's URL."""
         return self._first.password
 
     @property
@@ -155,7 +151,7 @@ class Reach(msgspec.Struct, frozen=True):
         return ",".join(f"{each.scheme}://{each.netloc.rpartition('@')[2]}" for each in servers)
 
     def read_key(self) -> KeyPair:
-        """The key, as its file has it now. Raises CannotShow."""
+        """Read the key file as it is now. Raises CannotShow."""
         path = self.key or Path()
         try:
             return read_seed(path)
@@ -166,7 +162,7 @@ class Reach(msgspec.Struct, frozen=True):
             ) from failure
 
     def read_token(self) -> str:
-        """The token, as its file has it now. Raises CannotShow."""
+        """Read the token file as it is now. Raises CannotShow."""
         path = self.token or Path()
         try:
             with path.open("rb") as file:
@@ -182,12 +178,12 @@ class Reach(msgspec.Struct, frozen=True):
 
     @property
     def encrypted(self) -> bool:
-        """Whether a server without TLS is none: one of them is `tls://`."""
+        """True if a server is `tls://`, so that a connection without TLS must fail."""
         urls = (urlsplit(full(part.strip())) for part in self.url.split(","))
         return any(url.scheme == "tls" for url in urls)
 
     def read_ledger_key(self) -> bytes:
-        """The key by which ids are hidden; empty where there is none. Raises CannotShow."""
+        """Read the key that hides message ids; empty if none is set. Raises CannotShow."""
         path = self.ledger_key
         if path is None:
             return b""
@@ -204,7 +200,7 @@ class Reach(msgspec.Struct, frozen=True):
         return key
 
     def check(self) -> None:
-        """Read once what is shown later. Raises CannotShow."""
+        """Read all credential files once, to find errors early. Raises CannotShow."""
         if self.key:
             self.read_key()
         elif self.token:
@@ -213,10 +209,10 @@ class Reach(msgspec.Struct, frozen=True):
 
 
 def reach_of(given: Reach | str) -> Reach:
-    """A URL alone, as the reach that it is."""
+    """Wrap a plain URL as a Reach."""
     return Reach(given) if isinstance(given, str) else given
 
 
 def full(url: str) -> str:
-    """The URL, with its scheme."""
+    """Add the scheme nats:// to a URL that has none."""
     return url if "://" in url else f"nats://{url}"

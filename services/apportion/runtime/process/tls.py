@@ -1,8 +1,7 @@
-"""TLS as a client: whom to trust and who we are, from files that may be renewed while we run.
+"""TLS for clients: which CA to trust and which certificate to present.
 
-The files are looked at before every connection, so a renewed certificate needs no restart.
-Invariants: a server is always checked, against the CA that was named or else the system's; a file
-that cannot be used is named with its setting, and changes nothing of what was used before."""
+Files are checked before every connection, so a renewed certificate needs no restart.
+Invariants: a server is always verified; if a file cannot be used, the previous ones stay in use."""
 
 import logging
 import os
@@ -15,8 +14,8 @@ import msgspec
 from apportion.runtime.process.config import ConfigError
 
 BYTES_MAX = 1 << 20
+# prefix of the variables that name the TLS files for the ledger's server
 NATS_TLS = "APPORTION_NATS"
-"""What the variables begin with that name the files of TLS with the ledger's server."""
 
 _NAMES = ("CA", "CERT", "CERT_KEY")
 _log = logging.getLogger(__name__)
@@ -24,9 +23,7 @@ _Stamp = tuple[tuple[int, int, int], ...]
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
-    """PEM files by the names of the settings that name them; empty where nothing is named.
-
-    `ca` is whom to trust instead of the system's CAs; `certificate` and `key` are our own."""
+    """PEM files and the prefix of their settings; `ca` replaces the system's CAs."""
 
     setting: str
     ca: str = ""
@@ -35,14 +32,12 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
     @property
     def named(self) -> bool:
-        """Whether any file is named: then nothing but TLS will do."""
+        """True if any file is set: then a connection must use TLS."""
         return bool(self.ca or self.certificate or self.key)
 
 
 def files_of(setting: str, environ: Mapping[str, str] | None = None) -> TlsFiles:
-    """The files that `<setting>_CA`, `_CERT` and `_CERT_KEY` of the environment name.
-
-    Raises ConfigError: a certificate without its key, or a key without its certificate."""
+    """Read `<setting>_CA`, `_CERT` and `_CERT_KEY` from `environ`. Raises ConfigError."""
     environ = os.environ if environ is None else environ
     ca, certificate, key = (environ.get(f"{setting}_{name}", "") for name in _NAMES)
     if bool(certificate) != bool(key):
@@ -54,15 +49,13 @@ def files_of(setting: str, environ: Mapping[str, str] | None = None) -> TlsFiles
 
 
 def forget_files(setting: str) -> None:
-    """Name none any more, here and in processes that are started: for a server without TLS.
-
-    The one of `apportion up` is on this machine, whatever else is told of others."""
+    """Unset the TLS files, also for children: the server of `apportion up` has no TLS."""
     for name in _NAMES:
         os.environ.pop(f"{setting}_{name}", None)
 
 
 class ClientTls:
-    """The context for the next connection, made anew when a file has changed."""
+    """The TLS context for the next connection, rebuilt when a file has changed."""
 
     def __init__(self, files: TlsFiles) -> None:
         self.files = files
@@ -70,9 +63,7 @@ class ClientTls:
         self._context: ssl.SSLContext | None = None
 
     def context(self) -> ssl.SSLContext:
-        """What to connect with now.
-
-        Raises ConfigError: a file cannot be used, and none could be before."""
+        """Return the context to connect with now. Raises ConfigError if there is none."""
         try:
             files = self.files
             named = zip(_NAMES, (files.ca, files.certificate, files.key), strict=True)
@@ -105,11 +96,9 @@ class ClientTls:
 
 
 def load_pair(context: ssl.SSLContext, setting: str, certificate: Path, key: Path) -> None:
-    """Present this certificate from now on.
-
-    Raises ConfigError: the two cannot be used, or do not belong together."""
+    """Present this certificate from now on. Raises ConfigError if it is unusable."""
     try:
-        # Asked for a password the library would ask whoever sits at the terminal.
+        # Without this callback the library would prompt for a password on the terminal.
         context.load_cert_chain(certificate, key, password=lambda: "")
     except (ssl.SSLError, ValueError) as error:
         why = f"or its key, cannot be read ({_reason(error)})"
@@ -123,9 +112,7 @@ def load_pair(context: ssl.SSLContext, setting: str, certificate: Path, key: Pat
 
 
 def read_pem(setting: str, path: str) -> str:
-    """The text of a PEM file.
-
-    Raises ConfigError: it cannot be read, or is too large to be one."""
+    """Read a PEM file as text. Raises ConfigError if it is unreadable or too large."""
     try:
         with Path(path).open("rb") as file:
             found = file.read(BYTES_MAX + 1)
@@ -138,7 +125,7 @@ def read_pem(setting: str, path: str) -> str:
 
 
 def explained(failure: BaseException, setting: str) -> str:
-    """Why a server was not believed, with what to do; empty where TLS is not the cause."""
+    """Explain why a TLS handshake failed, with a fix; empty if TLS is not the cause."""
     if isinstance(failure, ssl.SSLCertVerificationError):
         text = failure.verify_message.rstrip(".")
         if "ostname" in text or "IP address" in text:

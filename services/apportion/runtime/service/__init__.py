@@ -1,1 +1,1 @@
-"""The life of a service: its options, its health, its loops, its session on the ledger."""
+"""The life of a service: options, health, loops, and its session on the ledger."""

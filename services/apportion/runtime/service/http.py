@@ -1,12 +1,8 @@
-"""HTTP surface of a process: /healthz, /readyz, /metrics, and what a service adds.
+"""HTTP server of a process: /healthz, /readyz, /metrics, and the service's routes.
 
-Every surface has its limits here: the gateway's, the extender's, the webhook's, and those that
-probes ask. aiohttp waits for the head of a first request, and for a body, as long as a client
-likes; so each of its protocols is held by one of ours, which passes on what comes and looks at the
-clock. Invariants: /readyz is true only while nobody has a reason against it, and it gives the
-reasons; no client keeps others from being answered, and one that is refused is told why; a
-connection has one deadline at a time, but while a request is being answered, and a client that
-sends half a request holds a connection for `head_s` and `body_s` at most."""
+aiohttp would wait without limit for a first request or a body, so a protocol of ours is in front
+of its own and sets deadlines. Invariants: no client keeps others from being answered; a refused
+client gets the reason; a connection has a deadline except while a request is being answered."""
 
 from __future__ import annotations
 
@@ -18,7 +14,6 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import ExitStack, asynccontextmanager
-from functools import partial
 from ssl import SSLContext
 from typing import Any
 
@@ -38,10 +33,9 @@ from apportion.runtime.service.limits import (
 )
 
 SAID_EVERY_S = 10.0
-PROBES = ("/healthz", "/readyz")
-"""What the machine that runs us asks, and nobody has to wait for."""
+PROBES = ("/healthz", "/readyz")  # exempt from all limits
+# The client of a request: an address, or a user where there is a login.
 CLIENT = web.RequestKey("client", str)
-"""Under this key a request says who asks: an address, or a person where there is a login."""
 _CLOSE_TIMEOUT_S = 2.0
 _AGAIN_S = 1
 LIMITS = Limits()
@@ -61,7 +55,7 @@ class _Phase(enum.Enum):
 
 
 class Connections:
-    """All connections of one surface."""
+    """All connections of one server."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -72,7 +66,7 @@ class Connections:
         self._said_s = 0.0
 
     def ended(self, address: str, why: str) -> None:
-        """Tell of a connection that we ended; of many at once, how many."""
+        """Log a connection that we closed; at most one line in `SAID_EVERY_S`."""
         self._ended += 1
         now = time.monotonic()
         if now - self._said_s >= SAID_EVERY_S:
@@ -81,9 +75,7 @@ class Connections:
             self._ended, self._said_s = 0, now
 
     def silent(self, address: str, seconds: float) -> None:
-        """Tell once of a client of whose connections one was ended on which nothing had come.
-
-        Browsers open some ahead of what they may ask: that is no sign of trouble."""
+        """Log a closed connection without data once per client: browsers open some."""
         if address not in self._silent:
             _log.debug("a connection from %s was ended: silent for %g s", address, seconds)
         self._silent[address] = None
@@ -91,7 +83,7 @@ class Connections:
             self._silent.popitem(last=False)
 
     def of(self, request: web.BaseRequest) -> Watched | None:
-        """The connection that a request came over; None where it is gone."""
+        """Return the connection of a request; None if it is gone."""
         return None if request.transport is None else self.watched.get(request.transport)
 
 
@@ -110,9 +102,7 @@ class Watched(asyncio.Protocol):
         self.address = ""
 
     def admit(self, peer: object) -> bool:
-        """Take a place for the client at this address of a socket, and say whether there was one.
-
-        It is given back when the connection is lost, or by `release` where it was never made."""
+        """Count a connection from this peer until lost or released; False if too many."""
         self.address = client_of(str(peer[0])) if isinstance(peer, tuple) else "local"
         try:
             self._connections.at_once.enter(self.address)
@@ -124,13 +114,13 @@ class Watched(asyncio.Protocol):
         return True
 
     def release(self) -> None:
-        """Give the place back, if there is one."""
+        """Stop counting this connection, if it is counted."""
         if self._has_place:
             self._has_place = False
             self._connections.at_once.leave(self.address)
 
     def connection_made(self, transport: Any) -> None:
-        """Hand it on, unless there are too many."""
+        """Pass it on, unless there are too many connections."""
         if not self._has_place and not self.admit(transport.get_extra_info("peername")):
             transport.abort()
             return
@@ -140,7 +130,7 @@ class Watched(asyncio.Protocol):
         self._enter(_Phase.HEAD)
 
     def data_received(self, data: bytes) -> None:
-        """Hand it on; the first byte of a request sets its deadline."""
+        """Pass it on; the first byte of a request starts its deadline."""
         if self._transport is None:
             return
         self._heard = True
@@ -149,11 +139,11 @@ class Watched(asyncio.Protocol):
         self._handler.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Tell aiohttp that the client sends nothing more."""
+        """Pass it on to aiohttp."""
         return self._handler.eof_received() if self._transport is not None else None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Hand it on, and forget it."""
+        """Pass it on, and forget the connection."""
         self.release()
         if self._transport is None:
             return
@@ -163,15 +153,15 @@ class Watched(asyncio.Protocol):
         self._handler.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Tell aiohttp that the client does not read as fast as it writes."""
+        """Tell aiohttp that the client reads too slowly."""
         self._handler.pause_writing()
 
     def resume_writing(self) -> None:
-        """Tell aiohttp that the client has read on."""
+        """Tell aiohttp that the client has caught up."""
         self._handler.resume_writing()
 
     def began(self, request: web.BaseRequest) -> None:
-        """The head of a request is whole; its body may not be."""
+        """Note that the head of a request is complete; its body may not be."""
         if request.content.is_eof():
             self._enter(_Phase.BUSY)
         else:
@@ -183,9 +173,7 @@ class Watched(asyncio.Protocol):
             self._enter(_Phase.BUSY)
 
     def answered(self) -> None:
-        """The request has its answer, which may still have to be read.
-
-        Whose body nobody wanted has still to send it in time."""
+        """Note that the request is answered; an unfinished body keeps its deadline."""
         if self._phase is not _Phase.BODY:
             self._enter(_Phase.IDLE)
 
@@ -215,15 +203,12 @@ class Watched(asyncio.Protocol):
 
 
 def address_of(request: web.BaseRequest) -> str:
-    """The client as far as a connection tells: who is at its address."""
+    """Return the client by its address."""
     return client_of(request.remote) if request.remote else "local"
 
 
 class HttpServer:
-    """Serves one address from `start` to `stop`; `routes` come on top of the common ones.
-
-    Without `metrics` it has no /metrics. `tls` makes it HTTPS. `client` names who asks, for the
-    limits of each. `guard` stands before every route but the probes, as a middleware of aiohttp."""
+    """Serve one address from `start` to `stop`: common routes and `routes`."""
 
     def __init__(
         self,
@@ -235,8 +220,8 @@ class HttpServer:
         key: str = "APPORTION_HEALTH",
         tls: SSLContext | None = None,
         limits: Limits = LIMITS,
-        client: Callable[[web.BaseRequest], str] = address_of,
-        guard: Guard | None = None,
+        client: Callable[[web.BaseRequest], str] = address_of,  # whose limits apply
+        guard: Guard | None = None,  # a middleware before every route except the probes
     ) -> None:
         self._address = address
         self._tls = tls
@@ -252,7 +237,11 @@ class HttpServer:
         app = web.Application(client_max_size=limits.body_bytes, middlewares=[self._limited])
         common = [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)]
         if metrics is not None:
-            common.append(web.get("/metrics", partial(_rendered, metrics)))
+
+            async def rendered(_request: web.Request) -> web.Response:
+                return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+
+            common.append(web.get("/metrics", rendered))
         app.add_routes([*common, *routes])
         self._runner = web.AppRunner(
             app, access_log=None, shutdown_timeout=_CLOSE_TIMEOUT_S, keepalive_timeout=limits.idle_s
@@ -260,10 +249,10 @@ class HttpServer:
         self._server: asyncio.Server | TlsListener | None = None
 
     async def start(self) -> Address:
-        """Listen, and return the address with the port really taken. Raises ConfigError."""
+        """Listen, and return the address with the actual port. Raises ConfigError."""
         await self._runner.setup()
         made = self._runner.server
-        assert made is not None  # noqa: S101 - it is there after the setup
+        assert made is not None  # noqa: S101 - it exists after the setup
         loop, address = asyncio.get_running_loop(), self._address
         try:
             if self._tls is not None:
@@ -284,14 +273,13 @@ class HttpServer:
         return Address(address.host, self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Stop listening and end what is open."""
+        """Stop listening and close all connections."""
         if self._server is not None:
             self._server.close()
         await self._runner.cleanup()
 
     @web.middleware
     async def _limited(self, request: web.Request, handler: Handle) -> web.StreamResponse:
-        """The request within the limits, or why it is not answered."""
         connection = self._connections.of(request)
         if connection is not None:
             connection.began(request)
@@ -341,9 +329,7 @@ class HttpServer:
 
 @asynccontextmanager
 async def listening(server: HttpServer) -> AsyncIterator[Address]:
-    """The server, from here to the end of the block, at the address really taken.
-
-    Raises ConfigError: see `start`."""
+    """Run the server during the block and yield its address. Raises ConfigError."""
     address = await server.start()
     try:
         yield address
@@ -354,7 +340,7 @@ async def listening(server: HttpServer) -> AsyncIterator[Address]:
 def refused(
     status: int, error: str, fix: str, *, field: str = "", again_s: int = 0
 ) -> web.Response:
-    """Why a request is not answered, as JSON; `again_s`: asked again after so long it may be."""
+    """Build the JSON answer of a refused request; `again_s` sets Retry-After."""
     response = _json(ErrorAnswer(error=error, field=field, fix=fix), status=status)
     response.headers.update({"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
     if again_s:
@@ -363,15 +349,11 @@ def refused(
 
 
 def too_large(most: int) -> web.Response:
-    """The refusal of a body that is larger than this surface takes. Its rest is not read."""
+    """Refuse a body above the limit; close the connection without reading the rest."""
     error = f"the body has more than {most} bytes"
     response = refused(413, error, "send less in one request", field="body")
     response.force_close()
     return response
-
-
-async def _rendered(metrics: Metrics, _request: web.Request) -> web.Response:
-    return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
 
 def _json(body: object, *, status: int = 200) -> web.Response:
@@ -380,18 +362,13 @@ def _json(body: object, *, status: int = 200) -> web.Response:
     )
 
 
-AGAIN_S = 1.0
-"""After so long it is tried again, where the system has no more sockets for us."""
+AGAIN_S = 1.0  # until the next try when the system has no more sockets
 
 
 class TlsListener:
-    """Listens from `start` to `close`; `made` makes the protocol of each connection.
+    """Listen from `start` to `close`, counting connections before their TLS handshake.
 
-    A connection over TLS counts among its client's connections before its handshake. asyncio calls
-    a protocol once the handshake is done, so half a handshake would hold a socket that is not
-    counted. Here a connection is counted when it is accepted. Invariants: one client's connections,
-    handshakes included, are as many as its share; a place is given back however a handshake ends.
-    """
+    asyncio calls a protocol only after the handshake, so unfinished ones would not be counted."""
 
     def __init__(
         self, tls: SSLContext, connections: Connections, made: Callable[[], asyncio.Protocol]
@@ -403,7 +380,7 @@ class TlsListener:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, address: Address, *, backlog: int) -> None:
-        """Listen at all addresses of the host. Raises OSError."""
+        """Listen on all addresses of the host. Raises OSError."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -419,7 +396,7 @@ class TlsListener:
             self._begin(self._accept(listening))
 
     def close(self) -> None:
-        """Listen no more, and end what shakes hands; connections that are made stay."""
+        """Stop listening and cancel handshakes; established connections stay open."""
         for task in self._tasks:
             task.cancel()
         for listening in self.sockets:
@@ -435,7 +412,7 @@ class TlsListener:
         while True:
             try:
                 accepted, peer = await loop.sock_accept(listening)
-            except ConnectionAbortedError:  # it left before we came
+            except ConnectionAbortedError:  # the client has already left
                 continue
             except OSError as error:
                 _log.warning("no connection is accepted: %s; trying again", error)
@@ -455,7 +432,7 @@ class TlsListener:
             )
         except OSError as error:
             watched.release()
-            if isinstance(error, ConnectionAbortedError):  # by us: it took too long
+            if isinstance(error, ConnectionAbortedError):  # by the handshake timeout
                 why = f"its TLS handshake was not done after {seconds:g} s"
                 self._connections.ended(watched.address, why)
         except BaseException:

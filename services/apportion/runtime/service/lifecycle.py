@@ -1,12 +1,12 @@
-"""The life of a service: begin, run named loops, begin anew after an error, stop when told.
+"""The life of a service: start, run named loops, restart after an error, stop.
 
-Crash-only: an unexpected error drops all that the body had derived and starts the body again, which
-folds the ledger anew. Invariants: the process never runs on with one loop dead; it never begins
-anew without bound; a signal always ends it within the deadline.
+Crash-only: an unexpected error drops all that the body had derived, and the body starts again and
+refolds the ledger. Invariants: the process never continues with one loop dead; restarts are
+bounded; a signal always ends it within the deadline.
 
-Exit codes: 0 stopped as told; 70 the body failed more often than MAX_RESTARTS a minute; 75 it did
-not stop within the deadline; 78 a setting, a permission or the ledger's set-up is wrong, the ledger
-lost events, or a compiled module is older than its source."""
+Exit codes: 0 stopped on request; 70 more than MAX_RESTARTS failures a minute; 75 not stopped
+within the deadline; 78 a setting, permission or ledger setup is wrong, the ledger lost events,
+or a compiled module is older than its source."""
 
 from __future__ import annotations
 
@@ -55,18 +55,15 @@ RESTART_WINDOW_S = 60.0
 BACK_OFF = BackOff(0.1, 5.0)
 LEAVE_S = 0.5
 
+# a retry does not help
 _HOPELESS = (ConfigError, ServerTooOld, LedgerDrifted, LedgerHole, NotPermitted)
-"""What trying again cannot mend."""
 
 
-Connect = Callable[[], Awaitable[Ledger]]
-"""How a service that brings its own ledger comes to it."""
+Connect = Callable[[], Awaitable[Ledger]]  # how a service that brings its own ledger connects
 
 
 class Service:
-    """What the body of a service is given: its settings, and where to put its loops.
-
-    `connect` is None where the ledger is the one that the settings name."""
+    """What a service's body gets; `connect` opens a ledger other than the settings'."""
 
     def __init__(
         self, name: str, config: ServiceConfig, *, clock: Clock, connect: Connect | None = None
@@ -82,47 +79,55 @@ class Service:
         self._tasks: asyncio.TaskGroup | None = None
         self._checks: list[Callable[[], list[str]]] = []
         self._farewell: Callable[[], Awaitable[None]] | None = None
-        self._phase = "starting"
+        self.phase = "starting"
 
     def loop(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
-        """Run a named loop beside the body; its error ends the body and all its loops."""
+        """Run a named loop beside the body; its error ends the body and all loops."""
         if self._tasks is None:
             raise RuntimeError(f"loop {name} started outside of the service body")
-        self._tasks.create_task(_named(name, run), name=name)
+
+        async def named() -> None:
+            try:
+                await run()
+            except Exception as failure:
+                failure.add_note(f"in loop {name!r}")
+                raise
+
+        self._tasks.create_task(named(), name=name)
 
     def watch(self, ledger: Examined) -> None:
-        """Look at the ledger's set-up for as long as this life of the body lasts."""
+        """Check the ledger's settings for as long as this run of the body lasts."""
         self.loop("look at the ledger", lambda: self.soundness.watch(ledger))
 
     def ready_when(self, not_ready: Callable[[], list[str]]) -> None:
-        """Ask `not_ready` for its reasons whenever /readyz is asked; forgotten with the body."""
+        """Add reasons against readiness to /readyz, until this run of the body ends."""
         self._checks.append(not_ready)
 
     def before_stopping(self, run: Callable[[], Awaitable[None]]) -> None:
-        """Run this once the service is to stop, while its loops go on; forgotten with the body."""
+        """Run this before the loops stop; forgotten when this run of the body ends."""
         self._farewell = run
 
     async def take_leave(self) -> None:
-        """What is to be done before the loops stop, for half of the time to stop at most."""
+        """Run what `before_stopping` set, for at most half of the stop deadline."""
         if self._farewell is None:
             return
         try:
             async with asyncio.timeout(self.config.stop_timeout_s / 2):
                 await self._farewell()
-        except Exception as failure:  # noqa: BLE001 - it stops all the same
+        except Exception as failure:  # noqa: BLE001 - the service stops anyway
             self.log.warning("stopping without a farewell", error=str(failure))
 
     def reasons_against_ready(self) -> list[str]:
-        """Why the service is not ready; empty when it is."""
-        if self._phase != "running":
-            return [self._phase]
+        """Why the service is not ready; empty if it is."""
+        if self.phase != "running":
+            return [self.phase]
         if not self._checks:
-            return ["connecting"]  # a body that has not said when it is ready is not
+            return ["connecting"]  # the body has not called `ready_when` yet
         reasons = [reason for check in self._checks for reason in check()]
         return reasons + self.soundness.not_ready()
 
     def frozen(self) -> str:
-        """Why the ledger takes nothing from this process, a key of `FREEZES`; empty if it does."""
+        """Why the ledger takes nothing from this process (a key of `FREEZES`), or empty."""
         if self.soundness.drifted():
             return "ledger-drifted"
         trouble = self.soundness.trouble()
@@ -131,34 +136,22 @@ class Service:
         return "ledger-silent" if trouble else ""
 
     async def run_body(self, main: Callable[[Service], Coroutine[Any, Any, None]]) -> None:
-        """One life of the body: `main`, and the loops that it started, until all have ended."""
+        """Run `main` and the loops that it starts until all have ended."""
         self._checks.clear()
-        self._phase = "running"
+        self.phase = "running"
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                # A task like its loops: told to stop, all stop at once, and none of them works on
-                # with what another has closed.
+                # A task like its loops: all are cancelled together, so none works on with what
+                # another has closed.
                 tasks.create_task(main(self), name="body")
         finally:
             self._tasks = self._farewell = None
             self._checks.clear()
 
-    def note_phase(self, phase: str) -> None:
-        """Say why the service is not running at the moment."""
-        self._phase = phase
 
-
+# what a service does in one run; see Service.run_body
 Body = Callable[[Service], Coroutine[Any, Any, None]]
-"""What a service does in one life; see Service.run_body."""
-
-
-async def _named(name: str, run: Callable[[], Awaitable[None]]) -> None:
-    try:
-        await run()
-    except Exception as failure:
-        failure.add_note(f"in loop {name!r}")
-        raise
 
 
 def run_service(
@@ -166,10 +159,8 @@ def run_service(
 ) -> int:
     """Run the service until it is told to stop, and return the exit code.
 
-    `guard` decides who reads the metrics of its health port. Without one, a port that other
-    machines reach asks for the token of `--metrics-token`. A port of this machine alone gives a
-    page of another site none. `small`: on asyncio's own loop, which is slower and three megabytes
-    smaller."""
+    `guard` decides who may read metrics; by default other machines need the token, and pages of
+    other sites are refused. `small` uses asyncio's loop, which is slower and 3 MB smaller."""
     configure_logs(service=name, level=config.log_level, form=config.log_format)
     seldom_look_for_cycles()
     interrupt_nobody()
@@ -178,22 +169,21 @@ def run_service(
             "a compiled module is older than its source", module=str(late[0]), fix="make compile"
         )
         return EXIT_CONFIG
-    with asyncio.Runner(loop_factory=None if small else _fast_loop) as runner:
+    factory = None
+    if not small:
+        import uvloop  # noqa: PLC0415 - small services save its memory
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
         code = runner.run(_serve(name, main, config, guard))
         if code == EXIT_STUCK:
-            _leave(code)  # closing the loop would wait for the very tasks that are stuck
-        # It also waits for threads, and a look-up of a name takes twenty seconds to fail.
+            _leave(code)  # closing the loop would wait for the stuck tasks
+        # Closing also waits for threads, and a name lookup takes 20 s to fail.
         leaving = threading.Timer(LEAVE_S, _leave, (code,))
         leaving.daemon = True
         leaving.start()
     leaving.cancel()
     return code
-
-
-def _fast_loop() -> asyncio.AbstractEventLoop:
-    import uvloop  # noqa: PLC0415 - small services do without it
-
-    return uvloop.new_event_loop()
 
 
 def _leave(code: int) -> NoReturn:
@@ -225,7 +215,7 @@ async def _serve(name: str, main: Body, config: ServiceConfig, guard: Guard | No
     try:
         await asyncio.wait({life, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not life.done():
-            service.note_phase("stopping")
+            service.phase = "stopping"
             service.log.info("stopping")
             await service.take_leave()
             life.cancel()
@@ -249,7 +239,6 @@ async def _serve(name: str, main: Body, config: ServiceConfig, guard: Guard | No
 
 
 async def _live(service: Service, main: Body) -> int:
-    """Run the body over and over until it ends well, or for good."""
     failures: collections.deque[float] = collections.deque()
     while True:
         try:
@@ -257,7 +246,7 @@ async def _live(service: Service, main: Body) -> int:
             return EXIT_OK
         except BaseExceptionGroup as group:
             causes = _leaves(group)
-        except Exception as failure:  # noqa: BLE001 - crash-only: whatever it is, begin anew
+        except Exception as failure:  # noqa: BLE001 - crash-only: any error restarts the body
             causes = [failure]
         for cause in causes:
             if isinstance(cause, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
@@ -279,7 +268,7 @@ async def _live(service: Service, main: Body) -> int:
                 service.log.error("failed too often", failures=len(failures), within_s=60)
                 return EXIT_ERROR
         service.metrics.restarts.inc()
-        service.note_phase(f"beginning anew after: {causes[0]}")
+        service.phase = f"beginning anew after: {causes[0]}"
         await service.clock.pause(BACK_OFF.after(1 + len(failures)))
 
 
@@ -294,7 +283,7 @@ def _log_failure(service: Service, causes: list[BaseException]) -> None:
 
 
 def _is_hopeless(cause: BaseException) -> bool:
-    """A trimmed ledger is begun anew with a snapshot, unless there is none for too often."""
+    # With a trimmed ledger the next start uses a snapshot.
     return isinstance(cause, _HOPELESS) and not isinstance(cause, LedgerTrimmed)
 
 

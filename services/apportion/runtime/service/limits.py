@@ -1,7 +1,7 @@
-"""How much one HTTP surface takes, of all its clients together and of each.
+"""Limits of an HTTP server, for all clients together and for each.
 
-Invariant: what one client asks for leaves room for the others, whatever it asks; who is refused is
-told why and when to come again, and nobody is queued but for long work, by turns."""
+Invariant: no client's requests leave others without room; a refused client gets the reason and
+when to retry; only long work is queued, in turns."""
 
 import asyncio
 import ipaddress
@@ -12,28 +12,23 @@ from contextlib import contextmanager, suppress
 
 from msgspec import Struct
 
+# clients with a remembered pace; a forgotten one starts with a full burst
 KNOWN_CLIENTS_MAX = 4_096
-"""Clients whose pace is remembered; who was forgotten begins with a full burst."""
-NETWORK_BITS = 64
-"""Of an address of IPv6; the rest each may choose as he likes."""
-WAITING_MAX = 32
+NETWORK_BITS = 64  # of an IPv6 address; the client chooses the rest freely
+WAITING_MAX = 32  # requests that wait for a turn, of all clients
 WAITING_EACH = 4
-"""Requests that wait for a turn, of all clients and of each."""
 WAIT_S = 60.0
 
 
 class Limits(Struct, frozen=True):
-    """What a surface takes. 0 for `each_per_s` is any number.
-
-    A client is an address (see `client_of`), or a person where there is a login. `heavy_bytes`: a
-    body from there on counts among those of which `heavy_at_once` are read at a time."""
+    """The limits of a server, in total and for each client; see `client_of`."""
 
     body_bytes: int = 1 << 20
     heavy_bytes: int = 256 << 10
-    heavy_at_once: int = 4
+    heavy_at_once: int = 4  # bodies of `heavy_bytes` or more that are read at a time
     connections: int = 2_048
     connections_each: int = 512
-    each_per_s: float = 200.0
+    each_per_s: float = 200.0  # 0 for no limit
     each_burst: float = 400.0
     each_at_once: int = 64
     head_s: float = 10.0
@@ -42,7 +37,7 @@ class Limits(Struct, frozen=True):
 
 
 def client_of(address: str) -> str:
-    """Who is at this address: of IPv6 the network, for whoever has one has all of it."""
+    """Return the client at an address; for IPv6 its network, which one client owns."""
     if ":" not in address:
         return address
     ip = ipaddress.IPv6Address(address)
@@ -52,7 +47,7 @@ def client_of(address: str) -> str:
 
 
 class TooMany(Exception):
-    """As many as may be are under way; `of_client` says whether one client has them all."""
+    """The limit is reached; `of_client` is True if it is the limit of one client."""
 
     def __init__(self, count: int, *, of_client: bool) -> None:
         super().__init__(f"{count} under way already")
@@ -61,7 +56,7 @@ class TooMany(Exception):
 
 
 class AtOnce:
-    """So many things at a time, and so many of them for one client."""
+    """A limit of concurrent things, in total and for each client."""
 
     def __init__(self, most: int, *, each: int) -> None:
         self._most = most
@@ -70,12 +65,12 @@ class AtOnce:
 
     @property
     def count(self) -> int:
-        """How many are under way."""
+        """Number of things in progress."""
         return self._of.total()
 
     @contextmanager
     def one(self, client: str) -> Iterator[None]:
-        """One more, for the length of the block. Raises TooMany."""
+        """Count one more during the block. Raises TooMany."""
         self.enter(client)
         try:
             yield
@@ -83,7 +78,7 @@ class AtOnce:
             self.leave(client)
 
     def enter(self, client: str) -> None:
-        """Take a place, until `leave`. Raises TooMany."""
+        """Count one more until `leave`. Raises TooMany."""
         if self._of[client] >= self._each:
             raise TooMany(self._of[client], of_client=True)
         if self.count >= self._most:
@@ -91,17 +86,14 @@ class AtOnce:
         self._of[client] += 1
 
     def leave(self, client: str) -> None:
-        """Give back the place that `enter` took."""
+        """Stop counting what `enter` has counted."""
         self._of[client] -= 1
         if self._of[client] <= 0:
             del self._of[client]
 
 
 class Turns:
-    """Long work: so much at a time, one of each client, and whoever waits comes by turns.
-
-    Who had a turn is behind all others who wait. So one client takes no more than one place,
-    however much it asks for, and a few do not keep the places for themselves."""
+    """Long work: limited, one at a time for each client, the rest queued in turns."""
 
     def __init__(
         self, most: int, *, each: int = 1, waiting: int = WAITING_MAX,
@@ -113,9 +105,7 @@ class Turns:
         self._queue: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def enter(self, client: str) -> None:
-        """Take a place, until `leave`; wait for it if need be.
-
-        Raises TooMany: as many wait already as may. Raises TimeoutError: no turn came in time."""
+        """Occupy a place until `leave`, after a wait. Raises TooMany, TimeoutError."""
         try:
             self._running.enter(client)
         except TooMany:
@@ -126,7 +116,7 @@ class Turns:
                     async with asyncio.timeout(self.wait_s):
                         await asyncio.shield(turn)
                 except BaseException:
-                    if turn.done():  # it came in the very moment
+                    if turn.done():  # it came at the same time
                         self.leave(client)
                     else:
                         self._queue[client].remove(turn)
@@ -134,7 +124,7 @@ class Turns:
                     raise
 
     def leave(self, client: str) -> None:
-        """Give back the place that `enter` took, to whoever is next."""
+        """Free the place that `enter` took, for the next in turn."""
         self._running.leave(client)
         if client in self._queue:
             self._queue.move_to_end(client)
@@ -150,7 +140,7 @@ class Turns:
 
 
 class Pace:
-    """Requests per second of each client: a bucket that fills again, as large as a burst."""
+    """Requests per second of each client: a token bucket of the size of a burst."""
 
     def __init__(
         self, per_s: float, burst: float, *, now: Callable[[], float] = time.monotonic
@@ -161,7 +151,7 @@ class Pace:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def allows(self, client: str) -> bool:
-        """Whether the client may ask once more now."""
+        """Return True if the client may send a request now."""
         if not self._per_s:
             return True
         now = self._now()

@@ -1,13 +1,8 @@
-"""The options that every service's command has: which ledger, where its health is, how it logs; and
-those of services that talk to Kubernetes.
+"""Command line options that all services share, and those of Kubernetes clients.
 
-Invariants: a command gets one checked, frozen `ServiceConfig`, or never starts: a wrong setting
-ends it with the key, the value and the fix on one line, and exit code 78; Kubernetes' client, which
-takes a second to import, is imported only where a cluster is asked for.
-
-An option that names a file of TLS as a client is its environment variable, set for this process and
-those that it starts: whatever connects, wherever in the process, takes the same files. See
-`runtime.process.tls`."""
+A wrong setting ends the command with one line and exit code 78. Commands without a cluster do
+not import the Kubernetes client, which takes a second. Options for client TLS files set
+environment variables, so all connections of this process and its children use them."""
 
 from __future__ import annotations
 
@@ -51,20 +46,20 @@ Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def folder(flag: str, default: str | None, meaning: str, **more: Any) -> Option:
-    """The option of a folder."""
+    """Return an option for a folder."""
     kind = click.Path(file_okay=False, path_type=Path, **more)
     return click.option(flag, type=kind, default=default, show_default=bool(default), help=meaning)
 
 
 def switch(flag: str, meaning: str, *names: str, **more: Any) -> Option:
-    """The option that is on or off, and off by itself."""
+    """Return an option that is off by default."""
     return click.option(flag, *names, is_flag=True, help=meaning, **more)
 
 
 def seconds(
     flag: str, name: str, bounds: tuple[float, float], default: float, meaning: str
 ) -> Option:
-    """The option of a time."""
+    """Return an option for a time."""
     return click.option(
         flag, name, type=click.FloatRange(*bounds), default=default, show_default=True,
         metavar="SECONDS", help=meaning,
@@ -72,12 +67,12 @@ def seconds(
 
 
 def many(flag: str, name: str, metavar: str, meaning: str, **more: Any) -> Option:
-    """The option that may be given again for each."""
+    """Return an option that may be repeated."""
     return click.option(flag, name, multiple=True, metavar=metavar, help=meaning, **more)
 
 
 def file(flag: str, variable: str, meaning: str, *names: str, **more: Any) -> Option:
-    """The option of a file, which may be named by an environment variable instead."""
+    """Return an option for a file, which an environment variable can name instead."""
     return click.option(
         flag, *names, type=click.Path(dir_okay=False, path_type=Path), envvar=variable,
         show_envvar=True, help=meaning, **more,
@@ -85,20 +80,16 @@ def file(flag: str, variable: str, meaning: str, *names: str, **more: Any) -> Op
 
 
 def client_tls_options(flag: str, setting: str, whose: str) -> Callable[[Command], Command]:
-    """`--<flag>-ca`, `-cert` and `-cert-key`, which `files_of(setting)` finds."""
+    """Add `--<flag>-ca`, `-cert` and `-cert-key`, which `files_of(setting)` reads."""
 
     def add(command: Command) -> Command:
         for name, meaning, default in reversed(_FILES):
             variable = f"{setting}_{name.replace('-', '_').upper()}"
             option: Callable[[Any], Any] = click.option(
-                f"--{flag}-{name}",
-                type=click.Path(dir_okay=False, path_type=Path),
-                envvar=variable,
-                metavar="FILE",
+                f"--{flag}-{name}", type=click.Path(dir_okay=False, path_type=Path),
                 help=f"{meaning.format(whose=whose)}  [{variable}]{default}",
-                callback=_tell,
-                expose_value=False,
-            )
+                envvar=variable, metavar="FILE", callback=_tell, expose_value=False,
+            )  # fmt: skip
             command = option(command)
         return command
 
@@ -125,7 +116,7 @@ _OPTIONS = (
 
 
 def service_options(command: Command) -> Command:
-    """Add the options, and hand the command the `config` that they and the environment make."""
+    """Add the options, and pass the command the checked settings as `config`."""
 
     def run(**given: Any) -> None:
         try:
@@ -141,23 +132,23 @@ def service_options(command: Command) -> Command:
 
 
 def stop_with(error: str) -> NoReturn:
-    """End the process before it began: a setting is wrong."""
+    """Exit before anything has started, because a setting is wrong."""
     click.echo(f"error: {error}", err=True)
-    # A verb that shares an option starts no service, and needs no HTTP.
+    # Imported late: verbs that share an option start no service and need no HTTP.
     from apportion.runtime.service.lifecycle import EXIT_CONFIG  # noqa: PLC0415
 
     sys.exit(EXIT_CONFIG)
 
 
 class KubeChoice(msgspec.Struct, frozen=True):
-    """Which cluster, if any, and as whom."""
+    """Which cluster to use, if any, and with which credentials."""
 
     wanted: bool
     kubeconfig: Path | None = None
     context: str | None = None
 
     def open(self) -> AbstractAsyncContextManager[KubeApi]:
-        """Its API server, until the context is left; raises ConfigError where it has no address."""
+        """Connect to the API server during a `with` block. Raises ConfigError."""
         from apportion.runtime.kube.client import open_kube  # noqa: PLC0415 - see above
 
         return open_kube(self.kubeconfig, self.context)
@@ -170,25 +161,21 @@ def kubernetes_options(command: Command) -> Command:
         click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
         file("--kubeconfig", "APPORTION_KUBECONFIG", reached),
         switch(
-            "--kubernetes",
-            "Work for a Kubernetes cluster.",
-            envvar="APPORTION_KUBERNETES",
-            show_envvar=True,
+            "--kubernetes", "Work for a Kubernetes cluster.",
+            envvar="APPORTION_KUBERNETES", show_envvar=True,
         ),
-    ):
+    ):  # fmt: skip
         command = option(command)
     return command
 
 
 dra_option = switch(
-    "--dra",
-    "Pods may have ResourceClaims of our class (Kubernetes 1.34 and newer).",
-    envvar="APPORTION_DRA",
-    show_envvar=True,
-)
+    "--dra", "Pods may have ResourceClaims of our class (Kubernetes 1.34 and newer).",
+    envvar="APPORTION_DRA", show_envvar=True,
+)  # fmt: skip
 
 
 def kube_choice(*, kubernetes: bool, kubeconfig: Path | None, context: str | None) -> KubeChoice:
-    """The options together; naming a kubeconfig or a context asks for a cluster."""
+    """Combine the options; a kubeconfig or a context implies a cluster."""
     wanted = kubernetes or kubeconfig is not None or context is not None
     return KubeChoice(wanted, kubeconfig, context)

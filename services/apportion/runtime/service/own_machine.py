@@ -1,10 +1,8 @@
-"""Surfaces for few: for this machine alone, which ask nobody who he is; metrics for clients with a
-token; and JSON for a cluster's own components, API servers and kube-schedulers.
+"""Guards for local servers and metrics, and JSON endpoints for Kubernetes.
 
-Invariants: a page of another site reads nothing there, whatever its name is said to mean; without a
-token file no client of another machine reads metrics, and the file is read for each request, so a
-Secret that comes later, or changes, counts at once; whatever a component sends, it gets JSON with a
-status that says whose fault it was, and the process goes on."""
+Invariants: a page of another site reads nothing from a local server, even after DNS rebinding;
+without a token no other machine reads metrics, and its file is read for each request; an API
+server or kube-scheduler always gets JSON with a fitting status."""
 
 import contextlib
 import hmac
@@ -22,8 +20,7 @@ from apportion.runtime.service.http import Guard, Handle, refused
 from apportion_schemas.decoding import from_outside
 
 T = TypeVar("T")
-POD_BYTES_MAX = 1_600_000
-"""etcd takes objects up to 1.5 MiB."""
+POD_BYTES_MAX = 1_600_000  # etcd accepts objects of up to 1.5 MiB
 CONTAINERS_MAX = 512
 _fields = from_outside(msgspec.json.Decoder(dict[str, msgspec.Raw]).decode)
 _list = from_outside(msgspec.json.Decoder(list[msgspec.Raw]).decode)
@@ -33,16 +30,15 @@ _log = logging.getLogger(__name__)
 
 
 def is_own_machine(host: str) -> bool:
-    """Whether nobody reaches this host but who is on the same machine."""
+    """Return True if only this machine can reach this host."""
     address = _address(host)
     return host == "localhost" if address is None else address.is_loopback
 
 
 def own_machine_only(fix: str = "") -> Guard:
-    """Answers unless a page of another site asks; `fix` is what its owner may do about it.
+    """Return a guard that refuses pages of other sites; `fix` is added to the refusal.
 
-    Its server may say that its name is this machine's address (DNS rebinding): then the browser
-    lets it read all, but names the site as the host."""
+    After DNS rebinding a page can read answers, but its requests still name the site as host."""
 
     async def guard(request: web.Request, handle: Handle) -> web.StreamResponse:
         named = request.headers.get(hdrs.HOST, "")
@@ -66,7 +62,7 @@ def own_machine_only(fix: str = "") -> Guard:
 
 
 def both(first: Guard, second: Guard | None) -> Guard:
-    """What passes the one and then, if there is one, the other."""
+    """Combine two guards; the second may be None."""
     if second is None:
         return first
 
@@ -84,7 +80,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def scrapers_only(token: Path | None) -> Guard:
-    """Answer a client that sends the token in this file, and refuse every other one."""
+    """Return a guard that accepts only clients with the token in this file."""
 
     async def guard(request: web.Request, handle: Handle) -> web.StreamResponse:
         wanted = _read(token)
@@ -112,17 +108,15 @@ def _read(path: Path | None) -> bytes:
 
 
 class BadBody(Exception):
-    """A request whose body cannot be read; the message says what is wrong and what to send."""
+    """A request body that cannot be read; the message says what to send."""
 
 
 class PodTooLarge(BadBody):
-    """A pod that is larger than any that we read."""
+    """The pod exceeds our limits."""
 
 
 def read_body(decode: Callable[[bytes], T], body: bytes, wanted: str) -> T:
-    """The body as what it should be.
-
-    Raises BadBody: it is not."""
+    """Decode a request body. Raises BadBody; `wanted` describes what was expected."""
     try:
         return decode(body)
     except msgspec.MsgspecError as error:
@@ -130,13 +124,10 @@ def read_body(decode: Callable[[bytes], T], body: bytes, wanted: str) -> T:
 
 
 def read_pod(raw: msgspec.Raw | bytes) -> Any:
-    """A pod that somebody sent, or what is in its place.
-
-    Raises BadBody: it is no JSON. Raises PodTooLarge: it is larger than we read; that is found out
-    without reading it."""
+    """Decode a pod from a request. Raises BadBody, or PodTooLarge before decoding it."""
     if len(raw) > POD_BYTES_MAX:
         raise PodTooLarge(f"the pod has {len(raw)} bytes; at most {POD_BYTES_MAX}")
-    count = 0  # of all kinds; what has another form is for others to refuse
+    count = 0  # containers of all kinds; the caller refuses malformed pods
     with contextlib.suppress(msgspec.MsgspecError):
         spec = _fields(_fields(bytes(raw)).get("spec", b"{}"))
         for kind in ("containers", "initContainers", "ephemeralContainers"):
@@ -150,7 +141,7 @@ def read_pod(raw: msgspec.Raw | bytes) -> Any:
 def answering(
     handle: Callable[[web.Request], Awaitable[bytes]], unready: Callable[[], str]
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """`handle` as a route that answers JSON, whatever happens in it."""
+    """Wrap `handle` as a route that always answers JSON, also after an error."""
 
     async def answered(request: web.Request) -> web.StreamResponse:
         if reason := unready():
@@ -161,7 +152,7 @@ def answering(
             return refused(400, str(error), "send what a Kubernetes API server or scheduler sends")
         except (web.HTTPException, ConnectionError):
             raise
-        except Exception:  # noqa: BLE001 - one bad request must not look like no service
+        except Exception:  # noqa: BLE001 - one bad request must not look like an outage
             _log.exception("could not answer %s", request.path[:200])
             return refused(
                 500, "internal error; the log of this service has the cause", "report it"

@@ -1,9 +1,8 @@
-"""HTTPS of a server whose certificate changes while it runs: the one way for all that we serve.
+"""HTTPS with a certificate that is replaced while the server runs.
 
-Whoever gives the files (cert-manager, a chart, a person) changes them in place; they are looked at
-every two seconds. Invariants: connections made after a change get the new certificate and are held
-to the new CA of clients, those before keep theirs; a file that cannot be used changes nothing of
-what is served; a key is never written to a disk."""
+The files (from cert-manager, a chart or an operator) are checked every two seconds. Invariants:
+new connections use the new certificate and client CA, old ones keep theirs; unusable files
+change nothing; a key is never written to a disk."""
 
 import asyncio
 import logging
@@ -31,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class ServedFiles(msgspec.Struct, frozen=True):
-    """PEM files: our certificate and its key, and the CA of those who may connect, if not all."""
+    """PEM files: our certificate, its key, and optionally the CA that clients need."""
 
     certificate: Path
     key: Path
@@ -39,7 +38,7 @@ class ServedFiles(msgspec.Struct, frozen=True):
 
 
 class Pem(msgspec.Struct, frozen=True):
-    """What the files hold: PEM."""
+    """The PEM contents of the files."""
 
     certificate: bytes
     key: bytes
@@ -47,7 +46,7 @@ class Pem(msgspec.Struct, frozen=True):
 
 
 class Tls:
-    """One server's context; there is nothing to serve before the first `use`."""
+    """The TLS context of one server; it cannot serve before the first `use`."""
 
     def __init__(self, *, asks_clients: bool = False) -> None:
         self._asks_clients = asks_clients
@@ -57,9 +56,7 @@ class Tls:
         self.used: Pem | None = None
 
     def use(self, pem: Pem) -> None:
-        """Serve this from now on.
-
-        Raises ConfigError: it cannot be served."""
+        """Serve this from now on. Raises ConfigError if that is not possible."""
         if pem == self.used:
             return
         made = self._empty()
@@ -69,7 +66,7 @@ class Tls:
             except (ssl.SSLError, ValueError) as error:
                 fix = f"no certificate can be read in it ({error}); name the CA's PEM file"
                 raise ConfigError(CLIENT_CA, "", fix) from None
-        # The library takes files only; this one has no name and is gone with its descriptor.
+        # The library accepts only files; this one is in memory and ends with its descriptor.
         memory = os.memfd_create("certificate")
         try:
             os.write(memory, pem.key + b"\n" + pem.certificate)
@@ -82,7 +79,7 @@ class Tls:
     def _empty(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # Who comes back with a ticket would not be looked at again.
+        # A client that resumes a session by ticket would not be verified again.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
         if self._asks_clients:
@@ -90,15 +87,15 @@ class Tls:
         return context
 
     def _hand_over(self, connection: ssl.SSLObject, _name: str, _context: ssl.SSLContext) -> None:
-        """Called at every handshake, whether the client names a server or not."""
+        """Use the newest context; called at every handshake, with or without SNI."""
         connection.context = self._newest
 
 
 class GivenCertificate:
-    """What the files hold is served, from the beginning and after every change of theirs."""
+    """Serve what the files contain, also after they change."""
 
     def __init__(self, files: ServedFiles, tls: Tls, clock: Clock) -> None:
-        """Raises ConfigError: the files cannot be used."""
+        """Raises ConfigError if the files cannot be used."""
         self._files = files
         self._tls = tls
         self._clock = clock
@@ -106,22 +103,22 @@ class GivenCertificate:
         self._use()
 
     async def run(self) -> None:
-        """Look for changes until cancelled."""
+        """Check for changes until cancelled."""
         while True:
             await self._clock.pause(LOOK_S)
             self.look()
 
     async def serving(self) -> None:
-        """There is a certificate from the beginning."""
+        """Return at once: there is a certificate from the beginning."""
         await asyncio.sleep(0)
 
     def look(self) -> None:
-        """Serve what the files hold now, if that can be served."""
+        """Serve what the files contain now, if possible."""
         before = self._tls.used
         try:
             self._use()
         except ConfigError as error:
-            # In the middle of a change the two files may not fit one another yet.
+            # In the middle of a change the two files may not match yet.
             if str(error) != self.problem:
                 _log.warning("certificates: %s; the one before is served on", error)
             self.problem = str(error)
@@ -143,7 +140,7 @@ class GivenCertificate:
 
 
 def given_tls(files: ServedFiles, clock: Clock) -> tuple[Tls, GivenCertificate]:
-    """What serves these files, and what looks after them. Raises ConfigError."""
+    """Return the context for these files and what updates it. Raises ConfigError."""
     tls = Tls(asks_clients=files.client_ca is not None)
     return tls, GivenCertificate(files, tls, clock)
 
@@ -152,22 +149,15 @@ def given_tls(files: ServedFiles, clock: Clock) -> tuple[Tls, GivenCertificate]:
 async def serving(
     service: Service, listen: Address, files: ServedFiles | None, routes: Routes, limits: Limits
 ) -> AsyncIterator[str]:
-    """Serve these beside `/readyz`, over HTTPS where there are files, which are followed; the URL.
-
-    Raises ConfigError: the certificate cannot be used, or the address is taken."""
+    """Serve `routes` during the block, over HTTPS if `files`. Raises ConfigError."""
     tls = None
     if files is not None:
         tls, following = given_tls(files, service.clock)
         service.loop("certificates", following.run)
     server = HttpServer(
-        listen,
-        metrics=None,
-        not_ready=service.reasons_against_ready,
-        routes=routes,
-        key="--listen",
-        tls=tls.context if tls else None,
-        limits=limits,
-    )
+        listen, metrics=None, not_ready=service.reasons_against_ready, routes=routes,
+        key="--listen", tls=tls.context if tls else None, limits=limits,
+    )  # fmt: skip
     async with listening(server) as address:
         yield f"{'https' if files else 'http'}://{address}"
 
@@ -175,9 +165,7 @@ async def serving(
 def served_files(
     certificate: Path | None, key: Path | None, client_ca: Path | None
 ) -> ServedFiles | None:
-    """The options together; None where none was given.
-
-    Raises ConfigError: one is missing that another needs."""
+    """Combine the options; None without any. Raises ConfigError if one is missing."""
     if certificate is None or key is None:
         if certificate is None and key is None and client_ca is None:
             return None
@@ -189,28 +177,19 @@ def served_files(
 
 _OPTIONS = (
     options.file(
-        CERTIFICATE,
-        "APPORTION_TLS_CERT",
+        CERTIFICATE, "APPORTION_TLS_CERT",
         "Certificate to serve (PEM), and those between it and its CA.",
-        "--certificate",
-        "tls_cert",
-        metavar="FILE",
+        "--certificate", "tls_cert", metavar="FILE",
     ),
     options.file(
-        KEY,
-        "APPORTION_TLS_KEY",
-        "Its key (PEM). Changed files are taken while running.",
-        "--private-key",
-        "tls_key",
-        metavar="FILE",
+        KEY, "APPORTION_TLS_KEY", "Its key (PEM). Changed files are taken while running.",
+        "--private-key", "tls_key", metavar="FILE",
     ),
     options.file(
-        CLIENT_CA,
-        "APPORTION_TLS_CLIENT_CA",
-        "CA whose clients may connect (PEM).  [default: all may]",
-        metavar="FILE",
+        CLIENT_CA, "APPORTION_TLS_CLIENT_CA",
+        "CA whose clients may connect (PEM).  [default: all may]", metavar="FILE",
     ),
-)
+)  # fmt: skip
 
 
 def serving_tls_options(command: Command) -> Command:

@@ -1,13 +1,10 @@
-"""One life of a service on the ledger: connected, checked, with appends gathered into batches.
+"""A service's connection to the ledger: checked, and with appends in batches.
 
-Every service opens the ledger in the same way and leaves it in the same way: what was handed in is
-appended or given up, then the connection is closed. Invariant: outside of a session a service holds
-nothing of the ledger, so beginning anew begins with nothing."""
+Invariant: outside a session a service keeps nothing of the ledger, so a restart begins empty."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -27,25 +24,22 @@ from apportion.runtime.service.lifecycle import Service
 
 
 class Session(msgspec.Struct, frozen=True):
-    """The ledger, and the append of this life: batched, and insistent while the ledger is away."""
+    """The ledger, and an append that is batched and retried while the ledger is away."""
 
     ledger: Ledger
     append: Append
     snapshots: Snapshots | None = None
 
     async def restored(self) -> State:
-        """The state of the newest snapshot that can be used; empty where there is none."""
+        """Return the state of the newest usable snapshot; empty if there is none."""
         return State() if self.snapshots is None else await self.snapshots.restore()
 
     async def rules(self) -> Rules:
-        """By which rules the ledger is read, as of now."""
+        """Return the rules by which the ledger is read, as of now."""
         return Rules() if self.snapshots is None else await self.snapshots.rules()
 
     async def beyond_beginning(self) -> State | None:
-        """A snapshot's state where the ledger's beginning was dropped; None where it is there.
-
-        For those who read a small part of the ledger, and not its snapshots as long as it is whole.
-        """
+        """Return a snapshot's state if the ledger's beginning was dropped, else None."""
         if self.snapshots is None or not await self.snapshots.begun_without():
             return None
         return await self.snapshots.restore()
@@ -57,58 +51,39 @@ class Session(msgspec.Struct, frozen=True):
         *observers: Callable[[Change], None],
         writes: str,
     ) -> Reader[Change]:
-        """What folds the ledger into `cluster`, before which the service is not ready."""
+        """Return a reader that folds into `cluster`; the service is not ready before it."""
 
         def observe(change: Change) -> None:
             for each in observers:
                 each(change)
 
         reader = Reader(
-            self.ledger,
-            cluster,
-            metrics=service.metrics,
-            on_change=observe if observers else None,
-            after=cluster.state.revision,
-            writes=writes,
-        )
+            self.ledger, cluster, metrics=service.metrics, after=cluster.state.revision,
+            on_change=observe if observers else None, writes=writes,
+        )  # fmt: skip
         service.ready_when(reader.not_ready)
         return reader
 
 
 @asynccontextmanager
 async def open_session(service: Service, *, node: str = "") -> AsyncIterator[Session]:
-    """Connect as this service, check the stream, and close both at the end.
+    """Connect as this service, or the agent of `node`; check the stream.
 
-    `node` is that of an agent that has one.
-
-    Raises LedgerUnavailable, NotPermitted, ServerTooOld, LedgerDrifted: see `jetstream.connect`."""
+    Raises LedgerUnavailable, NotPermitted, ServerTooOld, LedgerDrifted."""
     ledger = await (service.connect or (lambda: _connect(service, node)))()
+    # A ledger without a server may keep snapshots itself.
+    snapshots: Snapshots | None = getattr(ledger, "snapshots", None)
     if isinstance(ledger, JetStreamLedger):
         service.watch(ledger)
+        wire = ledger.wire
+        through = isinstance(wire, NodeConnection) and wire.through_intake
+        snapshots = NodeSnapshots(wire) if through else Snapshots(wire)
     try:
         async with GroupCommit(ledger, clock=service.clock) as commit:
             append = Insistence(commit.append, service.clock).append
-            yield Session(ledger, append, _snapshots_of(ledger))
+            yield Session(ledger, append, snapshots)
     finally:
         await ledger.close()
-
-
-@runtime_checkable
-class BringsSnapshots(Protocol):
-    """A ledger that is not on a server, and keeps the snapshots itself."""
-
-    snapshots: Snapshots
-
-
-def _snapshots_of(ledger: Ledger) -> Snapshots | None:
-    """None for a ledger that has no object store beside it."""
-    if isinstance(ledger, BringsSnapshots):
-        return ledger.snapshots
-    if not isinstance(ledger, JetStreamLedger):
-        return None
-    wire = ledger.wire
-    through = isinstance(wire, NodeConnection) and wire.through_intake
-    return NodeSnapshots(wire) if through else Snapshots(wire)
 
 
 async def _connect(service: Service, node: str) -> Ledger:

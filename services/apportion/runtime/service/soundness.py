@@ -1,12 +1,8 @@
-"""Whether the ledger is set up as it must be, and takes what this process appends.
+"""Check that the ledger has the required settings and accepts our appends.
 
-A stream that is changed under a running service would go on taking events, and drop others for
-each: so nothing is appended and nothing decided until it is put back. A ledger without room refuses
-every append, and one whose disk is full may not answer at all: then nothing is placed, and nothing
-is lost, but somebody has to make room. Invariants: a service is not ready from the look that finds
-a wrong setting to the one that finds none, and says once what is wrong; that nobody could look says
-nothing, for others say that the ledger is away; nor is it ready from the first append that was not
-taken until one is answered again, or nobody tries more."""
+With changed settings a stream could drop events, so nothing is appended until they are restored.
+Invariant: a service is not ready while the last check found a wrong setting, or from a failed
+append until one succeeds or none was tried for a minute."""
 
 import asyncio
 import contextlib
@@ -18,19 +14,16 @@ from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.logs import Logger
 from apportion.runtime.process.metrics import Metrics
 
-LOOK_S: Final = 40.0
-"""A pause is half of it to all of it: every 30 s, and all services at different times."""
+LOOK_S: Final = 40.0  # a pause takes 50 to 100 % of it, so services check at different times
 LOOK_AGAIN_S: Final = 4.0
+# Part of the ledger's room: after appending so much a service checks at once, because it does not
+# know what others append.
 STEP: Final = 0.0025
-"""Of the ledger's room: once a service has appended so much it looks again at once. What others
-append until then is not known to it.
-"""
 FULL: Final = (
     "the ledger is full, so nothing is placed: archive and trim it, or raise the stream's "
     "max_bytes (apportion ledger resize)"
 )
-FORGOTTEN_S: Final = 60.0
-"""Whoever has something to append tries again long before."""
+FORGOTTEN_S: Final = 60.0  # a writer that still has something to append retries much sooner
 TROUBLES: Final = {
     "full": (
         "the ledger is full, so nothing is placed: give its server more disk, or raise its "
@@ -44,18 +37,17 @@ TROUBLES: Final = {
 
 
 class Examined(Protocol):
-    """What looks at the ledger's set-up, and holds what is appended while it is wrong."""
+    """A ledger that can check its settings, and hold appends while they are wrong."""
 
     async def look(self) -> Look:
-        """What is not as it must be. Raises LedgerUnavailable."""
+        """Return wrong settings and room. Raises LedgerUnavailable."""
 
     def hold(self, why: str) -> None:
-        """Append nothing, for this reason; the empty one ends it."""
+        """Stop appends for this reason; an empty one resumes them."""
 
 
 class Soundness:
-    """What the last look at the ledger's set-up found, and what came of the newest appends, through
-    all lives of a service. Hand `note` to `jetstream.connect` as `watch`."""
+    """State of the ledger across restarts; pass `note` to `jetstream.connect`."""
 
     def __init__(self, metrics: Metrics, clock: Clock, log: Logger) -> None:
         self._metrics = metrics
@@ -89,7 +81,7 @@ class Soundness:
         ).set_function(lambda: self._lost)
 
     def not_ready(self) -> list[str]:
-        """What is wrong, each with its fix; empty where nothing is."""
+        """List the problems, each with its fix; empty if there are none."""
         trouble = self.trouble()
         return [
             *([TROUBLES[trouble]] if trouble else ()),
@@ -100,42 +92,38 @@ class Soundness:
     def note(self, outcome: str, drafts: int, seconds: float) -> None:
         """Count one append that has ended, by its outcome."""
         self._metrics.appended(outcome, drafts, seconds)
-        if outcome != "unavailable":  # whether we are connected says nothing about room
+        if outcome != "unavailable":  # a lost connection is no sign of missing room
             self._outcome, self._at_s = outcome, self._clock.monotonic()
 
     def trouble(self) -> str:
-        """`full` or `unknown` if the newest append of the last minute failed so, else empty."""
+        """Return `full` or `unknown` if the newest append failed so within a minute."""
         recent = self._clock.monotonic() - self._at_s < FORGOTTEN_S
         return self._outcome if recent and self._outcome in TROUBLES else ""
 
     def drifted(self) -> bool:
-        """Whether the last look found a setting that is not as it must be."""
+        """Return True if the last check found a wrong setting."""
         return bool(self._drifted)
 
     def free(self, after_bytes: int = 0) -> float:
-        """The part of the stream's `max_bytes` that is free; 1 without one.
-
-        As of the last look, less what this service was about to append since the one before: that
-        was perhaps under way still. `after_bytes` is what is to be appended as well."""
+        """Return the free part of the stream's `max_bytes`; 1 without a limit."""
         if not self._room_bytes:
             return 1.0
+        # Appends since the check before the last one may not have been stored by the last.
         spent_bytes = self._spent_before_bytes + self._spent_bytes + after_bytes
         return self._free - spent_bytes / self._room_bytes
 
     def spend(self, size_bytes: int) -> None:
-        """Note what this service is about to append, so that what is free is not long out of date.
-
-        Only writers need it whose appends end at a part of the room: see `intake`."""
+        """Count bytes before appending them, so that `free` stays current; for intakes."""
         self._spent_bytes += size_bytes
         if self._spent_bytes > STEP * self._room_bytes > 0:
             self._due.set()
 
     async def sound(self) -> None:
-        """Return once nothing is known to be wrong: at once, as a rule."""
+        """Return once no setting is known to be wrong; usually at once."""
         await self._sound.wait()
 
     async def watch(self, ledger: Examined) -> None:
-        """Look now and then, until cancelled. What is opened was looked at, so it begins sound."""
+        """Check at intervals, until cancelled. Opening has just checked the ledger."""
         self._note((), ledger)
         while True:
             self._due.clear()
@@ -152,7 +140,7 @@ class Soundness:
                         records=look.lost,
                     )
                 self._lost = look.lost
-            # Rest until it is time for the next look, or so much was appended that it is due.
+            # Wait for the next check, or until enough was appended to make it due.
             wrong = self._drifted or self._free <= 0
             pause = self._clock.pause(LOOK_AGAIN_S if wrong else LOOK_S)
             waits = [asyncio.ensure_future(each) for each in (pause, self._due.wait())]

@@ -1,1 +1,1 @@
-"""The watcher of a Kubernetes cluster: its objects to events of the ledger."""
+"""The watcher of a Kubernetes cluster: turns its objects into events of the ledger."""

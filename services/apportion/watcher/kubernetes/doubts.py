@@ -1,9 +1,7 @@
-"""Pods that the ledger let go of and that are still on a node, as far as this watcher has heard.
+"""Recheck pods that the ledger has released but that this watcher still sees on a node.
 
-They may run on all the same, and then what they hold must be held again. Or another watcher was
-told of their end before this one was: so the API server is asked before one is taken back.
-Invariant: no pod is taken back of which the server does not say, after it was let go, that it runs.
-"""
+Invariant: a released pod is adopted again only if the API server confirms, after the release,
+that it is running; the watch may be behind."""
 
 import logging
 from collections.abc import Iterable
@@ -20,13 +18,11 @@ from apportion.watcher.kubernetes.view import ClusterView
 from apportion_schemas import PodGone, subject_of
 from apportion_schemas.decoding import from_outside
 
-DOUBTED_MAX = 50_000
-"""So many ends a watcher remembers; of older ones its watch has told by then."""
+DOUBTED_MAX = 50_000  # ends that a watcher remembers; its watch has reported older ones by then
 
 DOUBT_PAUSE_S = 1.0
+# Delay before a pod is submitted again; the ledger accepts its placement's id once in 2 minutes.
 AGAIN_S = 130.0
-"""A pod that ended waits that long before it is submitted again: its placement has the same id, and
-the ledger takes an id once in two minutes."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,12 +45,12 @@ class _Pod(msgspec.Struct, frozen=True):
     status: _Status = _Status()
 
 
+# a pod as the API server has it now, with the fields needed here
 read_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
-"""A pod as the API server has it now, as far as it is asked for."""
 
 
 class Doubts:
-    """The pods that were let go since this watcher began, and are to be asked for."""
+    """The pods that were released since this watcher began and must be rechecked."""
 
     def __init__(
         self, api: KubeApi, view: ClusterView, state: State, revisions: Revisions, clock: Clock
@@ -71,14 +67,14 @@ class Doubts:
         return uid in self._uids
 
     def note(self, uid: str, revision: int) -> None:
-        """The ledger let go of the pod at that revision."""
+        """Record that the ledger released the pod at that revision."""
         self._uids.pop(uid, None)
         self._uids[uid] = revision
         if len(self._uids) > DOUBTED_MAX:
             del self._uids[next(iter(self._uids))]
 
     async def resolve(self, uids: Iterable[str]) -> None:
-        """Ask for pods that are to be taken back, or to wait again."""
+        """Recheck pods that are to be adopted again or submitted again."""
         for uid in [uid for uid in uids if uid in self._uids and uid not in self._state.pods]:
             pod = self._view.pods.get(uid)
             if pod is None or pod.ended or not (pod.node or self._may_wait_again(pod)):
@@ -91,7 +87,6 @@ class Doubts:
                 self._revisions.note(subject_of(PodGone(uid=uid)), ended)
 
     def _may_wait_again(self, pod: PodView) -> bool:
-        """Whether a pod without a node that ended may be submitted again; if not yet, later."""
         if pod.deleting:
             return False
         due_s = self._later.setdefault(pod.uid, self._clock.monotonic() + AGAIN_S)
@@ -101,7 +96,7 @@ class Doubts:
         return True
 
     def mark_due(self) -> None:
-        """Compare pods again whose time to be submitted again has come."""
+        """Mark the pods whose delay before they are submitted again is over."""
         now_s = self._clock.monotonic()
         for uid in [uid for uid, due_s in self._later.items() if due_s <= now_s]:
             pod = self._view.pods.get(uid)
@@ -112,9 +107,6 @@ class Doubts:
                 del self._later[uid]
 
     async def _ask(self, pod: PodView) -> bool:
-        """Ask whether the pod runs on; False where nobody answers, so that it must be asked again.
-
-        One that runs is doubted no longer, unless its watch has yet to tell of its node."""
         try:
             found = read_pod(await self._api.get(pod_path(pod.namespace, pod.name)))
         except KubeRefused as error:
@@ -122,6 +114,7 @@ class Doubts:
         except KubeUnavailable:
             return False
         else:
+            # A running pod is no longer doubted, unless the watch has not reported its node yet.
             same = (found.metadata.uid, found.spec.node_name) == (pod.uid, pod.node)
             if same and found.status.phase not in ENDED:
                 self._uids.pop(pod.uid, None)

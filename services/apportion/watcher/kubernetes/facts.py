@@ -1,11 +1,8 @@
-"""What the ledger must be told so that it agrees with the cluster, one thing at a time.
+"""Find and append the events that make the ledger agree with the cluster.
 
-Every fact is fenced by the newest revision on its subject, so of two watchers one writes it, and a
-watcher that lags writes nothing. Invariant: nothing differs, nothing is written.
-
-`Facts` finds them, and is pure; `FactWriting` appends them. A fact that another writer has
-overtaken is not written: its object is compared again upon what the other wrote, or left alone
-where that is final."""
+Every event is fenced by the newest revision on its subject, so one of two watchers writes it. If
+another writer was faster, the object is compared again, or left alone if that is final.
+Invariant: nothing is written while nothing differs."""
 
 import asyncio
 import logging
@@ -79,38 +76,36 @@ class Fact(NamedTuple):
 
 
 class Adoption(NamedTuple):
-    """A pod to be held; `problem` says why the ledger cannot account for what it holds."""
+    """A pod to adopt; `problem` says why the ledger cannot account for its devices."""
 
     data: PodAdopted
     problem: str = ""
 
 
 class Revisions:
-    """The newest revision of each subject that this watcher fences, but for live pods'.
-
-    `adopted` are live pods whose submission is not the newest event on their subject: they were
-    adopted, or the ledger's beginning was dropped. Their ends are fenced like anything else."""
+    """The newest revision of each subject that this watcher fences, except those of live pods."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._newest: dict[str, int] = {}
         self.fences = Fences()
+        # Live pods whose submission is not the newest event on their subject.
         self.adopted: set[str] = set()
 
     def note(self, subject: str, revision: int) -> None:
-        """Something stands on the subject at that revision."""
+        """Record an event on the subject at that revision."""
         self._newest[subject] = max(revision, self._newest.get(subject, 0))
 
     def forget(self, subject: str) -> None:
-        """Nothing will be written there any more."""
+        """Forget a subject on which nothing more will be written."""
         self._newest.pop(subject, None)
 
     def expected(self, newest: int) -> int:
-        """What to expect of a subject whose newest record is `newest`: 0 where it was dropped."""
+        """The revision to expect of a subject with newest record `newest`: 0 if it was dropped."""
         return self.fences.expected(newest, folded=self._state.revision)
 
     def of(self, data: Payload) -> int:
-        """What the next event with this payload must expect."""
+        """The revision that the next event with this payload must expect."""
         return self.expected(self._newest.get(subject_of(data), 0))
 
 
@@ -122,10 +117,8 @@ class Facts:
         self._state = state
         self._revisions = revisions
 
-    # -------------------------------------------------------------- pods that leave
-
     def ends(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Pods that the ledger has and that hold, and want, nothing any more."""
+        """Pods of the ledger that no longer have or need anything."""
         for uid in uids:
             known = self._state.pods.get(uid)
             rejected = self._state.rejected.get(uid)
@@ -133,20 +126,20 @@ class Facts:
                 self._view.gone.pop(uid, None)
                 continue
             reason = self._why_gone(uid, known)
-            if reason:
-                yield self._end(PodGone(uid=uid, reason=reason[:TEXT_MAX]), known)
-
-    def _end(self, data: PodGone, known: PodState | None) -> Fact:
-        if known is not None and not self._is_adopted(known):
-            newest = max(known.submitted_revision, known.changed_revision)
-            return Fact(data, f"{data.uid}/gone/{newest}", self._revisions.expected(newest))
-        # A pod that was let go before it was adopted or submitted again ends twice.
-        changed = self._revisions.expected(known.changed_revision) if known else 0
-        expect = max(self._revisions.of(data), changed)
-        return Fact(data, f"{data.uid}/gone" + (f"/{expect}" if expect else ""), expect)
+            if not reason:
+                continue
+            data = PodGone(uid=uid, reason=reason[:TEXT_MAX])
+            if known is not None and not self._is_adopted(known):
+                newest = max(known.submitted_revision, known.changed_revision)
+                yield Fact(data, f"{uid}/gone/{newest}", self._revisions.expected(newest))
+                continue
+            # A pod that was released before it was adopted or submitted again ends twice.
+            changed = self._revisions.expected(known.changed_revision) if known else 0
+            expect = max(self._revisions.of(data), changed)
+            yield Fact(data, f"{uid}/gone" + (f"/{expect}" if expect else ""), expect)
 
     def _is_adopted(self, pod: PodState) -> bool:
-        """Whether the newest event on the pod's own subject is another than its submission."""
+        # Then the newest event on the pod's subject is not its submission.
         return pod.uid in self._revisions.adopted or pod.placed_revision == pod.submitted_revision
 
     def _why_gone(self, uid: str, known: PodState | None) -> str:
@@ -159,14 +152,15 @@ class Facts:
             return "deleted before it was bound"
         if pod.node and not placed_on(known, pod.node):
             return f"bound to {pod.node} outside of the ledger"
-        if pod.node and known is not None and _bound_by_another(known, pod):
+        placed = known.placement if known is not None and known.phase is Phase.PLACED else None
+        if not pod.node or placed is None or not pod.attempt.isdecimal():
+            return ""
+        if pod.attempt != str(placed.attempt) and pod.shares != shares_text(placed.shares):
             return f"bound to {pod.node} by attempt {pod.attempt}, which was given up"
         return ""
 
-    # -------------------------------------------------------------- pods that run already
-
     def adoptions(self, uids: Iterable[str]) -> Iterator[Adoption]:
-        """Pods that are on a node without a place in the ledger, and what they hold."""
+        """Pods on a node without a placement in the ledger, and their devices."""
         for uid in uids:
             pod = self._view.pods.get(uid)
             if pod is None or pod.claim is None or pod.ended or uid in self._state.pods:
@@ -187,12 +181,12 @@ class Facts:
                 yield Adoption(data)
 
     def adoption(self, data: PodAdopted) -> Fact:
-        """That the ledger holds what the pod holds."""
+        """The event that the ledger adopts the pod with its devices."""
         expect = self._revisions.of(data)
         return Fact(data, f"{data.pod}/adopted/{expect}", expect)
 
     def conflict(self, data: PodAdopted, problem: str) -> Iterator[Fact]:
-        """That the ledger cannot account for what the pod holds."""
+        """The event that the ledger cannot account for the pod's devices."""
         about = data.submitted
         return self.difference(
             DifferenceFound(
@@ -205,19 +199,19 @@ class Facts:
         )
 
     def difference(self, data: DifferenceFound) -> Iterator[Fact]:
-        """That cluster and ledger differ, unless the ledger says so already."""
+        """The event that cluster and ledger differ, unless the ledger has it already."""
         if self._state.differing.get(data.pod) != data:
             yield self._fact(data)
 
     def annotations(self) -> Iterator[Fact]:
-        """Bound pods that say otherwise of their shares than the ledger, or nothing any more."""
+        """Differences between the ledger and the shares in the annotations of bound pods."""
         for uid, pod in self._view.pods.items():
             known = self._state.pods.get(uid)
             placed = known.placement if known else None
             if known is None or placed is None or placed.node != pod.node or pod.ended:
                 continue
             held = shares_text(placed.shares)
-            # Our binder has written its shares on the pod, in the write that bound it.
+            # Our binder writes the shares on the pod in the same request that binds it.
             written = placed.shares and known.bound_revision and not known.adopted
             if pod.shares != held and (pod.shares or written):
                 yield from self.difference(
@@ -228,7 +222,7 @@ class Facts:
                 )  # fmt: skip
 
     def missed(self, facts: Iterable[Fact]) -> Iterator[Fact]:
-        """That no watch told of these."""
+        """Events that no watch reported these."""
         for fact in facts:
             if not isinstance(fact.data, DifferenceFound):
                 about = subject_of(fact.data).removeprefix(f"{SUBJECTS}.")
@@ -237,10 +231,8 @@ class Facts:
                     DifferenceFound(kind="missed", name=about[:NAME_MAX], cluster=kind)
                 )
 
-    # -------------------------------------------------------------- pods that come
-
     def arrivals(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Pods that want a place, and pods that cannot be read."""
+        """Pods that need a placement, and pods that cannot be read."""
         for uid in uids:
             pod = self._view.pods.get(uid)
             if pod is None or uid in self._state.pods or pod.ended or pod.node or pod.deleting:
@@ -269,10 +261,8 @@ class Facts:
             expect = self._revisions.of(data)
             yield Fact(data, f"{pod.uid}/rejected/{expect}", expect)
 
-    # -------------------------------------------------------------- pods that change
-
     def changes(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Pods of the ledger that differ from it in labels, gates, CPU, memory or deletion."""
+        """Pods that differ from the ledger in labels, gates, CPU, memory or deletion."""
         for uid in uids:
             pod, known = self._view.pods.get(uid), self._state.pods.get(uid)
             if pod is None or known is None or pod.ended:
@@ -284,8 +274,6 @@ class Facts:
                 newest = max(known.changed_revision, newest)
                 expect = self._revisions.expected(newest)
                 yield Fact(change_of(pod), f"{uid}/changed/{newest}", expect)
-
-    # -------------------------------------------------------------- nodes, gangs and the rest
 
     def nodes(self, names: Iterable[str]) -> Iterator[Fact]:
         """Nodes that came, changed or left."""
@@ -301,21 +289,21 @@ class Facts:
                 yield self._fact(NodeGone(node=name))
 
     def groups_of(self, uids: Iterable[str]) -> dict[str, None]:
-        """The gangs of those of the pods that want a place."""
+        """The gangs of those pods that need a placement."""
         drafts = (pod.draft for uid in uids if (pod := self._view.pods.get(uid)) is not None)
         return dict.fromkeys(draft.group for draft in drafts if draft and draft.group)
 
     def groups(self, names: Iterable[str]) -> Iterator[Fact]:
-        """Gangs that the ledger does not know or knows otherwise."""
+        """Gangs that the ledger lacks or has otherwise."""
         yield from map(self._fact, self._view.pod_groups.differences(names))
 
     def mirrored(self, marked: Marked) -> Iterator[Fact]:
-        """What differs of queues, quotas, disruption budgets and namespaces."""
+        """Differences in queues, quotas, disruption budgets and namespaces."""
         for kind, mirror in self._view.mirrors.items():
             yield from map(self._fact, mirror.differences(marked.others.get(kind, ())))
 
     def volume_claims(self, names: Iterable[str], uids: Iterable[str]) -> Iterator[Fact]:
-        """Claims that the ledger does not know or knows otherwise; those of the pods first come."""
+        """Volume claims, also of the pods to submit, that the ledger lacks or has otherwise."""
         drafts = (pod.draft for uid in uids if (pod := self._view.pods.get(uid)) is not None)
         coming = (
             f"{draft.namespace}/{claim}" for draft in drafts if draft for claim in claims_of(draft)
@@ -327,7 +315,6 @@ class Facts:
         return Fact(data, f"{subject_of(data)}/{type(data).__name__}/{expect}", expect)
 
     def _observed(self, node: NodeObserved) -> NodeObserved:
-        """The node, less what pods take of it that the ledger has not placed there."""
         cpu_milli, memory_mib, pods = node.cpu_milli, node.memory_mib, node.pods
         extended = dict(node.extended)
         unnamed: set[str] = set()
@@ -359,7 +346,6 @@ class Facts:
 
 
 def _counted(others: Counter[_Alike]) -> tuple[Neighbour, ...]:
-    """In a fixed order; no kubelet runs so many pods that any would be left out."""
     found = [
         Neighbour(
             namespace=namespace,
@@ -373,32 +359,17 @@ def _counted(others: Counter[_Alike]) -> tuple[Neighbour, ...]:
         )
         for (namespace, labels, ports, terms, disks, claims, terminating), count in others.items()
     ]
+    # In a fixed order; no kubelet runs so many pods that any would be left out.
     return tuple(sorted(found, key=msgspec.json.encode)[:OTHERS_MAX])
 
 
-def _bound_by_another(known: PodState, pod: PodView) -> bool:
-    """Whether the cluster took a binding that the ledger had let go of, before the newest one."""
-    placed = known.placement
-    return (
-        known.phase is Phase.PLACED
-        and placed is not None
-        and pod.attempt.isdecimal()
-        and pod.attempt != str(placed.attempt)
-        and pod.shares != shares_text(placed.shares)
-    )
-
-
-TOGETHER_MAX = 512
-"""Facts that wait for the ledger at once, however large the cluster is."""
+TOGETHER_MAX = 512  # events appended at once, however large the cluster is
 
 _log = logging.getLogger(__name__)
 
 
 class FactWriting:
-    """Writes for one watcher. `written` counts facts by the name of their event.
-
-    `final` are the uids of pods of which nothing more is to be written: they had their time in the
-    ledger, or cannot be told to it."""
+    """Appends the events of one watcher."""
 
     def __init__(
         self,
@@ -413,11 +384,12 @@ class FactWriting:
         self._revisions = revisions
         self._publisher = publisher
         self._append_one = append
+        # Pods that were in the ledger already, or that no event can hold.
         self.final: set[str] = set()
-        self.written: Counter[str] = Counter()
+        self.written: Counter[str] = Counter()  # by name of the event
 
     async def append(self, reader: Reader[Change], ledger: Ledger, facts: list[Fact]) -> None:
-        """Append facts and fold them. Raises LedgerError where trying again cures nothing."""
+        """Append events and fold them. Raises LedgerError if a retry cannot help."""
         for first in range(0, len(facts), TOGETHER_MAX):
             batch = facts[first : first + TOGETHER_MAX]
             basis = self._state.revision
@@ -425,7 +397,6 @@ class FactWriting:
             await reader.reached(max(revisions))
 
     async def _write(self, ledger: Ledger, fact: Fact, basis: int) -> int:
-        """Append one fact; the revision up to which the fold must go, 0 where nothing is known."""
         try:
             draft = self._publisher.draft(fact.data, event_id=fact.event_id, basis=basis)
         except InvalidEvent as error:
@@ -438,9 +409,9 @@ class FactWriting:
             await self._overtaken(fact.data, refused, ledger)
             return 0
         if done.already_there and (done.revision or 0) <= basis:
-            # Of an older event: this watcher began with a snapshot, which has no revisions.
+            # An older event: this watcher began with a snapshot, which has no revisions.
             found = await ledger.last_on_subject(draft.subject)
-            if found != fact.expect:  # else the id is free again once the server forgets it
+            if found != fact.expect:  # otherwise the id is free again once the server forgets it
                 late = FenceRefused(draft.subject, fact.expect, found)
                 await self._overtaken(fact.data, late, ledger)
             return 0
@@ -448,14 +419,14 @@ class FactWriting:
         return done.revision or 0
 
     async def _overtaken(self, data: Payload, refused: FenceRefused, ledger: Ledger) -> None:
-        """Another watcher was there first, or the subject has an event that no fold takes."""
+        """Another watcher was faster, or the subject has an event that no fold accepts."""
         uid = getattr(data, "uid", "")
         with suppress(LedgerUnavailable):  # the next refusal asks again
             await self._revisions.fences.refused(refused, ledger)
         if isinstance(data, PodSubmitted) and uid not in self._state.rejected:
-            self.final.add(uid)  # it had its time in the ledger, or has it now
+            self.final.add(uid)  # it was in the ledger, or is now
         elif isinstance(data, PodGone | PodChanged) and refused.found is not None:
-            self._revisions.adopted.add(uid)  # its submission is not what the fence is about
+            self._revisions.adopted.add(uid)  # the fence is not about its submission
             self._revisions.forget(subject_of(data))
             self._revisions.note(subject_of(data), refused.found)
             self._view.mark(data)

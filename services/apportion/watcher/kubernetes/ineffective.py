@@ -1,13 +1,12 @@
-"""Tells the owner of a pod, PodGroup or Queue what of it Volcano obeys and Apportion does not.
+"""Tell owners of pods, PodGroups and Queues what Volcano obeys and Apportion ignores.
 
-One Kubernetes event for each object, and for each change of what has no effect. Invariants: what
-waits to be told has a limit, and an event that the API server refuses is not tried again."""
+Writes one Kubernetes event per object and change. A refused one is not retried."""
 
 import asyncio
 import logging
 from collections.abc import Iterable
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -18,10 +17,8 @@ from apportion.runtime.process.clock import Clock
 
 REASON = "WithoutEffect"
 COMPONENT = "apportion"
-PACE_S = 0.2
-"""Between two events."""
-AGAIN_S = 5.0
-"""Before an event is tried again that the API server had no time for."""
+PACE_S = 0.2  # between two events
+AGAIN_S = 5.0  # before a retry if the API server was too busy
 OBJECTS_MAX = 10_000
 MESSAGE_MAX = 1000
 NAME_MAX = 253 - 1 - 16
@@ -41,7 +38,7 @@ class Subject(NamedTuple):
 
 
 class Ineffective:
-    """What was told of each object, what is still to be told, and the loop that does."""
+    """What was and what is still to be reported about each object, and the loop that reports it."""
 
     def __init__(self, api: KubeApi, clock: Clock) -> None:
         self._api = api
@@ -51,7 +48,7 @@ class Ineffective:
         self._news = asyncio.Event()
 
     def note(self, about: Subject, found: Iterable[Suspect]) -> None:
-        """Tell it unless it was told; nothing found is nothing to tell."""
+        """Report the findings unless they were reported already."""
         said = "; ".join(f"{each.field} {each.said}" for each in found)
         if self._known.get(about.uid, "") == said:
             return
@@ -68,7 +65,7 @@ class Ineffective:
         self._news.set()
 
     async def run(self) -> None:
-        """Write the events, until cancelled."""
+        """Write the events until cancelled."""
         while True:
             if not self._waiting:
                 self._news.clear()
@@ -80,24 +77,11 @@ class Ineffective:
             await self._clock.pause(PACE_S if done else AGAIN_S)
 
     async def _tell(self, about: Subject, said: str) -> bool:
-        """Write the event; False where it is to be tried again."""
         namespace = about.namespace or "default"
         path = f"/api/v1/namespaces/{quote(namespace, safe='')}/events"
-        body = msgspec.json.encode(self._event(about, namespace, said))
-        try:
-            answer = await self._api.request("POST", path, body=body)
-        except KubeUnavailable:
-            return False
-        if answer.status == _BUSY or answer.status >= _SERVER_ERROR:
-            return False
-        if not answer.ok and answer.status != _CONFLICT:  # another watcher was first
-            _log.info("%s %s was not told: %s", about.kind, about.name, answer.refusal())
-        return True
-
-    def _event(self, about: Subject, namespace: str, said: str) -> dict[str, Any]:
         same = sha256(f"{about.uid}/{REASON}/{said}".encode()).hexdigest()[:16]
         now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        return {
+        event = {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": f"{about.name[:NAME_MAX]}.{same}", "namespace": namespace},
@@ -117,3 +101,12 @@ class Ineffective:
             "lastTimestamp": now,
             "count": 1,
         }
+        try:
+            answer = await self._api.request("POST", path, body=msgspec.json.encode(event))
+        except KubeUnavailable:
+            return False
+        if answer.status == _BUSY or answer.status >= _SERVER_ERROR:
+            return False
+        if not answer.ok and answer.status != _CONFLICT:  # another watcher was first
+            _log.info("%s %s was not told: %s", about.kind, about.name, answer.refusal())
+        return True

@@ -1,6 +1,4 @@
-"""The objects of one kind as a watch tells of them, and what the ledger does not know of them.
-
-Invariant: after a list what is here is what the list had."""
+"""The objects of one kind that a watch reports, and their differences from the ledger."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,8 +11,8 @@ from apportion.runtime.kube.watch import Kind, number, skipping
 from apportion_schemas.quantities import Payload
 
 V = TypeVar("V")
+# called with an object's name and the error; empty if it is resolved
 Problem = Callable[[str, str], None]
-"""Takes what an object is called and what is wrong with it, empty for nothing any more."""
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel"):
@@ -26,12 +24,12 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def key(self) -> str:
-        """What it is called: `namespace/name`, or its name where it has no namespace."""
+        """Its key: `namespace/name`, or its name if it has no namespace."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     @property
     def version(self) -> int:
-        """The API server's revision of it."""
+        """The API server's revision of the object."""
         return number(self.resource_version)
 
 
@@ -43,39 +41,32 @@ _decode = skipping(msgspec.json.Decoder(_Object).decode)
 
 
 def metadata_of(raw: bytes) -> Metadata:
-    """The part of any object that can be read whatever the rest is."""
+    """Decode the part of any object that is readable whatever the rest is."""
     return _decode(raw).metadata
 
 
 class Marks(ABC):
-    """What is to be compared again, in order of marking; `stir` is called when any is marked.
-
-    `reports` are the events that tell the ledger of these objects, and `key` those of their fields
-    that make up what an object is called here."""
+    """The objects to compare again, in order of marking; `stir` is called when one is marked."""
 
     def __init__(
         self, stir: Callable[[], None], reports: tuple[type[Payload], ...], key: tuple[str, ...]
     ) -> None:
         self._stir = stir
-        self.reports = reports
-        self._key = key
+        self.reports = reports  # the events about these objects
+        self.key = key  # the fields that form an object's key
         self._marked: dict[str, None] = {}
 
     @abstractmethod
     def everything(self) -> dict[str, None]:
-        """All that matter, here or in the ledger."""
+        """All keys that matter, in the cluster or in the ledger."""
 
     def mark(self, key: str) -> None:
-        """It is to be compared again."""
+        """Mark an object to be compared again."""
         self._marked[key] = None
         self._stir()
 
-    def mark_reported(self, data: Payload) -> None:
-        """What the event is about is to be compared again."""
-        self.mark("/".join(getattr(data, field) for field in self._key))
-
     def take(self) -> dict[str, None]:
-        """All that is marked; it is no longer."""
+        """Return all marked keys, and unmark them."""
         marked, self._marked = self._marked, {}
         return marked
 
@@ -91,9 +82,7 @@ def readable(
     key: Callable[[Metadata], str] = lambda meta: meta.key,
     keeps: bool = True,
 ) -> Kind[V]:
-    """Objects of which those that cannot be read are a problem.
-
-    `keeps`: of such a one, what it said before still holds; otherwise it is as if it were not."""
+    """A kind whose unreadable objects are problems and, unless it `keeps` them, count as absent."""
 
     def read_named(raw: bytes) -> tuple[str, V | None, int]:
         meta = metadata_of(raw)
@@ -113,21 +102,19 @@ def readable(
 
 
 def known_as(has: Mapping[str, Any], key: str) -> Any:
-    """What the ledger has by that key; what is in a namespace it has by namespace, and by name."""
+    """The ledger's entry of that key; namespaced objects are by namespace, then by name."""
     namespace, _, name = key.rpartition("/")
     return has.get(namespace, {}).get(name) if namespace else has.get(name)
 
 
 def keys_of(has: Mapping[str, Any]) -> Iterator[str]:
-    """The keys of all that the ledger has of a kind."""
+    """The keys of all objects of a kind in the ledger."""
     for key, known in has.items():
         yield from (f"{key}/{name}" for name in known) if isinstance(known, dict) else (key,)
 
 
 def is_news(wanted: Any, known: Any) -> bool:
-    """Whether the ledger says otherwise, and no other watcher has seen a later version.
-
-    Another version of what says the same is no news."""
+    """True if the ledger differs in more than the version, and does not have a later version."""
     version = getattr(known, "version", None)
     if version is None:
         return bool(wanted != known)
@@ -136,10 +123,7 @@ def is_news(wanted: Any, known: Any) -> bool:
 
 
 class Mirror(Marks, Generic[V]):
-    """Objects of one kind as the cluster has them, against what the ledger `has` of them.
-
-    `reports` are the event that tells of one and, where the ledger forgets one, the event that it
-    has gone. `minor` says whether a change needs no comparison."""
+    """Objects of one kind in the cluster, and what the ledger `has` of them."""
 
     def __init__(
         self,
@@ -156,7 +140,7 @@ class Mirror(Marks, Generic[V]):
     ) -> None:
         super().__init__(stir, reports, key)
         self._has = has
-        self._minor = minor
+        self._minor = minor  # True for changes that need no comparison
         self.entries: dict[str, V] = {}
         self.kind = readable(
             title, self.entries, read, self._changed, problem,
@@ -168,14 +152,15 @@ class Mirror(Marks, Generic[V]):
         return dict.fromkeys((*self.entries, *keys_of(self._has())))
 
     def differences(self, names: Iterable[str]) -> Iterator[Payload]:
-        """What the ledger does not know of these, or knows otherwise; and which have gone."""
+        """The events about these objects that the ledger lacks."""
         for name in names:
             wanted: Any = self.entries.get(name)
             known = known_as(self._has(), name)
             if wanted is not None and is_news(wanted, known):
                 yield wanted
             elif wanted is None and known is not None and len(self.reports) > 1:
-                yield self.reports[1](**dict(zip(self._key, name.split("/"), strict=True)))
+                # The second of the reports is the event that an object is gone.
+                yield self.reports[1](**dict(zip(self.key, name.split("/"), strict=True)))
 
     def _changed(self, name: str, before: V | None, now: V | None, _version: int) -> None:
         if before is None or now is None or not self._minor(before, now):

@@ -1,8 +1,6 @@
-"""Kubernetes objects, as far as the ledger needs them: bytes of the API server to small records.
+"""Decode Kubernetes objects from the API server into small records.
 
-Only what changes a decision is decoded; a pod is read as a manifest once, when it wants a place.
-Invariant: whatever an object holds, reading it ends in a record; what cannot be understood is in
-the record as a problem."""
+Invariant: reading any object gives a record; what cannot be understood is in it as a problem."""
 
 import math
 import re
@@ -60,8 +58,8 @@ TEMPLATES_MAX = 2_000
 _NO_RESOURCES = Raw(b"{}")
 _NO_LIST = Raw(b"[]")
 _NOT_GIVEN = (b"{}", b"{}")
+# Resources of a running pod that can be resized, with the unit in which they are summed.
 _RESIZED = {"cpu": (1000, "m"), "memory": (1, "")}
-"""What a running pod may ask for more or less of, with the unit in which it is added up."""
 _MINDED_VOLUMES = tuple(
     f'"{kind}"'.encode()
     for kind in (
@@ -75,13 +73,12 @@ _MINDED_VOLUMES = tuple(
 )
 _CLAIMS = b'"resourceClaims"'
 _NOTES = "metadata.annotations"
-NAME_LABEL = "kubernetes.io/metadata.name"
-"""Of every namespace, so that the ledger has no need of it."""
+NAME_LABEL = "kubernetes.io/metadata.name"  # on every namespace, so the ledger does not need it
 _TOKEN_VOLUME = re.compile(rb"kube-api-access-[a-z0-9]{5}")
 
 
 class _Kube(Struct, frozen=True, rename="camel"):
-    """A part of an object; what is not named here is not decoded."""
+    """A part of an object; only the fields named here are decoded."""
 
 
 class _Meta(_Kube, frozen=True):
@@ -123,7 +120,7 @@ class _PodSpec(_Kube, frozen=True):
 
 
 class _Given(_Kube, frozen=True):
-    """What a kubelet has given a container, or a whole pod; a resize is not done until it has."""
+    """What a kubelet gave a container or a pod; a resize is done when this has changed."""
 
     name: str = ""
     resources: Raw = _NO_RESOURCES
@@ -131,7 +128,7 @@ class _Given(_Kube, frozen=True):
 
     @property
     def parts(self) -> tuple[bytes, bytes]:
-        """Both as they are written: what is in effect, and what is allocated."""
+        """The resources in effect and the allocated ones, as undecoded JSON."""
         return bytes(self.resources), bytes(self.allocated_resources)
 
 
@@ -223,10 +220,7 @@ _decode_any = from_outside(msgspec.json.Decoder(dict[str, Any]).decode)
 
 @dataclass(slots=True, eq=False)
 class PodView:
-    """A pod of the cluster. `ended` says how, once it has; `draft` or `problem` is set while it
-    wants a place from us; `amounts` is what it takes of its node. `ports`, `anti_affinity`, `disks`
-    and `volume_claims` are set of a pod that is on a node. `claim` is what it says to hold, where
-    it is bound and the ledger does not have it; `unread` where the ledger had it."""
+    """A pod of the cluster."""
 
     uid: str
     namespace: str
@@ -234,32 +228,29 @@ class PodView:
     version: int
     ours: bool
     node: str = ""
-    ended: str = ""
+    ended: str = ""  # how it ended
     deleting: bool = False
-    amounts: NodeConstraints = NOTHING
+    amounts: NodeConstraints = NOTHING  # what it takes of its node
     labels: dict[str, str] = field(default_factory=dict)
     gates: tuple[str, ...] = ()
-    ports: tuple[HostPort, ...] = ()
+    ports: tuple[HostPort, ...] = ()  # like the next three, set if it is on a node
     anti_affinity: tuple[PodTerm, ...] = ()
     disks: tuple[Disk, ...] = ()
     volume_claims: tuple[str, ...] = ()
     shares: str = ""
     attempt: str = ""
-    draft: PodDraft | None = None
+    draft: PodDraft | None = None  # or `problem`, while it needs a placement from us
     problem: ManifestError | None = None
-    claim: Claim | None = None
-    unread: bool = False
+    claim: Claim | None = None  # the devices that it says it has, if bound and not in the ledger
+    unread: bool = False  # the ledger had it, so `claim` was not read
 
 
 class ObjectReader:
-    """Reads objects for one watcher: which schedulers' pods are ours, how manifests are read.
+    """Reads objects for one watcher."""
 
-    `knows` says whether the ledger has the pod of a uid; `writers` are the field managers whose
-    annotations on pods that others bound are believed. `claimed` adds to the draft of a pod what
-    its ResourceClaims ask for, where these are read. `ineffective` takes what of an object has no
-    effect here."""
-
+    # Adds what its ResourceClaims request to a pod's draft, if these are read.
     claimed: Callable[[bytes, PodDraft], PodDraft | None] | None = None
+    # Given the fields of an object that have no effect here.
     ineffective: Callable[[Subject, Iterable[Suspect]], None] = staticmethod(lambda *_: None)
 
     def __init__(
@@ -270,17 +261,16 @@ class ObjectReader:
         knows: Callable[[str], bool] = lambda _: False,
         writers: frozenset[str] = WRITERS,
     ) -> None:
+        # Field managers whose annotations are trusted on pods that others bound.
         self._writers = writers
         self._given = schedulers
         self._names = SchedulerNames(schedulers)
         self._config = config
-        self._knows = knows
+        self._knows = knows  # True if the ledger has the pod of a uid
         self._drafts: dict[tuple[bytes, ...], PodDraft] = {}
 
     def configure(self, configuration: Configuration) -> None:
-        """Read objects like this from now on; what was read before stands.
-
-        Scheduler names in the configuration take the place of those that this watcher was told."""
+        """Use this configuration from now on; its scheduler names replace the given ones."""
         config = manifest_config(configuration)
         claims = self.claimed is not None
         self._config = msgspec.structs.replace(config, resource_claims=claims)
@@ -288,9 +278,7 @@ class ObjectReader:
         self._names = scheduler_names(configuration, self._given)
 
     def pod(self, raw: bytes, entries: Mapping[str, PodView]) -> tuple[str, PodView | None, int]:
-        """Uid, pod and version; no pod where it matters to nobody here.
-
-        What `entries` has of it is not read again."""
+        """Return uid, pod (None if irrelevant) and version; drafts in `entries` are reused."""
         pod = _decode_pod(raw)
         meta = pod.metadata
         before = entries.get(meta.uid)
@@ -338,7 +326,7 @@ class ObjectReader:
         if not view.ours:
             return None
         if before is not None and before.draft is not None and self._knows(view.uid):
-            view.draft = before.draft  # what may change of it is told by itself
+            view.draft = before.draft  # what may change is reported separately
         elif not view.deleting:
             self._read(raw, view, chooser=spec.scheduler_name if extended else "")
             if notes and not extended:
@@ -347,15 +335,25 @@ class ObjectReader:
         return view
 
     def _read(self, raw: bytes, view: PodView, *, chooser: str) -> None:
-        """The pod as a draft; of one whose node a `chooser` chooses, what is about devices.
-
-        Pods of one template differ in nothing but their names, and are read once."""
-        template = _template(raw)
+        pod = _decode_parts(raw)
+        meta = pod.metadata
+        parts = (meta.annotations, meta.labels, meta.owner_references, meta.namespace)
+        # The API server names the token's volume `kube-api-access-` and five characters.
+        template = (_TOKEN_VOLUME.sub(b"", bytes(pod.spec)), *map(bytes, parts))
         draft = self._drafts.get(template)
         if draft is None:
             document = {"apiVersion": "v1", "kind": "Pod"} | _decode_any(raw)
             try:
-                draft = self._drafted(document, chosen=bool(chooser))
+                if chooser:
+                    # Another scheduler chooses the node: only devices and volumes matter.
+                    config = msgspec.structs.replace(self._config, gangs=False)
+                    (draft,) = read_document(devices_only(document), config).pods
+                    found = node_needs.mounted(document["spec"].get("volumes"))
+                    node = msgspec.structs.replace(draft.shape.node, disks=found.disks)
+                    shape = msgspec.structs.replace(draft.shape, node=node)
+                    draft = msgspec.structs.replace(draft, shape=shape, volume_claims=found.claims)
+                else:
+                    (draft,) = read_document(document, self._config).pods
             except ManifestError as error:
                 view.problem = error
                 return
@@ -368,21 +366,6 @@ class ObjectReader:
                 view.draft = self.claimed(raw, view.draft)
             except ManifestError as error:
                 view.draft, view.problem = None, error
-
-    def _drafted(self, document: dict[str, Any], *, chosen: bool) -> PodDraft:
-        """The one pod of a document; where another scheduler has `chosen` or will, what it asks of
-        devices, and what it mounts.
-
-        Raises ManifestError: it cannot be read."""
-        if not chosen:
-            (draft,) = read_document(document, self._config).pods
-            return draft
-        config = msgspec.structs.replace(self._config, gangs=False)
-        (draft,) = read_document(devices_only(document), config).pods
-        found = node_needs.mounted(document["spec"].get("volumes"))
-        node = msgspec.structs.replace(draft.shape.node, disks=found.disks)
-        shape = msgspec.structs.replace(draft.shape, node=node)
-        return msgspec.structs.replace(draft, shape=shape, volume_claims=found.claims)
 
     def _amounts(self, spec: _PodSpec, status: _PodStatus) -> NodeConstraints:
         found = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
@@ -407,9 +390,7 @@ class ObjectReader:
         return any(_names_any(bytes(part.resources), ours) for part in parts)
 
     def node(self, raw: bytes) -> NodeObserved:
-        """The node, but for what is known of it by its pods; an amount that cannot be read is none.
-
-        Amounts are `status.allocatable`, and the version is that of the object."""
+        """Read a node, without what its pods take; an unreadable amount counts as zero."""
         node = _decode_node(raw)
         allocatable = node.status.allocatable or {}
         ours = claimed(self._config.dialects)
@@ -436,22 +417,18 @@ class ObjectReader:
         )
 
     def group(self, raw: bytes, api_version: str) -> tuple[PodGroupObserved, bool]:
-        """A PodGroup of that API, and whether Volcano's controllers wait until it is let in.
-
-        Raises ManifestError: it cannot be read."""
+        """Read a PodGroup, and whether Volcano waits to admit it. Raises ManifestError."""
         document = _decode_any(raw) | {"apiVersion": api_version, "kind": "PodGroup"}
         meta = document["metadata"]
         found = of_annotations(meta.get("annotations") or {}, _NOTES)
         self.ineffective(_subject(api_version, "PodGroup", meta), found)
         group = read_document(document, self._config).group
-        assert group is not None  # noqa: S101 - what a PodGroup reads to
+        assert group is not None  # noqa: S101 - a PodGroup always has one
         phase = (document.get("status") or {}).get("phase", "")
         return group, not api_of(group.group) and phase in {"", "Pending"}
 
     def queue(self, raw: bytes) -> QueueObserved:
-        """A Volcano Queue; CPU is in thousandths and memory in MiB.
-
-        Raises ManifestError: its card quota cannot be read."""
+        """Read a Volcano Queue; CPU is in thousandths and memory in MiB. Raises ManifestError."""
         document = _decode_any(raw)
         spec, status = document.get("spec") or {}, document.get("status") or {}
         notes = document["metadata"].get("annotations") or {}
@@ -471,9 +448,7 @@ class ObjectReader:
         )
 
     def quota(self, raw: bytes) -> QuotaObserved | None:
-        """A ResourceQuota; None where it says nothing of extended resources.
-
-        Raises ManifestError: it cannot be obeyed."""
+        """Read a ResourceQuota; None if it has no extended resources. Raises ManifestError."""
         document = _decode_any(raw)
         meta, hard = document["metadata"], extended_limits(document)
         if not hard:
@@ -486,9 +461,7 @@ class ObjectReader:
         )
 
     def budget(self, raw: bytes) -> BudgetObserved:
-        """A PodDisruptionBudget.
-
-        Raises ManifestError: its selector cannot be read."""
+        """Read a PodDisruptionBudget. Raises ManifestError if its selector cannot be read."""
         found = _decode_budget(raw)
         meta, selector = found.metadata, found.spec.selector
         return BudgetObserved(
@@ -509,25 +482,16 @@ def _init_role(container: _Container) -> Role:
     return "sidecar" if container.restart_policy == "Always" else "init"
 
 
-def _template(raw: bytes) -> tuple[bytes, ...]:
-    """All of a pod that a draft is made of, but its name and the name of its token's volume.
-
-    `kube-api-access-` and five letters are the name that the API server gives that volume."""
-    pod = _decode_parts(raw)
-    meta = pod.metadata
-    parts = (meta.annotations, meta.labels, meta.owner_references, meta.namespace)
-    return (_TOKEN_VOLUME.sub(b"", bytes(pod.spec)), *map(bytes, parts))
-
-
 @lru_cache(maxsize=8192)
 def _amounts(
     parts: tuple[tuple[bytes, Role, tuple[bytes, bytes]], ...],
     of_pod: tuple[bytes, bytes, tuple[bytes, bytes]],
     ours: frozenset[str],
-    infeasible: bool,  # noqa: FBT001 - a key of the cache
+    infeasible: bool,  # noqa: FBT001 - part of the cache key
 ) -> NodeConstraints:
-    """What a pod takes of its node, with overhead and resources of its own; pods of one template
-    ask once. `infeasible`: its node will never do the resize that the spec asks for."""
+    """What a pod takes of its node. Cached, because pods of one template have the same.
+
+    `infeasible`: the node will never do the resize that the spec requests."""
     overhead, resources, given_to_pod = of_pod
     containers = []
     try:
@@ -557,9 +521,9 @@ def _resized(
     infeasible: bool,
     without: Mapping[str, object] = MappingProxyType({}),
 ) -> _Resources:
-    """The resources of a container or pod, or what its kubelet has given it where that is more.
+    """The resources of a container or pod, or what its kubelet gave it if that is more.
 
-    As kube-scheduler 1.36 counts. `without` is the pod's overhead, which its status includes."""
+    As in kube-scheduler 1.36. `without` is the pod's overhead, which its status includes."""
     spec = _decode_resources(raw) or _Resources()
     if given == _NOT_GIVEN:
         return spec
@@ -577,21 +541,21 @@ def _resized(
             found.append(quantity(wanted, name))
         if found:
             requests[name] = f"{math.ceil(max(*found, Fraction()) * factor)}{unit}"
-            limits.pop(name, None)  # of the spec, which may be lower
+            limits.pop(name, None)  # the spec's limit may be lower
     return _Resources(limits, requests)
 
 
 @lru_cache(maxsize=8192)
 def _minded(
     of_spec: tuple[bytes, ...],
-    host_network: bool,  # noqa: FBT001 - a key of the cache
+    host_network: bool,  # noqa: FBT001 - part of the cache key
     namespace: str,
     labels: tuple[tuple[str, str], ...],
 ) -> tuple[tuple[HostPort, ...], tuple[PodTerm, ...]]:
-    """The host ports and the required anti-affinity of a pod that others placed: what of it pods of
-    ours may mind beside its labels. Pods of one template ask once.
+    """The host ports and required anti-affinity of a pod that another scheduler placed.
 
-    What cannot be read keeps nobody away: the API server and its scheduler took it."""
+    Cached, because pods of one template have the same. If they cannot be read they are ignored:
+    the API server and that scheduler accepted them."""
     wanted, *ports = of_spec
     try:
         containers = [
@@ -629,8 +593,7 @@ def _taint(taint: _Taint) -> Taint:
 
 
 def read_namespace(raw: bytes) -> NamespaceObserved | None:
-    """A namespace; None where it has no labels of its own, by which affinity could mean its pods
-    (`namespaceSelector`)."""
+    """Read a namespace; None if it has no labels that a `namespaceSelector` could match."""
     meta = _decode_named(raw).metadata
     labels = {key: value for key, value in (meta.labels or {}).items() if key != NAME_LABEL}
     version = number(meta.resource_version)

@@ -1,21 +1,21 @@
-"""PodGroups, which three APIs have: what each says of its gangs, and which wait to be let in.
-
-Invariant: a list of one API says nothing of the gangs of the others."""
+"""PodGroups of three APIs: what each declares about its gang, and which wait to be admitted."""
 
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import partial
 
 from apportion.core.ledger.state import State
 from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.pods.gangs import COSCHEDULING, KUBERNETES, VERSIONS, api_of, unread
 from apportion.core.workloads.pods.gangs import VOLCANO as VOLCANO_API
-from apportion.watcher.kubernetes.kind import Marks, Metadata, Problem, readable
+from apportion.runtime.kube.watch import Kind
+from apportion.watcher.kubernetes.kind import Marks, Problem, readable
 from apportion.watcher.kubernetes.objects import ObjectReader
 from apportion_schemas import PodGroupGone, PodGroupObserved
 
 GROUPS = "podgroups"
 VOLCANO = "scheduling.volcano.sh/v1beta1"
+# The kinds of PodGroups that a cluster may have, each with its API version. A server that serves
+# several versions of one API lists each group once per version.
 POD_GROUPS = {
     GROUPS: VOLCANO,
     f"{GROUPS}.{COSCHEDULING}": f"{COSCHEDULING}/v1alpha1",
@@ -24,18 +24,10 @@ POD_GROUPS = {
         for version in VERSIONS[KUBERNETES]
     },
 }
-"""The kinds of PodGroups that a cluster may have, each with its API version.
-
-A server that serves several versions of one API lists each group once per version.
-"""
 
 
 class PodGroupView(Marks):
-    """What PodGroups declare, by the gang's name; `stir` is called when any changes.
-
-    `served` returns the versions in which the server has PodGroups of an API group, or None while
-    that is unknown. `waiting` are gangs that Volcano's controllers have make no pods of until they
-    are let in."""
+    """What PodGroups declare, by the gang's name; `stir` is called when any changes."""
 
     def __init__(
         self, reader: ObjectReader, state: State, stir: Callable[[], None], problem: Problem
@@ -43,25 +35,17 @@ class PodGroupView(Marks):
         super().__init__(stir, (PodGroupObserved, PodGroupGone), ("group",))
         self._reader = reader
         self._state = state
+        # The versions in which the server has an API group's PodGroups; None while that is unknown.
         self.served: Callable[[str], Collection[str] | None] = lambda _api: None
         by_kind: dict[str, dict[str, PodGroupObserved]] = {kind: {} for kind in POD_GROUPS}
         self.declared = ChainMap(*by_kind.values())
-        self.waiting: set[str] = set()
+        self.waiting: set[str] = set()  # Volcano creates no pods until these are admitted
         self.kinds = {
-            kind: readable(
-                "PodGroup",
-                groups,
-                partial(self._read, POD_GROUPS[kind]),
-                self._changed,
-                problem,
-                expected=partial(self._expected, _api(POD_GROUPS[kind])),
-                key=partial(_gang, _api(POD_GROUPS[kind])),
-            )
-            for kind, groups in by_kind.items()
+            kind: self._kind(POD_GROUPS[kind], groups, problem) for kind, groups in by_kind.items()
         }
 
     def unread(self, gang: str) -> ManifestError | None:
-        """Return why pods of the gang would wait for ever; None where its PodGroup may come."""
+        """Return why pods of the gang would wait for ever; None if its PodGroup may still come."""
         known = self._state.groups.get(gang)
         if known is not None and known.observed is not None:
             return None
@@ -69,38 +53,44 @@ class PodGroupView(Marks):
         return None if served is None else unread(gang, served)
 
     def everything(self) -> dict[str, None]:
-        """All gangs, here or in the ledger."""
+        """All gangs, in the cluster or in the ledger."""
         return dict.fromkeys((*self.declared, *self._state.groups))
 
     def differences(self, names: Iterable[str]) -> Iterator[PodGroupObserved | PodGroupGone]:
-        """Gangs that the ledger does not know or knows otherwise."""
+        """Events about gangs that the ledger lacks or has otherwise."""
         for name in names:
             wanted, known = self.declared.get(name), self._state.groups.get(name)
             if wanted is not None and (known is None or known.observed != wanted):
                 yield wanted
             elif wanted is None and known is not None and known.observed and not known.pods:
-                yield PodGroupGone(group=name)  # with pods, it goes with the last one
+                yield PodGroupGone(group=name)  # with pods, it is forgotten with the last one
 
-    def _expected(self, api: str) -> list[str]:
-        groups = self._state.groups.items()
-        known = [name for name, group in groups if group.observed is not None]
-        return [name for name in known if api_of(name) == api]
+    def _kind(
+        self, api_version: str, groups: dict[str, PodGroupObserved], problem: Problem
+    ) -> Kind[PodGroupObserved]:
+        # Volcano's gangs have no API group in their names.
+        api = "" if api_version == VOLCANO else api_version.partition("/")[0]
 
-    def _read(self, api_version: str, raw: bytes) -> PodGroupObserved:
-        found, waits = self._reader.group(raw, api_version)
-        (self.waiting.add if waits else self.waiting.discard)(found.group)
-        return found
+        def read(raw: bytes) -> PodGroupObserved:
+            found, waits = self._reader.group(raw, api_version)
+            (self.waiting.add if waits else self.waiting.discard)(found.group)
+            return found
+
+        return readable(
+            "PodGroup",
+            groups,
+            read,
+            self._changed,
+            problem,
+            expected=lambda: (
+                name
+                for name, group in self._state.groups.items()
+                if group.observed is not None and api_of(name) == api
+            ),
+            key=lambda meta: "/".join(filter(None, (meta.namespace, api, meta.name))),
+        )
 
     def _changed(self, name: str, _before: object, now: object, _version: int) -> None:
         if now is None:
             self.waiting.discard(name)
         self.mark(name)
-
-
-def _api(api_version: str) -> str:
-    """The API group in a gang's name, which Volcano's have none of."""
-    return "" if api_version == VOLCANO else api_version.partition("/")[0]
-
-
-def _gang(api: str, meta: Metadata) -> str:
-    return "/".join(filter(None, (meta.namespace, api, meta.name)))

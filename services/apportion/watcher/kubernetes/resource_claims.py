@@ -1,8 +1,7 @@
-"""The ResourceClaims of the cluster, and the pods that wait for what these ask for.
+"""The cluster's ResourceClaims, and the pods that wait for them.
 
-A pod that names claims can be read only with them, so it is kept until it is in the ledger, and
-read again whenever a claim of it changes. Invariant: a claim belongs to one pod, the one in the
-ledger before one that is not; who else names it is told so until that pod has gone."""
+Invariant: a claim belongs to one pod, preferably one in the ledger. Other pods that name it are
+rejected until that pod is gone."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -22,7 +21,7 @@ RESOURCE_CLAIMS = "resourceclaims"
 
 
 class ResourceClaimView:
-    """Claims by `namespace/name`, and whose they are. `stir` is called when any changes."""
+    """Claims by `namespace/name`, and their owners. `stir` is called when any changes."""
 
     def __init__(self, state: State, stir: Callable[[], None], problem: Problem) -> None:
         self._stir = stir
@@ -47,7 +46,7 @@ class ResourceClaimView:
         }
 
     def observe(self, change: Change) -> None:
-        """Take note of a pod of the ledger that came or went."""
+        """Follow a pod of the ledger that came or went."""
         data = change.data
         if change.pod is None or change.refused:
             return
@@ -58,18 +57,16 @@ class ResourceClaimView:
             self._gone(data.uid)
 
     def follow(self, uid: str, now: PodView | None, *, known: bool) -> None:
-        """Take note of a pod of the cluster as it is now; `known` is one of the ledger."""
+        """Follow a pod of the cluster; `known` if it is in the ledger."""
         if now is None or now.ended:
             self._gone(uid)
         elif now.node or known:
             self._forget(uid)
 
     def drafted(self, raw: bytes, draft: PodDraft) -> PodDraft | None:
-        """The draft of a pod with what its claims ask for, None while it has not got all of them.
+        """Add what the claims request to a pod's draft; None until all exist. Raises ManifestError.
 
-        The pod is kept, for its claims may change, until `follow` says that it waits no longer.
-
-        Raises ManifestError: it cannot have what it names."""
+        The pod is kept until `follow` says that it no longer waits: its claims may change."""
         pod = PodClaims(raw)
         self._forget(pod.pod)
         self._waiting[pod.pod] = raw, pod.keys
@@ -83,7 +80,7 @@ class ResourceClaimView:
         return found
 
     def take(self) -> list[bytes]:
-        """The pods to read again."""
+        """Return the pods to read again."""
         again, self._again = self._again, {}
         return [self._waiting[uid][0] for uid in again if uid in self._waiting]
 
@@ -95,8 +92,8 @@ class ResourceClaimView:
                 self._owned.setdefault(pod, []).append(claim)
 
     def _gone(self, uid: str) -> None:
-        """Whoever else names its claims may have them now."""
         self._forget(uid)
+        # Other pods that name its claims may have them now.
         for claim in self._owned.pop(uid, ()):
             if self._owner.get(claim) == uid:
                 del self._owner[claim]

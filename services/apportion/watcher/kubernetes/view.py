@@ -1,8 +1,7 @@
-"""The cluster as its API server tells it, and which parts of it must be compared with the ledger.
+"""The cluster as its API server reports it, and which objects to compare with the ledger.
 
-Whatever changes is marked, and only what is marked is looked at again, so that a change costs the
-same in a cluster of any size. Invariant: a pod is held for gone only when the server said so: by a
-deletion, by a list that began after the pod was in the ledger, or when asked for that very pod."""
+Invariant: a pod counts as gone only if the server said so: by a deletion, by a list that began
+after the pod was in the ledger, or in the answer to a query for that pod."""
 
 import asyncio
 import logging
@@ -39,8 +38,8 @@ from apportion_schemas.quantities import Payload
 
 _log = logging.getLogger(__name__)
 DELETED = "deleted"
+# Remembered pods that left before the ledger had them; submitting one takes seconds.
 LEFT_MAX = 10_000
-"""Pods remembered that left before the ledger had them; a submission is in flight for seconds."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,12 +55,7 @@ class Marked:
 
 
 class ClusterView:
-    """Pods, nodes, gangs, queues, quotas and disruption budgets of one cluster.
-
-    `mirrors` are kinds of which the ledger is told object by object; `others` are these, gangs and
-    the claims of volumes. `gone` are pods that have left, with the reason, until the ledger knows.
-    `touched` is the newest version at which a pod came to a node or left it. `problems` are objects
-    that cannot be read."""
+    """Pods, nodes, gangs, queues, quotas and disruption budgets of one cluster."""
 
     def __init__(self, reader: ObjectReader, state: State) -> None:
         self._reader = reader
@@ -70,10 +64,10 @@ class ClusterView:
         self.nodes: dict[str, NodeObserved] = {}
         self.volume_limits: dict[str, dict[str, int]] = {}
         self.pods_on: defaultdict[str, dict[str, PodView]] = defaultdict(dict)
-        self.touched: dict[str, int] = {}
-        self.gone: dict[str, str] = {}
+        self.touched: dict[str, int] = {}  # newest version at which a pod came or left
+        self.gone: dict[str, str] = {}  # reason, until the ledger has it
         self._left: dict[str, None] = {}
-        self.problems: dict[str, str] = {}
+        self.problems: dict[str, str] = {}  # objects that cannot be read
         self.marked = Marked()
         self.stirred = asyncio.Event()
         self.volumes = VolumeView(state, self.stirred.set, self._problem)
@@ -107,7 +101,6 @@ class ClusterView:
         }
 
     def _mirrors(self) -> dict[str, Mirror[Any]]:
-        """In the order in which the ledger is told of them."""
         reader, state = self._reader, self._state
         common: dict[str, Any] = {"stir": self.stirred.set, "problem": self._problem}
         return {
@@ -144,7 +137,7 @@ class ClusterView:
         }
 
     def take(self) -> Marked:
-        """What is marked; it is no longer."""
+        """Return what is marked, and unmark it."""
         for raw in self.claims.take():
             self.audiences["pods"].seen(raw)
         marked, self.marked = self.marked, Marked()
@@ -153,7 +146,7 @@ class ClusterView:
         return marked
 
     def everything(self) -> Marked:
-        """All that there is, here or in the ledger, for a comparison of the whole."""
+        """Everything in the cluster or in the ledger, for a whole comparison."""
         return Marked(
             pods=dict.fromkeys((*self.pods, *self.gone)),
             nodes=dict.fromkeys((*self.nodes, *self._observed())),
@@ -161,7 +154,7 @@ class ClusterView:
         )
 
     def mark(self, data: Payload) -> None:
-        """Compare again what this event is about."""
+        """Mark what this event is about."""
         match data:
             case PodSubmitted() | PodChanged() | PodRejected() | PodGone():
                 self.mark_pod(data.uid)
@@ -172,11 +165,11 @@ class ClusterView:
             case _:
                 for marks in self.others.values():
                     if isinstance(data, marks.reports):
-                        marks.mark_reported(data)
+                        marks.mark("/".join(getattr(data, field) for field in marks.key))
         self.stirred.set()
 
     def mark_pod(self, uid: str) -> None:
-        """Compare the pod again, and the node that it is on."""
+        """Mark the pod and its node."""
         self.marked.pods[uid] = None
         view = self.pods.get(uid)
         if view is not None and view.node:
@@ -184,30 +177,30 @@ class ClusterView:
         self.stirred.set()
 
     def mark_claims(self, node: str) -> None:
-        """Compare again what pods on the node hold; more may be known of its devices."""
+        """Mark pods on the node with unresolved claims; its devices may be known now."""
         for uid, view in self.pods_on.get(node, {}).items():
             if view.claim is not None and uid not in self._state.pods:
                 self.mark_pod(uid)
 
     def came(self, uid: str) -> None:
-        """The ledger has the pod from now on. One that has left in the meantime ends."""
+        """The ledger now has the pod. If it has left in the meantime, it ends."""
         if uid in self._left:
             del self._left[uid]
             self.note_gone(uid, DELETED)
 
     def note_gone(self, uid: str, reason: str) -> None:
-        """The server does not have this pod."""
+        """Record that the server does not have this pod."""
         self.gone[uid] = reason
         self.marked.pods[uid] = None
         self.stirred.set()
 
     def version_of(self, node: NodeObserved) -> int:
-        """The server's revision as of which this view knows the node and the pods on it."""
+        """The server's revision up to which this view knows the node and its pods."""
         reached = min(self.audiences[kind].version for kind in ("pods", "nodes", "csinodes"))
         return max(node.version, self.touched.get(node.node, 0), reached)
 
     def unread(self, uids: Iterable[str]) -> list[PodView]:
-        """Pods on nodes whose claims were not read: the ledger had them then, and has them not."""
+        """Pods on nodes whose claims were not read, because the ledger had them until now."""
         views = (self.pods.get(uid) for uid in uids if uid not in self._state.pods)
         return [view for view in views if view is not None and view.unread and not view.ended]
 
@@ -216,7 +209,7 @@ class ClusterView:
         return [uid for uid in self._live() if uid not in self.pods and uid not in self.gone]
 
     def unbound(self) -> list[PodView]:
-        """Pods that the ledger has bound and that have no node here."""
+        """Pods that are bound in the ledger but have no node in the cluster."""
         bound = (Phase.BOUND, Phase.ALLOCATED)
         views = (self.pods.get(uid) for uid, pod in self._state.pods.items() if pod.phase in bound)
         return [
@@ -225,15 +218,11 @@ class ClusterView:
             if view is not None and not (view.node or view.ended or view.deleting)
         ]
 
-    # -------------------------------------------------------------- what the ledger has
-
     def _live(self) -> list[str]:
         return [*self._state.pods, *self._state.rejected]
 
     def _observed(self) -> list[str]:
         return [node.name for node in self._state.nodes.values() if node.observed is not None]
-
-    # -------------------------------------------------------------- pods
 
     def _pod_changed(
         self, uid: str, before: PodView | None, now: PodView | None, version: int
@@ -246,16 +235,14 @@ class ClusterView:
         elif known:
             self.gone[uid] = DELETED
         elif before is not None and (before.ours or before.claim is not None):
-            # A watcher may be submitting the pod at this moment: remember that it has left.
+            # A watcher may be submitting the pod just now: remember that it has left.
             self._left[uid] = None
             if len(self._left) > LEFT_MAX:
                 del self._left[next(iter(self._left))]
         for view in (before, now):
             if view is not None and view.node:
                 self.touched[view.node] = max(self.touched.get(view.node, 0), version)
-                if not placed_on(
-                    pod, view.node
-                ):  # what the ledger placed is not the node's to tell
+                if not placed_on(pod, view.node):  # the node does not report what the ledger placed
                     self.marked.nodes[view.node] = None
         self.volumes.follow(uid, before, now)
         self.claims.follow(uid, now, known=pod is not None)
@@ -265,19 +252,19 @@ class ClusterView:
             self.pods_on[now.node][uid] = now
         views = [view for view in (before, now) if view is not None]
         matters = known or any(view.ours or view.claim is not None for view in views)
-        # Of our own binding nothing follows; should the ledger let go of it, it is marked then.
+        # Our own binding needs no comparison; if the ledger releases the pod, it is marked then.
         echo = (
             now is not None
             and pod is not None
-            and runs_as_placed(pod, now)
+            and pod.placement is not None
+            and (now.node, now.attempt) == (pod.placement.node, str(pod.placement.attempt))
+            and not (now.ended or now.deleting)
             and not says_otherwise(pod, now)
         )
         if matters and not echo:
             self.marked.pods[uid] = None
         if self.marked:
             self.stirred.set()
-
-    # -------------------------------------------------------------- nodes
 
     def _read_node(self, raw: bytes) -> tuple[str, NodeObserved | None, int]:
         view = self._reader.node(raw)
@@ -294,14 +281,13 @@ class ClusterView:
         self.stirred.set()
 
     def _limits_changed(self, name: str, before: object, now: object, version: int) -> None:
-        """What else a CSINode says is no news."""
+        # Other changes of a CSINode do not matter.
         if (before or {}) != (now or {}):
             self.touched[name] = max(self.touched.get(name, 0), version)
             self.marked.nodes[name] = None
             self.stirred.set()
 
     def _problem(self, title: str, problem: str) -> None:
-        """Empty for an object that can be read again."""
         if not problem:
             self.problems.pop(title, None)
             return
@@ -311,22 +297,12 @@ class ClusterView:
 
 
 def placed_on(pod: PodState | None, node: str) -> bool:
-    """Whether the ledger has the pod on that node."""
+    """True if the ledger has the pod on that node."""
     return pod is not None and pod.placement is not None and pod.placement.node == node
 
 
-def runs_as_placed(pod: PodState, view: PodView) -> bool:
-    """Whether the pod is where the ledger has it, by the attempt that the ledger has."""
-    placed = pod.placement
-    return (
-        placed is not None
-        and (view.node, view.attempt) == (placed.node, str(placed.attempt))
-        and not (view.ended or view.deleting)
-    )
-
-
 def change_of(view: PodView) -> PodChanged:
-    """What the cluster says now of what may change of a pod."""
+    """The event with the current values of what may change in a pod."""
     return PodChanged(
         uid=view.uid,
         labels=view.labels,
@@ -338,7 +314,7 @@ def change_of(view: PodView) -> PodChanged:
 
 
 def says_otherwise(pod: PodState, view: PodView) -> bool:
-    """Whether that is not what the ledger has."""
+    """True if the ledger has other values of what may change in a pod."""
     about, now = pod.submitted, view.amounts
     needs = about.shape.node
     same = (needs.cpu_milli, needs.memory_mib) == (now.cpu_milli, now.memory_mib)

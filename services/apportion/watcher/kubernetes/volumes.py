@@ -1,8 +1,7 @@
-"""The volumes of the cluster, and what they mean for the claims that pods mount.
+"""The cluster's volumes, and what they mean for the volume claims that pods mount.
 
-A change of a volume or a class may concern any claim of that class, so those are marked when they
-are compared and not one by one. Invariant: the ledger is told of claims that a pod of the ledger
-mounts, or one that others placed, and of no others."""
+Invariant: the ledger only has claims that are mounted by a pod of the ledger, or by one that
+another scheduler placed."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -41,20 +40,16 @@ DRIVERS, CAPACITIES = "csidrivers", "csistoragecapacities"
 
 
 class VolumeView(Marks):
-    """Claims and room for volumes by `namespace/name`; volumes, classes and drivers by name.
-
-    `stir` is called when any changes, `problem` with what cannot be read and what is wrong with it.
-    `mounted` are the claims that live pods mount, with who says so: the ledger or the cluster, and
-    the uids of the pods."""
+    """Claims and capacities by `namespace/name`; volumes, classes and drivers by name."""
 
     def __init__(self, state: State, stir: Callable[[], None], problem: Problem) -> None:
         super().__init__(stir, (VolumeClaimObserved, VolumeClaimGone), ("namespace", "claim"))
         self._state = state
         self._problem = problem
         self.claims: dict[str, Claim] = {}
-        self.mounted: dict[str, set[tuple[str, str]]] = {}
+        self.mounted: dict[str, set[tuple[str, str]]] = {}  # (LEDGER or CLUSTER, pod uid)
         self._claim_of: dict[str, str] = {}
-        self._marked_classes: set[str] = set()
+        self._marked_classes: set[str] = set()  # their claims are marked in `take`
         for uid, pod in state.pods.items():
             self._mount(LEDGER, uid, pod.submitted, live=True)
         volumes: dict[str, Volume] = {}
@@ -82,7 +77,7 @@ class VolumeView(Marks):
         }
 
     def observe(self, change: Change) -> None:
-        """Take note of a pod of the ledger that came or went."""
+        """Follow a pod of the ledger that came or went."""
         data = change.data
         if change.pod is None or change.refused:
             return
@@ -92,7 +87,7 @@ class VolumeView(Marks):
             self._mount(LEDGER, change.pod.uid, change.pod.submitted, live=False)
 
     def follow(self, uid: str, before: PodView | None, now: PodView | None) -> None:
-        """Take note of a pod of the cluster that came to a node, or left it."""
+        """Follow a pod of the cluster that came to a node or left it."""
         was, is_ = (view if view is not None and not view.ended else None for view in (before, now))
         if was is not None and is_ is not None and was.volume_claims == is_.volume_claims:
             return
@@ -106,19 +101,19 @@ class VolumeView(Marks):
             key = f"{about.namespace}/{claim}"
             pods = self.mounted.setdefault(key, set())
             if says == CLUSTER and not pods:
-                self.mark(key)  # claims of pods of the ledger are told with the pods
+                self.mark(key)  # claims of the ledger's pods are written with the pods
             (pods.add if live else pods.discard)((says, uid))
             if not pods:
                 del self.mounted[key]
                 self.mark(key)
 
     def take(self) -> dict[str, None]:
-        """The claims to compare; they are marked no longer."""
+        """Return the claims to compare, and unmark them."""
         marked = super().take()
         if self._marked_classes:
             for key in self.mounted:
                 claim = self.claims.get(key)
-                if claim is None or claim.bound:  # of one that is bound its own volume is all
+                if claim is None or claim.bound:  # a bound claim depends on its volume alone
                     continue
                 if claim.storage_class in self._marked_classes:
                     marked[key] = None
@@ -126,11 +121,11 @@ class VolumeView(Marks):
         return marked
 
     def everything(self) -> dict[str, None]:
-        """All claims that matter, here or in the ledger."""
+        """All claims that matter, in the cluster or in the ledger."""
         return dict.fromkeys((*self.mounted, *keys_of(self._state.volume_claims)))
 
     def fact(self, key: str) -> VolumeClaimObserved | None:
-        """What is to be known of the claim; None where a volume of it cannot be read."""
+        """The event about the claim; None if one of its volumes cannot be read."""
         version = min(
             kind.version
             for name, kind in self.kinds.items()
@@ -151,9 +146,7 @@ class VolumeView(Marks):
     def differences(
         self, names: Iterable[str], coming: Iterable[str]
     ) -> Iterable[VolumeClaimObserved | VolumeClaimGone]:
-        """What the ledger does not know of these claims, or knows otherwise.
-
-        `coming`: claims of pods that it is told of next."""
+        """The events about these claims and those of `coming` pods that the ledger lacks."""
         soon = set(coming)
         for key in dict.fromkeys((*names, *soon)):
             known: VolumeClaimObserved | None = known_as(self._state.volume_claims, key)
@@ -197,7 +190,7 @@ class VolumeView(Marks):
     def _driver_changed(
         self, name: str, before: CsiDriver | None, now: CsiDriver | None, _version: int
     ) -> None:
-        """Whether its capacities count is all that matters."""
+        # Only matters if its capacities start or stop counting.
         if before is not None and now is not None and before.spec == now.spec:
             return
         classes = self.storage.classes.items()

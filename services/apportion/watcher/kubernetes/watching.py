@@ -1,8 +1,7 @@
-"""The watcher's loop over a cluster: take what is marked, compare, append, fold, again.
+"""The watcher's loop over a cluster: take what is marked, compare, append, fold, repeat.
 
-Invariants: a comparison is made only upon a fold that has passed all that the ledger held when the
-change was taken, so a binding is never seen before its placement; and pods leave before gangs are
-declared, and gangs before their pods come, each upon the state that the one before made."""
+Invariant: the fold includes everything that the ledger had when the change was read, so a
+binding is never seen before its placement."""
 
 import asyncio
 import contextlib
@@ -66,16 +65,13 @@ PATHS = {
     "queues": f"/apis/{VOLCANO}/queues",
     **{kind: f"/apis/{api_version}/podgroups" for kind, api_version in POD_GROUPS.items()},
 }
+# Kinds that a cluster may lack: gangs and queues, and those introduced in 1.21 and 1.24.
 OPTIONAL = ("queues", *POD_GROUPS, "poddisruptionbudgets", "csistoragecapacities")
-"""Kinds that a cluster may lack: gangs and queues, and those of 1.21 and 1.24."""
-ASKED_MAX = 500
-"""Pods that one comparison of the whole asks the API server for by name."""
-MISSED_MAX = 100
-"""Differences of one kind that one comparison tells one by one; of more it is enough to know."""
+ASKED_MAX = 500  # pods that one whole comparison queries by name
+MISSED_MAX = 100  # differences of one kind that one comparison reports individually
+# how often the API server's revision is checked, as a dead connection may hide a restore
 PROBE_S = 10.0
-"""How often the API server is asked for its revision: a dead connection may hide a restore."""
-LISTED_S = 0.5
-"""How often to look whether every kind was listed again since the API server was away."""
+LISTED_S = 0.5  # how often to check that every kind was listed again after an outage
 UNBOUND = "the API server has lost its binding"
 _FENCED = (DifferenceFound, NodeGone, NodeObserved, PodAdopted, PodRejected)
 
@@ -83,7 +79,7 @@ _log = logging.getLogger(__name__)
 
 
 class KubernetesWatching:
-    """One watcher of one cluster. `repairs` counts what only a comparison of the whole found."""
+    """The watcher of one cluster. `repairs` counts what only a whole comparison found."""
 
     def __init__(
         self,
@@ -129,7 +125,7 @@ class KubernetesWatching:
         self.repairs: Counter[str] = Counter()
 
     def observe(self, change: Change) -> None:
-        """Take note of what the fold changed; give this to the reader."""
+        """Follow a change of the fold; the reader calls this."""
         data = change.data
         self._view.volumes.observe(change)
         self._view.claims.observe(change)
@@ -137,7 +133,7 @@ class KubernetesWatching:
             self._revisions.forget(subject_of(data))
             self._view.came(data.uid)
         elif isinstance(data, PodGone):
-            # The pod may run on all the same, and then comes back.
+            # The pod may still be running, and then comes back.
             self._revisions.adopted.discard(data.uid)
             self._doubts.note(data.uid, self._state.revision)
             if self._look_again(data.uid):
@@ -163,7 +159,7 @@ class KubernetesWatching:
             self._view.came(data.uid)
 
     def _look_again(self, uid: str) -> bool:
-        """Mark a pod that the ledger let go of or took; whether it is on a node."""
+        """Mark a pod that the ledger released or took; return True if it runs on a node."""
         pod = self._view.pods.get(uid)
         if pod is None or not pod.node or pod.ended:
             return False
@@ -171,7 +167,7 @@ class KubernetesWatching:
         return True
 
     def _look_at_rejected(self) -> None:
-        """Compare rejected pods again: the PodGroups of their gangs may be served by now."""
+        # Their gangs' PodGroups may be served by now.
         for uid in self._state.rejected:
             self._view.mark_pod(uid)
 
@@ -181,9 +177,7 @@ class KubernetesWatching:
         return late + any_problem(self._watches)
 
     def _returned(self, since_s: float) -> None:
-        """The API server was away, or has an older copy of its data: list and compare everything.
-
-        Other watches may be open still, in silence."""
+        # Other watches may be open without delivering anything: list everything again.
         self._returns += 1
         if not self._unsettled:
             self._unsettled = "the API server was away: the cluster is compared with the ledger"
@@ -196,7 +190,6 @@ class KubernetesWatching:
         return all(watch.in_step for watch in self._watches.values())
 
     async def _probe(self) -> None:
-        """Notice an API server that went back behind connections that stay open."""
         while True:
             await self._clock.pause(PROBE_S)
             self._doubts.mark_due()
@@ -208,7 +201,7 @@ class KubernetesWatching:
                     self._returned(self._clock.monotonic())
 
     def measure(self, metrics: Metrics) -> None:
-        """Show what this watcher knows."""
+        """Export the problems, repairs and adoptions of this watcher as metrics."""
         metrics.gauge(
             "apportion_watcher_problems", "Objects of the cluster that cannot be used at present."
         ).set_function(lambda: len(self._view.problems) + len(self._state.rejected))
@@ -225,7 +218,7 @@ class KubernetesWatching:
         ).set_function(lambda: self._writing.written[PodAdopted.__name__])
 
     async def run(self, reader: Reader[Change], ledger: Ledger, *, compare_every_s: float) -> None:
-        """Keep the ledger as the cluster is, until cancelled."""
+        """Keep the ledger in step with the cluster until cancelled."""
         await reader.caught_up()
         await reader.reached(await ledger.last_revision())
         await self._discovery.look()
@@ -248,7 +241,6 @@ class KubernetesWatching:
                     self._unsettled = ""
 
     async def _follow(self, reader: Reader[Change], ledger: Ledger, *, for_s: float) -> None:
-        """Write what changes, for so long; or until all is listed again if the server was away."""
         try:
             async with asyncio.timeout(for_s) as turn:
                 while True:
@@ -265,14 +257,9 @@ class KubernetesWatching:
         except TimeoutError:
             return
 
-    # -------------------------------------------------------------- one comparison
-
     async def _settle(
         self, reader: Reader[Change], ledger: Ledger, marked: Marked, *, missed: bool = False
     ) -> int:
-        """Write what differs among the marked; returns how many facts that took.
-
-        `missed`: no watch told of these, so each is a difference that the ledger is told of."""
         await reader.reached(await ledger.last_revision())
         final = self._writing.final
         final.difference_update(uid for uid in marked.pods if uid not in self._view.pods)
@@ -289,13 +276,13 @@ class KubernetesWatching:
         return written
 
     def _steps(self, marked: Marked, pods: list[str]) -> Iterator[list[Fact]]:
-        """What to write, one kind after the other, each upon the state that the one before made."""
+        # Pods leave before gangs are declared, and gangs are declared before their pods come.
         facts = self._facts
-        # Also nothing: what these pods hold is read now.
+        # Yielded even if empty, because the pods' claims are read after it.
         yield [*facts.ends(self._unchanged(marked.pods))]
         yield [*self._adoptions(self._unchanged(marked.pods))]
         yield [*facts.changes(self._unchanged(marked.pods))]
-        # Before the pods of others that mount them, which are told with their nodes.
+        # Before nodes, which report the pods of other schedulers that mount them.
         yield [*facts.volume_claims(marked.others[VOLUME_CLAIMS], pods)]
         yield [*facts.nodes(marked.nodes), *facts.mirrored(marked)]
         groups = facts.groups_of(pods) | {
@@ -307,14 +294,10 @@ class KubernetesWatching:
         yield [*facts.arrivals(uid for uid in pods if uid not in self._doubts)]
 
     def _unchanged(self, uids: Iterable[str]) -> list[str]:
-        """Those that have not changed since they were taken: they are compared again, for what
-        changed them, as a binding does, may be on the ledger further on than the fold is."""
+        # Changed pods are compared again: the cause, such as a binding, may not be folded yet.
         return [uid for uid in uids if uid not in self._view.marked.pods]
 
-    # -------------------------------------------------------------- pods that run already
-
     def _adoptions(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Pods to be held; what the ledger cannot account for is told once and counted."""
         certain = [uid for uid in uids if uid not in self._doubts]
         for data, problem in self._facts.adoptions(certain):
             if not problem:
@@ -332,7 +315,6 @@ class KubernetesWatching:
                 yield from self._facts.conflict(data, problem)
 
     async def _read_claims(self, uids: Iterable[str]) -> None:
-        """Read what pods hold that the ledger had until now."""
         for pod in self._view.unread(uids):
             try:
                 raw = await self._api.get(pod_path(pod.namespace, pod.name))
@@ -342,12 +324,9 @@ class KubernetesWatching:
                 return
             else:
                 if self._view.pods.get(pod.uid) is pod and read_pod(raw).metadata.uid == pod.uid:
-                    self._view.audiences["pods"].seen(raw)  # else the watch told of it meanwhile
-
-    # -------------------------------------------------------------- the whole
+                    self._view.audiences["pods"].seen(raw)  # otherwise the watch has reported it
 
     async def _compare(self, reader: Reader[Change], ledger: Ledger) -> None:
-        """Compare the whole: what is found now should have been seen before."""
         for uid in self._conflicts.keys() - self._view.pods.keys():
             del self._conflicts[uid]
         await self._ask_for(reader, ledger, self._view.unseen()[:ASKED_MAX])
@@ -360,7 +339,6 @@ class KubernetesWatching:
         await self._compare_annotations(reader, ledger)
 
     async def _compare_annotations(self, reader: Reader[Change], ledger: Ledger) -> None:
-        """What bound pods say of their shares against the ledger, which is right."""
         facts = list(self._facts.annotations())
         for fact in facts:
             self.repairs["annotation"] += 1
@@ -369,7 +347,6 @@ class KubernetesWatching:
         await self._writing.append(reader, ledger, facts)
 
     async def _ask_for(self, reader: Reader[Change], ledger: Ledger, uids: Iterable[str]) -> None:
-        """Ask the API server for pods that the ledger has and no watch has told of."""
         for uid in uids:
             known = self._state.pods.get(uid)
             about = known.submitted if known else self._state.rejected.get(uid)
@@ -391,8 +368,6 @@ class KubernetesWatching:
                 self._view.note_gone(uid, DELETED)
 
     async def _ask_for_unbound(self, pods: Iterable[PodView]) -> None:
-        """Ask for pods that the ledger has bound and that have no node: a restored API server has
-        lost the binding. Such a pod ends, and waits again."""
         for pod in pods:
             try:
                 found = read_pod(await self._api.get(pod_path(pod.namespace, pod.name)))
@@ -400,6 +375,7 @@ class KubernetesWatching:
                 continue
             except KubeUnavailable:
                 return
+            # A restored API server has lost the binding. The pod ends, and is submitted again.
             if found.metadata.uid == pod.uid and not found.spec.node_name:
                 _log.warning(
                     "pod %s/%s: the API server has lost its binding", pod.namespace, pod.name
@@ -418,8 +394,7 @@ def kubernetes_watching(
     dra: bool = False,
     writers: frozenset[str] = WRITERS,
 ) -> KubernetesWatching:
-    """A watcher of the pods of these schedulers; `dra`: with what they ask for by claims. `writers`
-    are the field managers whose annotations on pods that others bound are believed."""
+    """Make a watcher of these schedulers' pods, and with `dra` of their ResourceClaims."""
     known = state.pods
     reader = ObjectReader(
         schedulers, ManifestConfig(), knows=lambda uid: uid in known, writers=writers

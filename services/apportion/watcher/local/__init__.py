@@ -1,1 +1,1 @@
-"""The watcher of a machine without Kubernetes: a folder of manifests to events of the ledger."""
+"""The watcher of a machine without Kubernetes: turns a folder of manifests into events."""

@@ -1,10 +1,8 @@
-"""A folder of manifests as a source: a file appears, its pods are wanted; it goes, they are not.
+"""A folder of manifests as a source: pods are wanted as long as their file exists.
 
-Changes are found by looking at names, sizes and times of modification, so any file system will do.
-Invariants: a file is read only once it has been left alone for a while, so a half-written one is
-never taken for a shorter one; what a bad file or document held before stays wanted until the file
-is mended or removed; one bad file hides no other. Under another configuration a manifest may mean
-another pod, so all are read anew when it changes."""
+Invariants: a file is read only after it was unchanged for a while, so a half-written one is
+never taken for complete. The previous content of a broken file or document stays wanted until it
+is fixed or removed, and a broken file does not affect others."""
 
 import asyncio
 import errno
@@ -37,11 +35,10 @@ from apportion.watcher.local.reconcile import DEFAULT, Observation, Source
 from apportion_schemas import Configuration, PodGroupObserved
 
 _log = logging.getLogger(__name__)
-_Signature = tuple[int, int, int]
-"""Inode, size, time of modification in nanoseconds."""
+_Signature = tuple[int, int, int]  # inode, size, modification time in nanoseconds
 UNREAD: _Signature = (0, 0, 0)
+# it was just removed, or is a dangling link
 NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
-"""It was removed meanwhile, or is a link that leads to nothing."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,10 +53,9 @@ class _File:
 
 
 class ManifestFolder(Source):
-    """A source over the manifests of one folder.
+    """The manifests of one folder as a source.
 
-    `name` tells this source's pods from any other's: watchers of the same files need the same name,
-    watchers of different files different ones."""
+    Watchers of the same files need the same `name`, watchers of different files different names."""
 
     def __init__(self, folder: Path, *, name: str, interval_s: float, clock: Clock) -> None:
         self._folder = folder
@@ -94,17 +90,16 @@ class ManifestFolder(Source):
         return int(number) if self.uid(key, int(number)) == uid else 0
 
     async def observe(self, configuration: Configuration = DEFAULT) -> Observation:
-        """See `Source`; the same object as before where nothing was read anew."""
+        """See `Source`; the same object as before if nothing was read again."""
         if await asyncio.to_thread(self._look, configuration):
             self._observation = self._gathered()
         return self._observation
 
     async def changed(self) -> None:
-        """See `Source`: one interval later."""
+        """See `Source`; returns after one interval."""
         await asyncio.sleep(self._interval_s)
 
     def _look(self, configuration: Configuration) -> bool:
-        """Read what is new or changed, and forget what is gone; whether anything was."""
         if configuration != self._configuration:
             self._configuration = configuration
             for file in self._files.values():
@@ -129,7 +124,6 @@ class ManifestFolder(Source):
         return moved
 
     def _glimpse(self) -> dict[str, tuple[_Signature, float]] | None:
-        """What each manifest looks like and since when; None while the folder cannot be read."""
         found: dict[str, tuple[_Signature, float]] = {}
         problem = ""
         now_s = self._clock.monotonic()
@@ -156,7 +150,6 @@ class ManifestFolder(Source):
         return None if problem else found
 
     def _gathered(self) -> Observation:
-        """All files together; of two that name the same pod or gang, the first by name has it."""
         pods: dict[str, PodDraft] = {}
         groups: dict[str, PodGroupObserved] = {}
         owner: dict[str, str] = {}
@@ -180,9 +173,6 @@ class ManifestFolder(Source):
 
 
 def _signature(path: Path) -> _Signature | None:
-    """What the file looks like; None of what is no file, or is gone since the folder was listed.
-
-    Raises OSError where nobody can say."""
     try:
         found = path.stat()
     except OSError as error:
@@ -197,7 +187,6 @@ def _signature(path: Path) -> _Signature | None:
 def _read(
     path: str, signature: _Signature, before: _File | None, configuration: Configuration
 ) -> _File:
-    """The file as it is now; what a bad part held before is kept."""
     file = _File(signature)
     for found in _manifests(path, configuration):
         if isinstance(found, Problem):
@@ -220,7 +209,6 @@ def _read(
 
 
 def _manifests(path: str, configuration: Configuration) -> Iterator[Manifest | Problem]:
-    """What is in the file; what stands beside workloads is passed over, as by every verb."""
     found = list(read_manifests_of(Path(path).parent, Path(path)))
     contents = [each.content for each in found if isinstance(each, Document)]
     passed_over = [name for content in contents for name in others_in(content)]

@@ -1,9 +1,8 @@
 """The difference between what a source wants and what the ledger has, as events.
 
-Pure, so that two watchers and two runs come to the same events with the same ids. A pod whose
-manifest changed is another pod: the old one is gone and the next incarnation is submitted, as with
-the kubelet's static pods. So is one that is evicted: nobody else would let it go, and as long as
-its manifest is there it waits for another place. Invariant: nothing differs, nothing is written."""
+Pure, so that two watchers derive the same events with the same ids. A pod that is evicted or
+whose manifest changed ends, and its next incarnation is submitted, as with the kubelet's static
+pods. Invariant: nothing is written while nothing differs."""
 
 import asyncio
 import hashlib
@@ -31,47 +30,45 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """All that a source wants at one moment; pods by `namespace/name`, gangs by their name.
-
-    `whole` is false while some of the source has never been readable: then only what was `seen`
-    before can be told to be gone, for the rest may be where nobody can look."""
+    """All that a source wants at one point in time; pods by `namespace/name`, gangs by name."""
 
     pods: Mapping[str, PodDraft] = field(default_factory=dict)
     groups: Mapping[str, PodGroupObserved] = field(default_factory=dict)
-    seen: AbstractSet[str] = frozenset()
+    seen: AbstractSet[str] = frozenset()  # pods that were readable before
+    # False while a part of the source was never readable: any unseen pod may be in it
     whole: bool = True
 
     def lacks(self, key: str) -> bool:
-        """Whether the pod is surely not wanted."""
+        """True if the pod is certainly not wanted."""
         return key not in self.pods and (self.whole or key in self.seen)
 
 
 class Source:
-    """One place that says which pods are wanted; this one wants none: all are submitted by hand.
+    """A source of wanted pods; this one wants none, because all are submitted by hand.
 
-    Invariant: what it observes never claims that something is gone unless it could tell."""
+    Invariant: an observation never claims that something is gone unless that is certain."""
 
     _observation = Observation()
 
     @property
     def problems(self) -> int:
-        """How many documents, files and names are not usable at present."""
+        """The number of documents, files and names that are not usable now."""
         return 0
 
     def uid(self, key: str, incarnation: int) -> str:
         """The uid of the n-th pod of that `namespace/name`, counted from 1."""
         raise LookupError(f"no pod {key} ({incarnation}) is wanted")
 
-    def incarnation(self, key: str, uid: str) -> int:  # noqa: ARG002 - none is ours
-        """The inverse of `uid`; 0 where the pod is none of this source's."""
+    def incarnation(self, key: str, uid: str) -> int:  # noqa: ARG002 - no pod is ours
+        """The inverse of `uid`; 0 if the pod is not of this source."""
         return 0
 
     async def observe(self, configuration: Configuration = DEFAULT) -> Observation:  # noqa: ARG002
-        """What is wanted now, as manifests read under this configuration."""
+        """Return what is wanted now, with manifests read by this configuration."""
         return self._observation
 
     async def changed(self) -> None:
-        """Return when another look may find something else; never, where nothing is wanted."""
+        """Return when the source may have changed; never, if nothing is wanted."""
         await asyncio.Event().wait()
 
 
@@ -83,58 +80,47 @@ class Fact(NamedTuple):
 
 
 class Known:
-    """What the ledger has of one source's pods, kept up from the fold's changes.
-
-    `live` are the pods by `namespace/name` and incarnation; `latest` the highest incarnation that
-    was ever submitted, live or not. `declared` is the revision at which each gang was declared or
-    forgotten last."""
+    """What the ledger has of one source's pods, updated from the fold's changes."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._moved = False
         self._declared_lately: set[str] = set()
-        self.live: dict[str, dict[int, PodSubmitted]] = {}
-        self.latest: dict[str, int] = {}
-        self.declared: dict[str, int] = {}
-        self._since = 0
+        self.live: dict[str, dict[int, PodSubmitted]] = {}  # by `namespace/name` and incarnation
+        self.latest: dict[str, int] = {}  # the highest incarnation, live or not
+        self.declared: dict[str, int] = {}  # revision of a gang's last declaration or end
+        self.since = 0
 
     def begin(self, state: State) -> None:
-        """Take what a snapshot has of the source's pods; it has forgotten those that ended."""
-        self._since = state.revision
+        """Start from a snapshot, which has forgotten pods that ended."""
+        self.since = state.revision
         for pod in state.pods.values():
             self._note(pod.submitted, live=True)
 
     def look_begins(self) -> None:
-        """From now on it is noted what makes the look that begins an old one."""
+        """Start recording what makes the look that begins now outdated."""
         self._moved = False
         self._declared_lately.clear()
 
     def outdates(self, wanted: Observation) -> bool:
-        """Whether somebody has spoken since the look began of what it is about: it may have been
-        upon a later look. Who comes and goes elsewhere outdates nothing."""
+        """True if an event since the look began may be based on a later look than this one."""
         return self._moved or not self._declared_lately.isdisjoint(wanted.groups)
 
-    def declared_at(self, gang: str) -> int:
-        """When the gang was declared or forgotten last, as far as is known here."""
-        return self.declared.get(gang, self._since)
-
     def forgotten(self, wanted: Observation) -> list[str]:
-        """The pods that are to be submitted and of which no incarnation is known here."""
+        """Pods to submit of which no incarnation is known here."""
         return [key for key in wanted.pods if key not in self.latest]
 
     def spend(self, pod: PodSubmitted) -> None:
-        """The server knows this id, and the fold has passed where it stands.
-
-        Where the fold has never seen it, it is of what a snapshot has forgotten: it is used up."""
+        """Record an id that the server knows; if it was not folded, a snapshot has forgotten it."""
         key = f"{pod.namespace}/{pod.name}"
         self.recall(key, self._source.incarnation(key, pod.uid))
 
     def recall(self, key: str, incarnation: int) -> None:
-        """The pod has been submitted so often."""
+        """Record that the pod was submitted at least so often."""
         self.latest[key] = max(incarnation, self.latest.get(key, 0))
 
     def observe(self, state: State, change: Change) -> bool:
-        """Take note of a change; whether it is about this source's pods or a gang."""
+        """Follow a change; return True if it is about this source's pods or a gang."""
         data = change.data
         if change.refused:
             return False
@@ -169,10 +155,10 @@ class Known:
 
 
 def next_facts(source: Source, known: Known, state: State, wanted: Observation) -> list[Fact]:
-    """What to append now: pods that left, or else gangs, or else pods that came.
+    """The events to append now: pods that left, or else gangs, or else pods that came.
 
-    One kind at a time, and each upon the state that the one before made: every fold forgets a gang
-    with its last pod, so gangs are declared after pods have left, and before their pods come."""
+    One kind at a time, each on the state that the previous one made. A fold forgets a gang with
+    its last pod, so gangs are declared after pods have left and before their pods come."""
     return (
         list(_gone(known, state, wanted))
         or list(_gangs(known, state, wanted))
@@ -202,7 +188,7 @@ def _gangs(known: Known, state: State, wanted: Observation) -> Iterator[Fact]:
         has = state.groups.get(name)
         if has is None or has.observed != group:
             digest = hashlib.sha256(_encode(group)).hexdigest()[:32]
-            yield Fact(group, f"PodGroupObserved/{known.declared_at(name)}/{digest}")
+            yield Fact(group, f"PodGroupObserved/{known.declared.get(name, known.since)}/{digest}")
 
 
 def _new(source: Source, known: Known, wanted: Observation) -> Iterator[Fact]:

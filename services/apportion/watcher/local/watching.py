@@ -1,9 +1,7 @@
-"""The watcher's loop: look at the source, compare with the fold, append, fold, again.
+"""The watcher's loop: look at the source, compare with the fold, append, fold, repeat.
 
-Invariants: a comparison is made only upon a fold that has passed all that this watcher wrote, so
-nothing is written twice for want of having read it; and nothing that is folded of the source's own
-is newer than the look at it, so what another watcher wrote upon a later look is never taken back.
-"""
+Invariants: the fold includes everything that this watcher wrote before it compares. Nothing
+folded about the source is newer than the look, so another watcher's write is never reverted."""
 
 import asyncio
 from collections.abc import Iterator
@@ -30,17 +28,16 @@ from apportion_schemas import ConfigurationChanged, PodGone, PodSubmitted
 from apportion_schemas.catalogue import SUBJECTS, token
 from apportion_schemas.quantities import TEXT_MAX
 
-UNIT_MAX = 500
-"""Pods that are moved together: each is an end and a beginning in one atomic batch."""
+UNIT_MAX = 500  # pods moved at once, each with two events in one atomic batch
 
 
 class ByHand:
-    """Evicted pods that were submitted by hand: they end, and wait for another place.
+    """Evicted pods that were submitted by hand: they end and are submitted again.
 
-    Without Kubernetes nobody else would let them go, and whoever they go for would wait for ever.
-    Those of a folder are that folder's (`reconcile`). Invariant: a pod ends and is submitted anew
-    in one atomic batch, a gang as a whole, fenced by what the ledger says last of each of its pods;
-    so none is lost, and none comes back that somebody else has ended."""
+    Without Kubernetes no other service releases them, and the pods that they make room for would
+    wait. Invariant: a pod (a gang as a whole) ends and is submitted again in one atomic batch,
+    fenced by the last revision on each pod's subject. So none is lost, and none returns that
+    another client ended."""
 
     def __init__(self, source: Source, state: State, publisher: Publisher) -> None:
         self._source = source
@@ -48,13 +45,10 @@ class ByHand:
         self._publisher = publisher
 
     async def let_go(self, ledger: Ledger) -> None:
-        """End all that are evicted now. The fold has passed what the ledger had a moment ago.
-
-        Raises LedgerError: of the kinds that looking anew cannot cure."""
+        """Move all pods that are evicted now; the fold must be up to date. Raises LedgerError."""
         await asyncio.gather(*(self._move(unit, ledger) for unit in self._units()))
 
     def _units(self) -> Iterator[list[PodState]]:
-        """The pods that go, those of one gang together, in the order of their evictions."""
         if self._state.of_kubernetes:
             return
         units: dict[str, list[PodState]] = {}
@@ -73,14 +67,14 @@ class ByHand:
             await ledger.last_on_subject(f"{SUBJECTS}.workload.{token(pod.uid)}") for pod in unit
         ]
         if max(fences) > basis:
-            return  # something was said of one meanwhile: when the fold has passed it, we look anew
+            return  # a newer event is not folded yet: look again after it
         try:
             await ledger.append(self._drafts(unit, fences, basis))
         except (FenceRefused, DuplicateRefused):
-            return  # somebody was quicker, which the fold will tell
+            return  # another client was faster, as the fold will show
 
     def _drafts(self, unit: list[PodState], fences: list[int], basis: int) -> list[Draft]:
-        """The new ones first: a gang is forgotten with the last of its pods."""
+        # The new ones first: a gang is forgotten with the last of its pods.
         again = [
             msgspec.structs.replace(pod.submitted, uid=str(uuid5(NAMESPACE_OID, pod.uid)))
             for pod in unit
@@ -100,7 +94,7 @@ class ByHand:
 
 
 class Watching:
-    """One watcher of one source."""
+    """The watcher of one source."""
 
     def __init__(self, source: Source, state: State, publisher: Publisher) -> None:
         self._source = source
@@ -115,7 +109,7 @@ class Watching:
         self._settled = False
 
     def observe(self, change: Change) -> None:
-        """Take note of what the fold changed; give this to the reader."""
+        """Follow a change of the fold; the reader calls this."""
         configured = isinstance(change.data, ConfigurationChanged) and not change.refused
         if self._known.observe(self._state, change) or configured:
             self._stirred.set()
@@ -133,7 +127,6 @@ class Watching:
             await self._moved()
 
     async def _settle(self, reader: Reader[Change], ledger: Ledger) -> None:
-        """Append until nothing differs, or what differs will not change by appending."""
         before: list[Fact] = []
         while True:
             stirred = self._stirred.is_set()
@@ -159,11 +152,9 @@ class Watching:
             before = facts
 
     async def _recall(self, wanted: Observation, ledger: Ledger) -> None:
-        """Ask the ledger how often a pod was there that ended before our snapshot.
-
-        Its next incarnation under an id that the server still remembers would not be stored."""
         if not self._forgetful:
             return
+        # The server would drop the next incarnation under an id that it still remembers.
         for key in self._known.forgotten(wanted):
             number = 0
             while await ledger.last_on_subject(
@@ -173,7 +164,6 @@ class Watching:
             self._known.recall(key, number)
 
     async def _append(self, facts: list[Fact]) -> list[PodSubmitted]:
-        """Append, and return the pods whose id the ledger had already."""
         basis = self._state.revision
         done = await asyncio.gather(
             *(
@@ -188,7 +178,6 @@ class Watching:
         ]
 
     async def _moved(self) -> None:
-        """Return when the source, or what the ledger has of it, may have changed."""
         waits = {
             asyncio.create_task(self._source.changed()),
             asyncio.create_task(self._stirred.wait()),

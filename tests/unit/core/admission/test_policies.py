@@ -1,4 +1,5 @@
-"""The policies of the API server name what is written on bound pods, and what is asked for."""
+"""The API server policies cover every annotation on bound pods and every resource that dialects
+use."""
 
 import re
 from pathlib import Path
@@ -18,23 +19,23 @@ from apportion.core.workloads.dialects.listing import RECOVERS, claimed
 
 POLICIES = Path(__file__).resolve().parents[4] / "deploy" / "kubernetes" / "policies"
 WISHED = "volcano.sh/gpu-index"
-"""A pod may wish for a card by its index when it is made."""
+"""A pod may request a device by its index at creation."""
 PLAIN = (
     "hami.io/vgpu-mode", "hami.io/node-scheduler-policy", "hami.io/webhook", "volcano.sh/vgpu-mode",
     "hami.io/use-Ascend310P-uuid", "huawei.com/vnpu-mode", "volcano.sh/task-spec", "team",
     "nvidia.com/use-gputype", "scheduling.k8s.io/group-name",
 )  # fmt: skip
-"""What people write themselves."""
+"""Annotations that users write themselves."""
 
 
 def patterns(name: str) -> set[str]:
-    """Every pattern of a policy."""
+    """Return every pattern of a policy."""
     (policy, _) = yaml.safe_load_all((POLICIES / f"{name}.yaml").read_text("utf-8"))
     return set(re.findall(r"k\.matches\('([^']+)'\)", str(policy["spec"]).replace("\\'", "'")))
 
 
 def test_whatever_is_read_back_as_held_is_guarded() -> None:
-    """An annotation that a pod's holding is read from is nobody else's to write."""
+    """Every annotation from which a pod's devices are read is protected from other writers."""
     (pattern,) = patterns("annotations")
     missed = {key for key in RECOVERS if not re.fullmatch(pattern, key)}
     assert missed == {WISHED}
@@ -43,7 +44,8 @@ def test_whatever_is_read_back_as_held_is_guarded() -> None:
 
 @pytest.mark.parametrize("module", [ascend, cambricon, hami, vcuda, volcano_share])
 def test_whatever_is_written_for_a_device_plugin_is_guarded(module: object) -> None:
-    """As the modules of the dialects spell it."""
+    """Every annotation written for a device plugin is protected, as the dialects' modules spell
+    it."""
     (pattern,) = patterns("annotations")
     text = Path(str(module.__file__)).read_text("utf-8")  # type: ignore[attr-defined]
     written = re.findall(
@@ -53,7 +55,7 @@ def test_whatever_is_written_for_a_device_plugin_is_guarded(module: object) -> N
 
 
 def test_whatever_asks_for_devices_is_looked_at() -> None:
-    """By every name of every dialect."""
+    """The policy covers every device resource of every dialect."""
     (pattern,) = patterns("shares")
     assert not [name for name in claimed(DialectConfig()) if not re.fullmatch(pattern, name)]
     assert not re.fullmatch(pattern, "cpu")

@@ -1,4 +1,4 @@
-"""The rule of the admission webhook: pod in, patch or rejection out."""
+"""The rule of the admission webhook: a pod in, a patch or a rejection out."""
 
 import copy
 from pathlib import Path
@@ -20,7 +20,7 @@ WRITER = "system:serviceaccount:apportion:binder"
 
 
 def rules(document: dict[str, Any] | None = None) -> Rules:
-    """The rules under this configuration."""
+    """Return the rules under this configuration."""
     configuration = read_configuration(document) if document else Configuration()
     names = scheduler_names(configuration)
     return Rules(
@@ -32,25 +32,25 @@ def rules(document: dict[str, Any] | None = None) -> Rules:
 
 
 def created(pod: dict[str, Any], under: Rules | None = None) -> Admitted | Rejected:
-    """What becomes of a new pod."""
+    """Return the verdict on a new pod."""
     return admit(Asked(operation="CREATE", pod=pod, namespace="team"), under or rules())
 
 
 def admitted(pod: dict[str, Any], under: Rules | None = None) -> Admitted:
-    """A new pod that must go through."""
+    """Return the verdict on a new pod, which must be admitted."""
     verdict = created(pod, under)
     assert isinstance(verdict, Admitted), verdict
     return verdict
 
 
 def rejection(verdict: Admitted | Rejected) -> str:
-    """What the user is told."""
+    """Return the message of a rejection."""
     assert isinstance(verdict, Rejected), verdict
     return str(verdict.error)
 
 
 def patched(pod: dict[str, Any], verdict: Admitted) -> dict[str, Any]:
-    """The pod as the API server makes it of these patches."""
+    """Return the pod after these patches, as the API server applies them."""
     made = copy.deepcopy(pod)
     for patch in verdict.patches:
         assert patch["op"] in {"add", "replace"}
@@ -67,7 +67,7 @@ def patched(pod: dict[str, Any], verdict: Admitted) -> dict[str, Any]:
 
 
 def environment(pod: dict[str, Any], kind: str = "containers") -> list[dict[str, str]]:
-    """What each container's environment says of GPUs."""
+    """Return each container's environment."""
     return [
         {each["name"]: each["value"] for each in container.get("env", ()) if "GPU" in each["name"]
          or "NVIDIA" in each["name"]}
@@ -76,13 +76,13 @@ def environment(pod: dict[str, Any], kind: str = "containers") -> list[dict[str,
 
 
 def limits(pod: dict[str, Any], container: int = 0) -> dict[str, str]:
-    """The limits of one container."""
+    """Return the limits of one container."""
     found: dict[str, str] = pod["spec"]["containers"][container]["resources"]["limits"]
     return found
 
 
 def samples() -> list[Any]:
-    """Every pod of the samples that people have, under the name of its file."""
+    """Return every pod of the samples, with its file name."""
     found: list[Any] = []
     for path in sorted((ROOT / "examples").glob("*/*.yaml")):
         for document in yaml.safe_load_all(path.read_text()):
@@ -91,14 +91,15 @@ def samples() -> list[Any]:
     return found
 
 
-# ---------------------------------------------------------------- whose pod it is
+# ---------------------------------------------------------------- ownership
 
 
 @pytest.mark.parametrize(
     "named", [{}, {"schedulerName": ""}, {"schedulerName": "default-scheduler"}]
 )
 def test_a_pod_that_asks_for_a_device_and_names_no_scheduler_is_ours(named: dict[str, str]) -> None:
-    """The API server writes default-scheduler where nothing was said."""
+    """A pod that requests a device without a scheduler becomes ours; the API server sets
+    default-scheduler."""
     pod = kube_pod("p", share())
     del pod["spec"]["schedulerName"]
     pod["spec"] |= named
@@ -117,20 +118,21 @@ def test_a_pod_that_asks_for_a_device_and_names_no_scheduler_is_ours(named: dict
     ],
 )
 def test_what_is_no_business_of_ours_goes_through_unchanged(pod: dict[str, Any], why: str) -> None:
-    """No device, another scheduler, or a label that says so: not even read."""
+    """A pod without devices, with another scheduler or with the ignore label is not even parsed."""
     pod["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
     assert admitted(pod) == Admitted(why)
 
 
 @pytest.mark.parametrize("name", ["apportion", "volcano", "hami-scheduler"])
 def test_a_scheduler_whose_place_we_take_stays_named(name: str) -> None:
-    """Pods written for these run unchanged."""
+    """A pod with the name of a scheduler that we replace keeps that name."""
     pod = kube_pod("p", share(), schedulerName=name)
     assert admitted(pod) == Admitted("read")
 
 
 def test_an_extended_scheduler_keeps_its_pods_and_what_it_minds() -> None:
-    """A claim, a host port or an unknown class is kube-scheduler's business; amounts are ours."""
+    """With an extended scheduler, node constraints are left to kube-scheduler; amounts are
+    checked."""
     under = rules({"extendedSchedulerNames": ["default-scheduler"]})
     pod = kube_pod("p", {"nvidia.com/gpumem": "3000"}, schedulerName="default-scheduler")
     pod["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
@@ -166,14 +168,16 @@ def test_an_extended_scheduler_keeps_its_pods_and_what_it_minds() -> None:
     ],
 )  # fmt: skip
 def test_D3_what_is_left_out_is_filled_in(asked: dict[str, str], filled: dict[str, str]) -> None:
-    """HAMi's defaults: one card, and a card alone where its whole memory is asked. A slot, where no
-    name counts devices."""
+    """Missing amounts get HAMi's defaults: one GPU, exclusive if its whole memory is requested.
+
+    A name that does not count devices gets a slot."""
     pod = kube_pod("p", asked)
     assert limits(patched(pod, admitted(pod))) == asked | filled
 
 
 def test_D3_defaults_are_those_of_the_configuration() -> None:
-    """`defaultGPUNum`, `defaultMem` and `defaultCores`, in units of `gpuMemoryFactor`."""
+    """Defaults come from `defaultGPUNum`, `defaultMem` and `defaultCores`, in units of
+    `gpuMemoryFactor`."""
     nvidia = {"defaultGPUNum": 2, "defaultMemory": 5000, "defaultCores": 20, "gpuMemoryFactor": 10}
     pod = kube_pod("p", {"nvidia.com/priority": "0", "nvidia.com/gpu": "1"})
     under = rules({"nvidia": nvidia})
@@ -186,7 +190,7 @@ def test_D3_defaults_are_those_of_the_configuration() -> None:
 
 @pytest.mark.parametrize("sample", samples())
 def test_filling_in_changes_nothing_of_what_is_asked(sample: dict[str, Any]) -> None:
-    """Every sample reads to the same shape and dialect before and after, and twice is once."""
+    """Defaulting keeps every sample's shape and dialect, and is idempotent."""
     under = rules()
     made = patched(sample, admitted(sample, under))
     (before,), (after,) = (read_document(pod, under.config).pods for pod in (sample, made))
@@ -195,7 +199,7 @@ def test_filling_in_changes_nothing_of_what_is_asked(sample: dict[str, Any]) -> 
 
 
 def test_a_container_without_limits_gets_them() -> None:
-    """An amount under requests alone: the API server's patch must find its place."""
+    """A container without limits gets them; the API server's patch must find its path."""
     pod = kube_pod("p")
     pod["spec"]["containers"][0]["resources"] = {"requests": {"nvidia.com/gpumem": "1000"}}
     made = patched(pod, admitted(pod))
@@ -203,7 +207,8 @@ def test_a_container_without_limits_gets_them() -> None:
 
 
 def test_an_init_container_that_takes_no_devices_is_filled_in_too() -> None:
-    """It borrows them, and its plugin sees resources all the same."""
+    """An init container that takes no devices gets defaults too, because its plugin sees
+    resources."""
     pod = kube_pod("p", {"nvidia.com/gpumem": "3000"})
     init = {"name": "i", "image": "app", "resources": {"limits": {"nvidia.com/gpumem": "100"}}}
     pod["spec"]["initContainers"] = [init]
@@ -220,19 +225,20 @@ ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 
 
 def container(name: str, limits: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    """A container as somebody writes it."""
+    """Return a container as a user writes it."""
     return {"name": name, "image": "app", "resources": {"limits": limits or {}}} | fields
 
 
 def pod_of(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """A pod of these containers that names no scheduler."""
+    """Return a pod with these containers and the default scheduler."""
     pod = kube_pod("p", schedulerName="default-scheduler", **fields)
     pod["spec"]["containers"] = [*containers]
     return pod
 
 
 def test_E2_overwriteEnv_hides_gpus_from_containers_that_ask_for_none() -> None:
-    """Whatever they say themselves; of any pod that no other scheduler places."""
+    """With overwriteEnv, containers without a GPU see none, in any pod that no other scheduler
+    places."""
     under = rules({"nvidia": {"overwriteEnv": True}})
     mixed = pod_of(
         container("asks", share()),
@@ -263,12 +269,13 @@ def test_E2_overwriteEnv_hides_gpus_from_containers_that_ask_for_none() -> None:
     ],
 )
 def test_overwriteEnv_leaves_alone_who_gets_gpus_otherwise(pod: dict[str, Any]) -> None:
-    """Privileged, by NVIDIA's own plugin, by a claim, labelled, or another scheduler's."""
+    """Pods that get GPUs in another way, or have another scheduler, keep their environment."""
     assert admitted(pod, rules({"nvidia": {"overwriteEnv": True}})).patches == ()
 
 
 def test_D4_disablecorelimit_frees_the_cores_of_containers_that_do_not_say_it() -> None:
-    """A container of its own mind keeps it; one without a GPU has no cores to be freed."""
+    """With disablecorelimit, containers with a GPU get no core limit unless they set the
+    variable."""
     under = rules({"nvidia": {"disablecorelimit": True}})
     force = [{"name": "GPU_CORE_UTILIZATION_POLICY", "value": "force"}]
     pod = pod_of(
@@ -280,7 +287,7 @@ def test_D4_disablecorelimit_frees_the_cores_of_containers_that_do_not_say_it() 
 
 
 def test_the_environment_is_nobodys_business_by_default() -> None:
-    """Neither key is set."""
+    """By default the environment is not changed."""
     pod = pod_of(container("a", share()), container("b", env=ALL))
     assert patched(pod, admitted(pod))["spec"]["containers"] == pod["spec"]["containers"]
 
@@ -293,24 +300,25 @@ def test_the_environment_is_nobodys_business_by_default() -> None:
     [
         (
             kube_pod("p", share() | {"nvidia.com/gpumem-percentage": "101"}),
-            "is not a percentage from 1 to 100: write 1 to 100, or leave it out for the whole",
+            "is not a percentage from 1 to 100; write 1 to 100, or remove it to request all memory",
         ),
         (
             kube_pod("p", share() | {"volcano.sh/vgpu-memory": "1"}),
-            "write all amounts of a pod in one dialect",
+            "use one dialect for all amounts of a pod",
         ),
-        (kube_pod("p", share(), nodeName="n1"), "has been placed already: remove it"),
+        (kube_pod("p", share(), nodeName="n1"), "already assigns the pod; remove it"),
         (kube_pod("p", {"tencent.com/vcuda-core": "150"}), "write 100 or 200"),
-        (kube_pod("p", {"nvidia.com/gpu": "1.5"}), "is a fraction: write a whole number"),
+        (kube_pod("p", {"nvidia.com/gpu": "1.5"}), "is a fraction; write a whole number"),
     ],
 )
 def test_a_contradiction_is_rejected_with_its_fix(pod: dict[str, Any], words: str) -> None:
-    """In the words of `apportion submit`, because the same reader reads it."""
+    """A contradiction is rejected with the same fix as in `apportion submit`, which shares the
+    parser."""
     assert words in rejection(created(pod))
 
 
 def test_a_name_that_is_yet_to_be_made_is_no_fault() -> None:
-    """Pods of controllers come without a name and a namespace."""
+    """A pod from a controller is admitted without a name and a namespace."""
     pod = kube_pod("p", share())
     pod["metadata"] = {"generateName": "web-7f9c-"}
     assert admitted(pod).why == "read"
@@ -321,7 +329,7 @@ def test_a_name_that_is_yet_to_be_made_is_no_fault() -> None:
     [None, [], {}, {"spec": None}, {"spec": {"containers": "x"}}, {"spec": {"containers": [7]}}],
 )
 def test_whatever_it_is_it_ends_in_an_answer(pod: Any) -> None:
-    """Nothing that asks for no device is our business, be it ever so broken."""
+    """A broken object that requests no device is admitted."""
     assert created(pod) == Admitted("no device")
 
 
@@ -334,7 +342,7 @@ def test_whatever_it_is_it_ends_in_an_answer(pod: Any) -> None:
     ],
 )
 def test_a_broken_pod_of_ours_is_rejected(spec: dict[str, Any]) -> None:
-    """With the field, and no exception."""
+    """A broken pod of ours is rejected with the field, without an exception."""
     assert "spec" in rejection(created({"metadata": {}, "spec": spec}))
 
 
@@ -342,7 +350,8 @@ def test_a_broken_pod_of_ours_is_rejected(spec: dict[str, Any]) -> None:
 
 
 def test_nobody_creates_a_pod_with_our_annotations() -> None:
-    """Not even our own accounts; not on a pod that is skipped, and not on one without a device."""
+    """No account may create a pod with our annotations, even if the pod is ignored or has no
+    device."""
     for more in ({}, {"labels": {"hami.io/webhook": "ignore"}}):
         pod = kube_pod("p", {}, annotations={"apportion.dev/shares": "[]"}, **more)
         pod["spec"]["schedulerName"] = "default-scheduler"
@@ -353,7 +362,7 @@ def test_nobody_creates_a_pod_with_our_annotations() -> None:
     ("before", "after"), [({}, {"a": "1"}), ({"a": "1"}, {"a": "2"}), ({"a": "1"}, {})]
 )
 def test_only_our_binder_changes_them(before: dict[str, str], after: dict[str, str]) -> None:
-    """Added, rewritten or removed; whatever else changes is nobody's business."""
+    """Only the binder may add, change or remove our annotations; other changes are allowed."""
     old, new = (
         kube_pod("p", annotations={f"apportion.dev/{k}": v for k, v in notes.items()})
         for notes in (before, after)
@@ -368,7 +377,7 @@ def test_only_our_binder_changes_them(before: dict[str, str], after: dict[str, s
 
 @pytest.mark.parametrize("operation", ["CONNECT", "DELETE"])
 def test_what_is_neither_created_nor_changed_is_not_looked_at(operation: str) -> None:
-    """A manifest that would be filled in, and one that would be refused, are both let through."""
+    """Other operations are admitted without a check."""
     forged = kube_pod("p", {}, annotations={"apportion.dev/shares": "[]"})
     for pod in (kube_pod("p", {"nvidia.com/gpu": "1"}), forged):
         assert created(pod) != Admitted("not looked at")

@@ -1,21 +1,21 @@
-"""All errors of a document at once, each with its key as it stands there."""
+"""All errors of a document are reported at once, each with its key."""
 
 from apportion.core.configuration.collect_errors import every_error
 
 
 def keys(document: object) -> list[str]:
-    """The keys of all errors, in order."""
+    """Return the keys of all errors, in order."""
     return sorted(error.field for error in every_error(document))
 
 
 def test_a_sound_document_has_none() -> None:
-    """And so has an empty one."""
+    """A valid document and an empty one have no errors."""
     assert every_error({}) == []
     assert every_error({"schedulerNames": ["apportion"]}) == []
 
 
 def test_all_are_named_and_not_only_the_first() -> None:
-    """A key that nobody knows, a wrong type, and values that contradict."""
+    """Unknown keys, wrong types and contradictions are all reported, not only the first."""
     document = {
         "schedulerNames": ["a", "a"],
         "nvidia": {"deviceSplitCount": "many", "whatever": 1},
@@ -29,7 +29,7 @@ def test_all_are_named_and_not_only_the_first() -> None:
 
 
 def test_entries_keep_their_positions() -> None:
-    """What was taken out before does not move the others."""
+    """Errors keep the positions of list entries, even after bad entries are removed."""
     sound = {"name": "b", "devicesplitcount": 5}
     document = {"nodeconfig": [{"nam": "a"}, sound, {"name": "c", "bogus": 1}, {}]}
     found = keys(document)
@@ -39,5 +39,5 @@ def test_entries_keep_their_positions() -> None:
 
 
 def test_what_is_no_object_is_one_error() -> None:
-    """There is nothing to take out of it."""
+    """A document that is no object gives one error."""
     assert len(every_error(7)) == 1

@@ -1,4 +1,4 @@
-"""What a configuration does: to manifests, to what a node offers, to the state of the ledger."""
+"""The effects of a configuration on manifests, on a node's devices, and on the ledger's state."""
 
 from typing import Any
 
@@ -26,20 +26,21 @@ MIB = 40960
 
 
 def draft(limits: dict[str, object], **nvidia: Any) -> PodDraft:
-    """A pod with these limits, read under a configuration of `nvidia`."""
+    """Return a pod with these limits, read under a configuration of `nvidia`."""
     config = manifest_config(read_configuration({"nvidia": nvidia}))
     (only,) = read_document(pod(limits), config).pods
     return only
 
 
 def asked(limits: dict[str, object], **nvidia: Any) -> Ask:
-    """The only ask of that pod."""
+    """Return the only ask of that pod."""
     (only,) = draft(limits, **nvidia).shape.asks
     return only
 
 
 def test_E4_a_compatible_count_gives_whole_cards_alone_and_shares_with_memory() -> None:
-    """Volcano's plugin under `nvidia.com/gpu`: the count alone is whole cards."""
+    """With Volcano's plugin under `nvidia.com/gpu`, a count alone means whole GPUs; with memory,
+    shares."""
     names = {"resourceCountName": "nvidia.com/gpu", "resourceMemoryName": "volcano.sh/vgpu-memory"}
     assert asked({"nvidia.com/gpu": 2}, **names) == ask(count=2, cores=100)
     shared = draft({"nvidia.com/gpu": 1, "volcano.sh/vgpu-memory": 3000}, **names)
@@ -48,7 +49,7 @@ def test_E4_a_compatible_count_gives_whole_cards_alone_and_shares_with_memory() 
 
 
 def test_D1_every_name_can_be_changed() -> None:
-    """HAMi's resources under names of one's own."""
+    """Every resource name of HAMi can be changed."""
     names = {
         "resourceCountName": "cards.example/gpu",
         "resourceMemoryName": "cards.example/mem",
@@ -60,7 +61,7 @@ def test_D1_every_name_can_be_changed() -> None:
 
 
 def test_the_dialect_of_names_of_one_s_own() -> None:
-    """Volcano caps memory at the card and HAMi does not: which of the two must be said."""
+    """Renamed resources need a dialect, because only Volcano caps memory at the GPU's."""
     names = {"resourceCountName": "a.b/gpu", "resourceMemoryName": "a.b/mem"}
     volcano = draft({"a.b/gpu": 1, "a.b/mem": 1}, dialect="volcano-vgpu", **names)
     assert (volcano.dialect, volcano.shape.asks[0].cap_memory) == ("volcano-vgpu", True)
@@ -69,7 +70,7 @@ def test_the_dialect_of_names_of_one_s_own() -> None:
 
 
 def test_D3_defaults() -> None:
-    """What is filled in, and the unit of memory."""
+    """Missing amounts and the unit of memory come from the configuration."""
     assert asked({"nvidia.com/gpucores": 10}, defaultMemory=5000, defaultGPUNum=2) == ask(
         5000, count=2, cores=10
     )
@@ -78,7 +79,8 @@ def test_D3_defaults() -> None:
 
 
 def test_D4_mig_strategy() -> None:
-    """Mixed: instances by profile, one ask each, so that they may share a card."""
+    """With the mixed strategy, instances are requested by profile, one ask each, and may share a
+    GPU."""
     limits: dict[str, object] = {"nvidia.com/mig-1g.5gb": 3}
     mixed = draft(limits, migStrategy="mixed")
     assert mixed.shape.asks == (ask(profile="1g.5gb"),) * 3
@@ -89,12 +91,12 @@ def test_D4_mig_strategy() -> None:
 
 
 def offers(document: dict[str, Any], *devices: Device, switchable: bool = True) -> list[Device]:
-    """What node n1 offers of these devices."""
+    """Return what node n1 offers of these devices."""
     return list(offered(devices, "n1", read_configuration(document), switchable=switchable))
 
 
 def test_D4_split_count_and_scaling() -> None:
-    """Slots, memory above the card's and cores above 100; NPUs and MIG cards as they are."""
+    """Slots, memory and cores are scaled; NPUs and MIG devices are not."""
     document = {
         "nvidia": {"deviceSplitCount": 4, "deviceMemoryScaling": 1.5, "deviceCoreScaling": 2}
     }
@@ -106,7 +108,7 @@ def test_D4_split_count_and_scaling() -> None:
 
 
 def test_E2_what_is_said_of_a_node_wins() -> None:
-    """Each key of its own; what the entry does not say is as everywhere."""
+    """A node's entry overrides the keys that it has; other keys keep their general value."""
     document = {
         "nvidia": {"deviceSplitCount": 4, "deviceMemoryScaling": 1.5},
         "nodeconfig": [{"name": "n1", "devicememoryscaling": 1.0, "devicecorescaling": 1.5}],
@@ -119,7 +121,7 @@ def test_E2_what_is_said_of_a_node_wins() -> None:
 
 
 def test_devices_that_are_not_offered() -> None:
-    """By id and by index; the others keep their index."""
+    """Filtered devices, by id and by index, are not offered; the others keep their index."""
     entry = {"name": "n1", "filterdevices": {"uuid": ["g0"], "index": [2]}}
     left = offers({"nodeconfig": [entry]}, gpu("g0"), gpu("g1"), gpu("g2"), gpu("g3"))
     assert [(device.id, device.index) for device in left] == [("g1", 1), ("g3", 3)]
@@ -131,13 +133,13 @@ def test_devices_that_are_not_offered() -> None:
         (gpu(model=A100_40), "mig", True, ""),
         (gpu(model=A100_40, mode="mig"), "hami-core", True, ""),
         (gpu(model=A100_40), "mps", False, ""),
-        (gpu(model=T4), "mig", True, "operatingmode mig, and Tesla T4 has no MIG profile"),
+        (gpu(model=T4), "mig", True, "operatingmode is mig, but Tesla T4 has no MIG profile"),
         (gpu("g3", model=A100_40), "mig", False, "run nvidia-smi -i 3 -mig 1"),
         (gpu("g3", model=A100_40, mode="mig"), "hami-core", False, "run nvidia-smi -i 3 -mig 0"),
     ],
 )
 def test_A3_the_mode_of_a_node(device: Device, mode: str, switchable: bool, says: str) -> None:
-    """The card takes it, or is not offered and says what would help."""
+    """A device takes the node's mode, or is not offered, with advice."""
     document = {"nodeconfig": [{"name": "n1", "operatingmode": mode}]}
     (found,) = offers(document, device, switchable=switchable)
     assert found.healthy is not bool(says)
@@ -147,12 +149,13 @@ def test_A3_the_mode_of_a_node(device: Device, mode: str, switchable: bool, says
 
 
 def changed(**fields: Any) -> ConfigurationChanged:
-    """The event of a configuration."""
+    """Return the event of a configuration."""
     return ConfigurationChanged(by="ada", reason="test", configuration=Configuration(**fields))
 
 
 def test_the_fold_takes_the_whole_document() -> None:
-    """The next document says all there is to say: what it leaves out is at its default again."""
+    """A new document replaces the previous one; keys that it leaves out return to their
+    defaults."""
     first = changed(nvidia=NvidiaConfiguration(default_memory=5000))
     ledger = Ledger(first, PolicyChanged(by="ann", node_policy="spread"), changed())
     assert ledger.state.configuration == Configuration()
@@ -161,7 +164,7 @@ def test_the_fold_takes_the_whole_document() -> None:
 
 
 def test_a_policy_in_the_document_is_a_change_of_policy() -> None:
-    """The newest of the two counts, and what is not said stays."""
+    """The latest policy wins, from a document or an event; missing parts stay."""
     weights = {"cpu": 1, "memory": 1, "devices": 10}
     document = read_configuration({"policy": {"nodes": "binpack", "weights": weights}})
     ledger = Ledger(
@@ -175,7 +178,7 @@ def test_a_policy_in_the_document_is_a_change_of_policy() -> None:
 
 
 def test_a_foreign_writer_s_nonsense_is_refused_by_every_fold() -> None:
-    """The event decodes, and still contradicts itself: nothing changes, and it is said."""
+    """A contradictory configuration that decodes is refused by every fold and changes nothing."""
     nonsense = changed(nvidia=NvidiaConfiguration(resource_memory_name="nvidia.com/gpu"))
     said = Ledger().contradict(nonsense)
-    assert said.startswith("nvidia.resourceMemoryName: 'nvidia.com/gpu' ")
+    assert said.startswith('nvidia.resourceMemoryName: "nvidia.com/gpu" ')

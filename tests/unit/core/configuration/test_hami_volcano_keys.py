@@ -1,4 +1,4 @@
-"""The files of HAMi's chart and of Volcano are taken whole: what we obey, and what is nothing."""
+"""Configuration files of HAMi's chart and of Volcano are accepted as they are."""
 
 from copy import deepcopy
 from typing import Any
@@ -16,7 +16,7 @@ from tests.support.golden import Golden
 
 
 def chip(npu: Npu) -> dict[str, Any]:
-    """What the chart says of an Ascend chip."""
+    """Return the chart's entry for an Ascend chip."""
     templates = [
         {"name": t.name, "memory": t.memory_mib, "aiCore": t.cores}
         | ({"aiCPU": t.cpu} if t.cpu else {})
@@ -73,7 +73,7 @@ SIX = (
 
 
 def changed(path: str, value: object) -> dict[str, Any]:
-    """The chart's file with another value at this path."""
+    """Return the chart's file with another value at this path."""
     document = deepcopy(CHART)
     *above, last = (int(key) if key.isdecimal() else key for key in path.split("."))
     part: Any = document
@@ -84,7 +84,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
 
 
 def test_F6_the_file_of_hamis_chart_is_taken_whole() -> None:
-    """What of it we obey is the configuration; the rest is named, once each."""
+    """HAMi's chart file is accepted whole; keys without effect are each named once."""
     names = {key: name for key, name in CHART["nvidia"].items() if key.endswith("Name")}
     kept = {key: name for key, name in names.items() if key != "runtimeClassName"}
     assert read_configuration(CHART) == read_configuration({"nvidia": kept})
@@ -95,7 +95,7 @@ def test_F6_the_file_of_hamis_chart_is_taken_whole() -> None:
 
 
 def test_F6_the_list_of_older_files_and_nodes_of_config_json() -> None:
-    """Volcano's `vnpus` was the list itself; HAMi says some keys of a node as well."""
+    """Volcano's older list `vnpus` and HAMi's keys for nodes are both accepted."""
     document = {
         "vnpus": [chip(NPUS[0]), {"commonWord": "Ascend910Z"}],
         "nodeconfig": [
@@ -109,7 +109,8 @@ def test_F6_the_list_of_older_files_and_nodes_of_config_json() -> None:
 
 
 def test_F6_the_cores_of_instances_and_the_section_of_older_charts() -> None:
-    """HAMi 2.9 gives `core` with each instance; up to 2.6 the section was `iluvatar`."""
+    """`core` in HAMi 2.9's instances and the section `iluvatar` of charts up to 2.6 are
+    accepted."""
     instance = {"name": "1g.5gb", "memory": 5120, "count": 7}
     geometries = [
         {"models": ["A100-40GB"], "allowedGeometries": [{"group": "g", "geometries": [instance]}]}
@@ -124,7 +125,8 @@ def test_F6_the_cores_of_instances_and_the_section_of_older_charts() -> None:
 
 
 def test_G6_a_known_npu_by_another_word_is_refused() -> None:
-    """Charts up to 2.6 call a 910B3 `Ascend910B`: its pods would wait for ever."""
+    """A known NPU under another common word is refused (charts up to 2.6), as its pods would
+    wait forever."""
     chips = [chip(NPUS[2]) | {"chipName": "910B3", "commonWord": "Ascend910B"}]
     other = {"resourceName": "huawei.com/Ascend910B"}
     other["resourceMemoryName"] = "huawei.com/Ascend910B-memory"
@@ -141,7 +143,8 @@ def test_G6_a_known_npu_by_another_word_is_refused() -> None:
 
 
 def test_F6_templates_of_the_910b4_1_in_older_charts(golden: Golden) -> None:
-    """Charts 2.7 to 2.9 give it those of the 910B4: both are named, and nothing else is wrong."""
+    """Charts 2.7 to 2.9 give the 910B4-1 the templates of the 910B4; both are named, nothing
+    else."""
     b4, b4_1 = (
         next(npu for npu in NPUS if npu.word == w) for w in ("Ascend910B4", "Ascend910B4-1")
     )
@@ -158,16 +161,16 @@ def test_F6_templates_of_the_910b4_1_in_older_charts(golden: Golden) -> None:
     [("hami-vnpu-core", True), ("filterDevices", {"index": [0]}), ("operatingmode", "mig")],
 )
 def test_F6_nodes_of_the_plugin_for_npus(key: str, value: object) -> None:
-    """What says how NPUs are already is passed over; what hides one belongs to `nodeconfig`."""
+    """Node keys that describe existing NPU settings are ignored; one that hides NPUs is refused."""
     node = {"name": "n1", "hami-vnpu-core": False, "vDeviceCount": 4, "filterDevices": {}}
     assert [each.path for each in passed_over({"nodes": [node]})] == ["nodes"]
     with pytest.raises(ManifestError) as caught:
         read_configuration({"nodes": [node | {key: value}]})
-    assert (caught.value.field, caught.value.value) == (below("nodes[0]", key), value)
+    assert caught.value.field == below("nodes[0]", key)
 
 
 def test_F6_a_core_policy_of_disable_is_obeyed() -> None:
-    """It is what `disableCoreLimit` says; what the file says of that itself counts."""
+    """A core policy of `disable` acts like `disableCoreLimit`, which takes precedence."""
     nvidia = NvidiaConfiguration(disable_core_limit=True)
     document: dict[str, Any] = {"nvidia": {"gpuCorePolicy": "disable"}}
     assert read_configuration(document) == Configuration(nvidia=nvidia)
@@ -178,21 +181,21 @@ def test_F6_a_core_policy_of_disable_is_obeyed() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
-        ("nvidia.gpuCorePolicy", "force", "'force' is not obeyed here: write default or disable"),
-        ("nvidia.runtimeClassName", "nvidia", "'nvidia' is not obeyed here: remove it, and set"),
-        ("nvidia.preConfiguredDeviceMemory", 8192, "8192 is not obeyed here: remove it"),
+        ("nvidia.gpuCorePolicy", "force", '"force" is not supported; write default or disable'),
+        ("nvidia.runtimeClassName", "nvidia", '"nvidia" is not supported; remove it, and set'),
+        ("nvidia.preConfiguredDeviceMemory", 8192, "8192 is not supported; remove it"),
         ("nvidia.enableNumaTopology", True, "annotate pods with nvidia.com/numa-bind"),
-        ("nvidia.enableNumaTopology", 0, "0 is not obeyed here"),
-        ("nvidia.migProfileAllowlist.0.profiles", ["1g.6gb"], "leaves out 2g.12gb of A30"),
+        ("nvidia.enableNumaTopology", 0, "0 is not supported"),
+        ("nvidia.migProfileAllowlist.0.profiles", ["1g.6gb"], "excludes 2g.12gb of A30"),
         ("nvidia.migProfileAllowlist.0.profiles", "1g.6gb", "is not a list"),
         ("nvidia.migProfileAllowlist.0.models", [1], "is not text"),
         ("nvidia.migProfileAllowlist", [7], "is not an object"),
-        ("cambricon.resourceCountName", "cambricon.com/mlu", "'cambricon.com/vmlu'"),
+        ("cambricon.resourceCountName", "cambricon.com/mlu", '"cambricon.com/vmlu"'),
         ("cambricon", [], "is not an object"),
-        ("vnpus.hamiVnpuCore", True, "true is not obeyed here"),
-        ("vnpus.configs.0.resourceName", "huawei.com/npu", "'huawei.com/Ascend910A'"),
-        ("vnpus.configs.1.memoryFactor", 1024, "1024 is not obeyed here"),
-        ("vnpus.configs.5.superPod", False, "false is not obeyed here"),
+        ("vnpus.hamiVnpuCore", True, "true is not supported"),
+        ("vnpus.configs.0.resourceName", "huawei.com/npu", '"huawei.com/Ascend910A"'),
+        ("vnpus.configs.1.memoryFactor", 1024, "1024 is not supported"),
+        ("vnpus.configs.5.superPod", False, "false is not supported"),
         ("vnpus.configs.6.templates.0.memory", 4096, "vir01 (4096 MiB)"),
         ("vnpus.configs.6.templates", [], "vir01 (3072 MiB)"),
         ("vnpus.configs.6.templates", 7, "is not a list"),
@@ -203,7 +206,7 @@ def test_F6_a_core_policy_of_disable_is_obeyed() -> None:
 def test_F6_what_would_be_otherwise_is_refused_by_its_key(
     path: str, value: object, says: str
 ) -> None:
-    """A value that HAMi minds and we do not is never passed over."""
+    """A value with an effect in HAMi but not here is refused by its key."""
     with pytest.raises(ManifestError) as caught:
         read_configuration(changed(path, value))
     assert says in str(caught.value)

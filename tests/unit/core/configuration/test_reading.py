@@ -1,4 +1,4 @@
-"""One document: the keys people have today, spellings, and errors that name key, value and fix."""
+"""Reading a document: existing keys, spellings, and errors with key, value and fix."""
 
 from typing import Any
 
@@ -22,17 +22,17 @@ A30: dict[str, Any] = {
 
 
 def nvidia(**keys: Any) -> dict[str, Any]:
-    """A document with these keys under `nvidia`."""
+    """Return a document with these keys under `nvidia`."""
     return {"nvidia": keys}
 
 
 def node(**keys: Any) -> dict[str, Any]:
-    """A document with one node."""
+    """Return a document with one node."""
     return {"nodeconfig": [{"name": "n1", **keys}]}
 
 
 def refused(document: object) -> str:
-    """The words of the refusal."""
+    """Return the message of the refusal."""
     with pytest.raises(ManifestError) as caught:
         read_configuration(document)
     return str(caught.value)
@@ -72,7 +72,7 @@ PLUGIN_FILE = {
 
 
 def test_E2_the_device_plugin_s_own_file_is_taken_as_it_is() -> None:
-    """Every key of E2 in the spelling and form of Volcano's and HAMi's device plugins."""
+    """Configuration files of Volcano's and HAMi's device plugins are accepted unchanged."""
     read = read_configuration(PLUGIN_FILE)
     (geometries,) = read.nvidia.known_mig_geometries
     assert geometries.allowed_geometries[1].geometries == (
@@ -87,12 +87,12 @@ def test_E2_the_device_plugin_s_own_file_is_taken_as_it_is() -> None:
 
 
 def test_an_empty_document_is_the_default() -> None:
-    """What a service does where nobody said anything."""
+    """An empty document gives the defaults."""
     assert read_configuration({}) == Configuration()
 
 
 def test_other_spellings() -> None:
-    """HAMi's names of two keys, and its groups of instances without a name."""
+    """HAMi's spellings of two keys, and its groups without a name, are accepted."""
     bare = [group["geometries"] for group in A30["allowedGeometries"]]
     read = read_configuration(
         nvidia(memoryFactor=2, knownMigGeometries=[{"models": ["A30"], "allowedGeometries": bare}])
@@ -131,19 +131,22 @@ WRONG = [
 
 
 def test_refusals(golden: Golden) -> None:
-    """The key, the value, what is wrong, and what to write instead."""
+    """A refusal has the key, the value, the problem and the fix."""
     golden({str(document): refused(document) for document in WRONG})
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"name": "3g.20gb"}, "'group1' cannot be: A30 has no MIG profile 3g.20gb; it has 1g.6gb"),
-        ({"count": 5}, "'group1' cannot be: 5 x 1g.6gb do not fit on one A30 at once"),
+        (
+            {"name": "3g.20gb"},
+            '"group1" is not possible: A30 has no MIG profile 3g.20gb; it has 1g.6gb',
+        ),
+        ({"count": 5}, '"group1" is not possible: 5 x 1g.6gb do not fit on one A30 together'),
     ],
 )
 def test_A8_geometries_that_no_card_has(change: dict[str, object], says: str) -> None:
-    """A group is refused by its name when it is written, not when the first pod comes."""
+    """A geometry that no GPU has is refused when it is configured, by its group's name."""
     instance = {"name": "1g.6gb", "memory": 6144, "count": 4} | change
     groups = [{"group": "group1", "geometries": [instance]}]
     document = nvidia(knownMigGeometries=[{"models": ["A30"], "allowedGeometries": groups}])
@@ -152,15 +155,15 @@ def test_A8_geometries_that_no_card_has(change: dict[str, object], says: str) ->
 
 
 def test_geometries_of_one_model_twice() -> None:
-    """Two entries for one model, however it is spelled, are two answers to one question."""
+    """Two entries for one model, in any spelling, are refused."""
     both = [A30, A30 | {"models": ["a30"]}]
     said = refused(nvidia(knownMigGeometries=both))
-    assert said.startswith("nvidia.knownMigGeometries[1].models: 'a30' ")
+    assert said.startswith('nvidia.knownMigGeometries[1].models: "a30" ')
     assert "nvidia.knownMigGeometries[0]" in said
 
 
 def paths(kind: Any, prefix: str = "") -> list[str]:
-    """Every key of the struct, `[]` for the entries of a list."""
+    """Return every key of the struct, with `[]` for list entries."""
     found: list[str] = []
     for field in msgspec.inspect.type_info(kind).fields:  # type: ignore[attr-defined]
         at = f"{prefix}{field.encode_name}"
@@ -175,5 +178,5 @@ def paths(kind: Any, prefix: str = "") -> list[str]:
 
 
 def test_every_key_is_told() -> None:
-    """The table of keys is the struct's, in its order."""
+    """The table of keys matches the struct, in order."""
     assert [key.path for key in KEYS] == paths(Configuration)

@@ -1,4 +1,4 @@
-"""The device catalogue: names that users write, profiles and templates that hang together."""
+"""The device catalogue: type names, and consistent profiles and templates."""
 
 import itertools
 
@@ -51,12 +51,12 @@ A100 = "NVIDIA A100-SXM4-80GB"
     ],
 )
 def test_type_names(pattern: str, model: str, *, means: bool) -> None:
-    """Case does not count; a whole name comes before a part of one."""
+    """Type names match without case; a full name wins over a part."""
     assert type_matches(pattern, model) is means
 
 
 def test_normal_name() -> None:
-    """NVML joins words with spaces, users with hyphens."""
+    """Spaces and hyphens are equivalent: NVML uses spaces, users write hyphens."""
     assert normal(" NVIDIA  A100 80GB ") == "nvidia-a100-80gb"
 
 
@@ -81,7 +81,7 @@ def test_normal_name() -> None:
     ],
 )
 def test_profiles_of_the_names_that_nvml_reports(model: str, smallest: str) -> None:
-    """With spaces or hyphens."""
+    """NVML's model names have profiles, with spaces or hyphens."""
     assert mig_profiles("nvidia", model)[0].name == smallest
 
 
@@ -90,7 +90,7 @@ def test_profiles_of_the_names_that_nvml_reports(model: str, smallest: str) -> N
     [("nvidia", "Tesla T4"), ("nvidia", "NVIDIA RTX PRO 5000 72GB Blackwell"), ("nobody's", A100)],
 )
 def test_no_profiles(family: str, model: str) -> None:
-    """A card that cannot be cut, a family that nobody knows."""
+    """A device without MIG and an unknown family have no profiles."""
     assert mig_profiles(family, model) == ()
     assert template_of(family, "vir01") is None
 
@@ -104,7 +104,7 @@ MODELS = [
 
 @pytest.mark.parametrize("model", MODELS)
 def test_profiles_hang_together(model: Model) -> None:
-    """Small to large, inside the card, and no placement of one profile overlaps another of it."""
+    """Profiles grow in size, fit the device, and their placements do not overlap."""
     sizes = [profile.memory_mib for profile in model.profiles]
     assert sizes == sorted(sizes)
     usual = [profile.cores for profile in model.profiles if not profile.by_name]
@@ -123,7 +123,7 @@ def test_profiles_hang_together(model: Model) -> None:
 
 
 def test_templates_hang_together() -> None:
-    """Small to large, each smaller than the device it is cut from."""
+    """Templates grow in size, and each is smaller than its device."""
     for family in FAMILIES.values():
         sizes = [template.memory_mib for template in family.templates]
         assert sizes == sorted(sizes)

@@ -1,4 +1,4 @@
-"""What an ask comes to on each kind of device, mode by mode: the rules that users rely on."""
+"""The demand of an ask on each kind of device and in each mode."""
 
 import pytest
 from msgspec import structs
@@ -20,7 +20,7 @@ A910 = npu(family="ascend910a", model="Ascend910A", memory_mib=32768, cores=30)
 
 
 def npu_ask(memory_mib: int | None = None, family: str = "ascend310p", **fields: int) -> Ask:
-    """An ask for Ascend devices."""
+    """Return an ask for Ascend devices."""
     return ask(memory_mib, family=family, **fields)
 
 
@@ -41,7 +41,7 @@ MEMORY = [
     ("asked", "device", "mib"), [case[1:] for case in MEMORY], ids=[case[0] for case in MEMORY]
 )
 def test_memory(asked: Ask, device: Device, mib: int) -> None:
-    """Amounts, percentages, caps."""
+    """Memory comes from amounts, percentages and caps."""
     assert memory_needed_mib(asked, device) == mib
 
 
@@ -67,7 +67,7 @@ SHARES = [
     ("asked", "device", "wanted"), [case[1:] for case in SHARES], ids=[case[0] for case in SHARES]
 )
 def test_shared_whole_and_exclusive(asked: Ask, device: Device, wanted: Demand) -> None:
-    """What must be free, and what is charged: no cores asked still needs one percent free."""
+    """What must be free and what is charged: an ask without cores still needs one percent free."""
     assert demand(asked, device) == wanted
 
 
@@ -96,7 +96,7 @@ INSTANCES = [
     ids=[case[0] for case in INSTANCES],
 )
 def test_smallest_instance(asked: Ask, device: Device, profile: str, mib: int) -> None:
-    """The smallest instance that holds memory and cores; its slices pay for the cores."""
+    """The smallest instance with enough memory and cores is chosen; its slices cover the cores."""
     wanted = demand(asked, device)
     assert isinstance(wanted, Demand)
     assert wanted.profile is not None
@@ -109,7 +109,7 @@ B300 = gpu(model="NVIDIA B300", mode="mig", memory_mib=275_040)
 
 
 def reporting(device: Device, **sizes: int) -> Device:
-    """The device with these sizes of profiles, by the compute slices in their names."""
+    """Return the device with these reported profile sizes, by compute slices."""
     profiles = mig_profiles(device.family, device.model)
     return structs.replace(
         device,
@@ -126,14 +126,14 @@ def reporting(device: Device, **sizes: int) -> Device:
     [
         (reporting(MIG_40, **{"1g": 4800}), 4800, "1g.5gb", 4800),
         (reporting(MIG_40, **{"1g": 4800}), 4864, "2g.10gb", 9984),  # the catalogue has 4864
-        (reporting(B300, **{"1g": 33_000}), 30_000, "1g.34gb", 33_000),  # and there 28,858
+        (reporting(B300, **{"1g": 33_000}), 30_000, "1g.34gb", 33_000),  # and here 28,858
         (reporting(B300, **{"1g": 33_000}), 60_000, "2g.67gb", 60_701),
     ],
 )
 def test_the_size_that_a_card_reports_counts(
     device: Device, asked: int, profile: str, mib: int
 ) -> None:
-    """The catalogue counts for the profiles that the report does not name."""
+    """A size that the device reports overrides the catalogue's."""
     wanted = demand(ask(asked), device)
     assert isinstance(wanted, Demand)
     assert wanted.profile is not None
@@ -141,7 +141,8 @@ def test_the_size_that_a_card_reports_counts(
 
 
 def test_no_profile_holds_more_than_the_largest_that_a_card_reports() -> None:
-    """A share is refused rather than made smaller; the whole card is the largest instance."""
+    """A share larger than the largest reported profile is refused; a whole device is the largest
+    instance."""
     less = reporting(MIG_40, **{"7g": 40_000})
     assert demand(ask(40_001), less) is RefusalCode.MIG_NO_PROFILE
     assert largest_part(ask(40_001), less) == (40_001, 40_000)
@@ -151,7 +152,7 @@ def test_no_profile_holds_more_than_the_largest_that_a_card_reports() -> None:
 
 
 def test_instances_never_oversell_a_card_that_reports_less_than_its_profiles() -> None:
-    """NVML may report a little less than the data sheet; seven small ones must still fit."""
+    """Seven small instances fit even if NVML reports slightly less memory than the data sheet."""
     shy = gpu(model=A100_40, mode="mig", memory_mib=40000, physical_memory_mib=40000)
     small, half, most = (demand(asked, shy) for asked in (ask(1), ask(15000), ask()))
     assert isinstance(small, Demand)
@@ -210,5 +211,5 @@ def test_templates(asked: Ask, device: Device, wanted: Demand) -> None:
     ],
 )
 def test_never(asked: Ask, device: Device, code: RefusalCode) -> None:
-    """What no amount of waiting could meet on a device like this."""
+    """An ask that a device of this kind can never meet is refused with a code."""
     assert demand(asked, device) is code

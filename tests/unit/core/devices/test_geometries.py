@@ -1,4 +1,4 @@
-"""Cards that may only be cut into the groups of instances that a person allows (A8)."""
+"""MIG devices that may only be split into groups of instances that the operator allows (A8)."""
 
 import re
 from typing import Any
@@ -23,7 +23,7 @@ HALVES = [("3g.20gb", 20480, 2)]
 
 
 def groups(*found: list[tuple[str, int, int]], model: str = "A100-SXM4-40GB") -> dict[str, Any]:
-    """A document that allows cards of the model to be cut into these groups: group1, group2, ..."""
+    """Return a document that allows these groups for the model: group1, group2, ..."""
     allowed = [
         {
             "group": f"group{number}",
@@ -38,31 +38,32 @@ def groups(*found: list[tuple[str, int, int]], model: str = "A100-SXM4-40GB") ->
 
 
 def configured(document: dict[str, Any]) -> ConfigurationChanged:
-    """The event of a document."""
+    """Return the event of a document."""
     return ConfigurationChanged(by="ada", configuration=read_configuration(document))
 
 
 def cluster(*found: list[tuple[str, int, int]], cards: int = 1) -> Ledger:
-    """A node of MIG cards that may be cut into these groups."""
+    """Return a node of MIG devices that may be split into these groups."""
     return Ledger(configured(groups(*found)), rack("n1", cards, model=A100_40, mode="mig", slots=7))
 
 
 def placed(ledger: Ledger, uid: str, *memory_mib: int) -> str:
-    """Submit a pod that asks for so much in each container; where its first instance stands."""
+    """Submit a pod with these amounts per container. Returns the place of its first instance."""
     asks = [ask(memory, container=f"c{i}") for i, memory in enumerate(memory_mib)]
     ledger.submit(pod(uid, *asks)).settle()
     return where(ledger.shares(uid)[0]) if ledger.where(uid) else ""
 
 
 def where(share: Share) -> str:
-    """As in `group1-3 1g.5gb@6`."""
+    """Return the place of a share, as in `group1-3 1g.5gb@6`."""
     cut = share.instance
     assert cut is not None
     return f"{cut.group}-{cut.position} {cut.profile}@{cut.start}"
 
 
 def test_A8_generated_defaults_are_those_of_the_device_plugin() -> None:
-    """As many of one profile as there is room for, and what fits beside them."""
+    """Generated groups are the device plugin's: as many of one profile as fit, plus what fits
+    next to them."""
     made = [
         [(entry.name, entry.count) for entry in group.geometries] for group in generated(A100_80)
     ]
@@ -76,7 +77,7 @@ def test_A8_generated_defaults_are_those_of_the_device_plugin() -> None:
 
 @pytest.mark.parametrize("model", [A100_40, A100_80, "NVIDIA A30", "NVIDIA H200", "NVIDIA B200"])
 def test_places_of_a_group_stand_beside_one_another(model: str) -> None:
-    """Each instance has slices of its own, at starts that its profile may have."""
+    """Instances of a group have disjoint slices, at starts that their profiles allow."""
     for number, group in enumerate(generated(model), 1):
         occupied = 0
         for position, place in enumerate(laid_out(group, number, model)):
@@ -87,7 +88,7 @@ def test_places_of_a_group_stand_beside_one_another(model: str) -> None:
 
 
 def test_A8_a_card_follows_one_group_as_long_as_it_is_cut() -> None:
-    """The first instance chooses; another group is refused until the card is empty."""
+    """The first instance selects a device's group, which stays until the device is empty."""
     ledger = cluster(MIXED, HALVES)
     assert placed(ledger, "p1", SMALL) == "group1-3 1g.5gb@6"
     assert placed(ledger, "p2", LARGE) == ""
@@ -98,7 +99,8 @@ def test_A8_a_card_follows_one_group_as_long_as_it_is_cut() -> None:
 
 
 def test_A2_the_smallest_free_instance_of_the_group_that_holds_the_ask() -> None:
-    """Where the small one is taken a larger one of the group does; never one that is taken."""
+    """The smallest free instance of the group with enough memory is used; if it is taken, a
+    larger one."""
     ledger = cluster(MIXED)
     found = [placed(ledger, f"p{i}", SMALL) for i in range(5)]
     assert found == [
@@ -112,7 +114,7 @@ def test_A2_the_smallest_free_instance_of_the_group_that_holds_the_ask() -> None
 
 
 def test_no_instance_is_larger_than_what_a_card_has_left() -> None:
-    """One that was shared before it was cut still holds those shares, and no slices for them."""
+    """A device shared before it was split keeps those shares, and an instance must fit the rest."""
     ledger = Ledger(configured(groups(MIXED)), rack("n1", 1, model=A100_40), pod("x"))
     ledger.play(placement("x", "n1", [share("n1-g0", 27_000, 0)]))
     ledger.play(rack("n1", 1, model=A100_40, mode="mig", slots=7))
@@ -129,7 +131,7 @@ def test_no_instance_is_larger_than_what_a_card_has_left() -> None:
 
 
 def test_two_containers_get_two_instances() -> None:
-    """The second container of a pod sees how the first one cut the card."""
+    """Two containers get two instances of one group."""
     ledger = cluster(MIXED, HALVES)
     placed(ledger, "p1", SMALL, MIDDLE)
     assert [where(share) for share in ledger.shares("p1")] == [
@@ -140,21 +142,21 @@ def test_two_containers_get_two_instances() -> None:
 
 
 def test_a_profile_that_is_in_no_group_is_never_made() -> None:
-    """Nothing larger than the groups have, whatever the card could hold."""
+    """No instance larger than those in the groups is created, whatever the device could fit."""
     ledger = cluster(MIXED)
     assert placed(ledger, "p1", LARGE) == ""
     assert ledger.reasons("p1") == {RefusalCode.MIG_NO_PROFILE: 1}
 
 
 def test_memory_is_what_the_person_wrote() -> None:
-    """A 2g of 9,000 MiB does not hold 9,500, though the model's own 2g would."""
+    """An instance has the configured memory: a 2g of 9,000 MiB does not fit 9,500."""
     ledger = cluster([("2g.10gb", 9000, 3)])
     assert placed(ledger, "p1", 9500) == ""
     assert placed(ledger, "p2", 9000) == "group1-0 2g.10gb@0"
 
 
 def test_other_models_are_cut_freely() -> None:
-    """A model without an entry, beside one that has one."""
+    """A model without an entry is split freely."""
     ledger = cluster(MIXED)
     other = card("x0", model=A100_80, mode="mig", slots=7)
     ledger.report(node("n2", other))
@@ -162,7 +164,8 @@ def test_other_models_are_cut_freely() -> None:
 
 
 def test_a_new_document_holds_at_once_and_for_what_is_cut_already_when_it_is_empty() -> None:
-    """A card that was cut freely takes nothing more until its last instance is gone."""
+    """A new document applies at once, but a device that is split freely takes nothing until it
+    is empty."""
     ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig", slots=7))
     assert placed(ledger, "p1", SMALL) == "-0 1g.5gb@6"
     ledger.play(configured(groups(MIXED)))
@@ -176,7 +179,7 @@ def test_a_new_document_holds_at_once_and_for_what_is_cut_already_when_it_is_emp
 
 
 def test_a_document_may_help_a_pod_that_waits() -> None:
-    """Parked pods are asked again when cards may be cut otherwise."""
+    """Unschedulable pods are decided again when the allowed groups change."""
     ledger = cluster(HALVES, cards=1)
     placed(ledger, "p1", LARGE)
     placed(ledger, "p2", LARGE)
@@ -186,7 +189,7 @@ def test_a_document_may_help_a_pod_that_waits() -> None:
 
 
 def test_a_share_of_another_group_is_refused_by_every_fold(golden: Golden) -> None:
-    """No writer can cut a card in two ways at once."""
+    """A share of another group is refused by every fold."""
     ledger = cluster(MIXED, HALVES)
     placed(ledger, "p1", SMALL)
     foreign = cluster(MIXED, HALVES)
@@ -197,7 +200,7 @@ def test_a_share_of_another_group_is_refused_by_every_fold(golden: Golden) -> No
 
 
 def test_A2_volcano_s_plugin_finds_the_instance_that_was_chosen() -> None:
-    """From a decision to the annotation: the group and the position that its file has."""
+    """Volcano's annotation has the group and position of the instance that was chosen."""
     ledger = cluster(MIXED)
     ledger.play(observed("n1"))
     ledger.submit(pod("p1", ask(SMALL, cap_memory=True), dialect="volcano-vgpu")).settle()
@@ -214,7 +217,7 @@ def test_A2_volcano_s_plugin_finds_the_instance_that_was_chosen() -> None:
 
 
 def test_D4_instances_by_profile() -> None:
-    """Exactly that profile, several on one card, and never on a card that is not cut."""
+    """An instance by profile gets exactly that profile, only on MIG devices."""
     ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig", slots=7), rack("n2", 1, model=A100_40))
     asks = [ask(profile="2g.10gb")] * 3
     ledger.submit(pod("p1", *asks), pod("p2", ask(profile="2g.20gb"))).settle()
@@ -230,7 +233,7 @@ VARIANTS = ["1g.5gb+me", "1g.5gb-me", "1g.5gb+gfx", "1g.5gb+me.all", "1g.20gb", 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_profile_that_a_model_lacks_is_no_other_of_it(name: str) -> None:
-    """One with other engines or with other memory would be less than what the person wrote."""
+    """A profile with other engines or memory does not stand for one that the model lacks."""
     group = MigGroup(group="g", geometries=(MigCount(name=name, memory=4864, count=1),))
     with pytest.raises(Unlaid, match=re.escape(name)):
         laid_out(group, 1, A100_40)
@@ -238,20 +241,22 @@ def test_a_profile_that_a_model_lacks_is_no_other_of_it(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "slices"), [("1g.10gb", 2), ("4g.20gb", 4), ("7g.39gb", 8)])
 def test_a_group_may_have_every_profile_of_the_model(name: str, slices: int) -> None:
-    """Also those that are chosen by name alone, and as an older driver names them."""
+    """A group may have any profile of the model, also those with special engines and older
+    names."""
     group = MigGroup(group="g", geometries=(MigCount(name=name, memory=60_000, count=1),))
     (place,) = laid_out(group, 1, A100_40)
     assert (place.profile.name, place.profile.size) == (name, slices)
 
 
 def test_an_instance_of_a_group_is_chosen_by_memory() -> None:
-    """Whatever its profile: the person allows the card to be cut so."""
+    """An instance of a group is chosen by its configured memory, whatever its profile."""
     ledger = cluster([("1g.10gb", 9984, 4)])
     assert placed(ledger, "p1", 9000) == "group1-0 1g.10gb@0"
 
 
 def test_two_profiles_of_as_much_memory_are_told_apart_by_name() -> None:
-    """Memory chooses the one that takes the least of a card; a name chooses exactly it."""
+    """Of two profiles with the same memory, an amount selects the cheaper one, and a name
+    exactly one."""
     ledger = Ledger(rack("n1", 2, model=A100_40, mode="mig", slots=7))
     named = [ask(profile="1g.10gb")] * 4
     ledger.submit(pod("p1", ask(9000)), pod("p2", *named), pod("p3", ask(profile="4g.20gb")))
@@ -262,7 +267,7 @@ def test_two_profiles_of_as_much_memory_are_told_apart_by_name() -> None:
 
 
 def test_an_instance_of_a_group_has_the_size_that_its_card_reports() -> None:
-    """Two cards of one model whose drivers differ: the pod goes where its memory is."""
+    """An instance has the size that its device reports, so the pod goes where its memory is."""
     small, large = (
         card(name, model=A100_40, mode="mig", slots=7, mig_sizes=(size,))
         for name, size in (

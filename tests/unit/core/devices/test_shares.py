@@ -1,4 +1,4 @@
-"""Charging a share and giving it back: exact inverses, and never more than there is."""
+"""Occupying and releasing a share are exact inverses, and nothing is oversold."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from tests.support.pods import instance, share
 
 
 def state_of(device: Device) -> DeviceState:
-    """The device with nothing on it."""
+    """Return the state of an empty device."""
     return DeviceState(
         device=device,
         memory_free_mib=device.memory_mib,
@@ -28,7 +28,7 @@ def state_of(device: Device) -> DeviceState:
 
 
 def amounts(state: DeviceState) -> tuple[int, int, int, int, int]:
-    """Everything that a share may take."""
+    """Return all amounts that a share may take."""
     return (
         state.memory_free_mib,
         state.cores_free,
@@ -69,7 +69,7 @@ CASES = [
     ("device", "held", "left"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
 def test_release_undoes_occupy(device: Device, held: Share, left: tuple[int, ...]) -> None:
-    """To the last MiB."""
+    """Releasing a share restores every amount."""
     state = state_of(device)
     before = amounts(state)
     occupy(state, held)
@@ -87,7 +87,8 @@ def test_release_undoes_occupy(device: Device, held: Share, left: tuple[int, ...
     ],
 )
 def test_oversold_charges_nothing(taken: list[Share], asked: Share, because: str) -> None:
-    """The error names the device, the quantity, what was needed and what there was."""
+    """An oversold share is refused with device, quantity, demand and availability, and charges
+    nothing."""
     state = state_of(gpu())
     for held in taken:
         occupy(state, held)
@@ -101,12 +102,12 @@ def test_oversold_charges_nothing(taken: list[Share], asked: Share, because: str
     ("start", "size", "mask"), [(0, 1, 0b1), (6, 1, 0b1000000), (4, 4, 0b11110000), (0, 8, 0xFF)]
 )
 def test_slices_of_an_instance(start: int, size: int, mask: int) -> None:
-    """`[start, start + size)` as bits."""
+    """An instance's slices are the bits `[start, start + size)`."""
     assert slice_mask(share(instance=instance("p", start, size))) == mask
 
 
 def test_only_templates_take_ai_cpus() -> None:
-    """And only of a device that is cut by templates."""
+    """Only devices that are split by templates charge AI CPUs."""
     assert slice_mask(share()) == 0
     assert template_cpu(share(), state_of(npu())) == 0
     assert template_cpu(share(template="vir04"), state_of(npu())) == 4

@@ -1,1 +1,1 @@
-"""Checks of an installation, from gathered facts."""
+"""Checks of an installation, from collected facts."""

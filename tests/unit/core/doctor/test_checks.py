@@ -1,4 +1,4 @@
-"""Every check on either side of its boundary: its state, what it names, and that it has a fix."""
+"""Every check on both sides of its limit: state, subject and fix."""
 
 import re
 from typing import Any
@@ -77,34 +77,34 @@ WELL = Facts(
 
 
 def ledger(**fields: Any) -> Facts:
-    """All is well but for these of the ledger."""
+    """Return healthy facts except for these of the ledger."""
     return structs.replace(WELL, ledger=structs.replace(SOUND, **fields))
 
 
 def cluster(**fields: Any) -> Facts:
-    """All is well but for these of the cluster."""
+    """Return healthy facts except for these of the cluster."""
     return structs.replace(WELL, cluster=structs.replace(CALM, **fields))
 
 
 def kube(**fields: Any) -> Facts:
-    """All is well but for these of Kubernetes."""
+    """Return healthy facts except for these of Kubernetes."""
     return structs.replace(WELL, kube=structs.replace(KUBE, **fields))
 
 
 def others(**fields: Any) -> Facts:
-    """All is well but for these parts."""
+    """Return healthy facts except for these parts."""
     return structs.replace(WELL, **fields)
 
 
 CASES: list[tuple[str, str, Facts, str]] = [
     ("ledger", "broken", others(ledger=None, ledger_problem="no answer"), "no answer"),
-    ("snapshots", "broken", ledger(snapshots_doubtful=1), "attested by no intake"),
-    ("durability", "broken", ledger(sync_always=False), "a power cut loses"),
-    ("durability", "soon", ledger(sync_always=None), "nobody can see"),
-    ("replicas", "soon", ledger(replicas=1), "1 server holds the ledger"),
+    ("snapshots", "broken", ledger(snapshots_doubtful=1), "not attested by an intake"),
+    ("durability", "broken", ledger(sync_always=False), "a power failure loses"),
+    ("durability", "soon", ledger(sync_always=None), "cannot see"),
+    ("replicas", "soon", ledger(replicas=1), "the ledger is on only 1 server"),
     ("replicas", "broken", ledger(lagging=("nats-2",)), "nats-2"),
     ("stream", "broken", ledger(drifted=("max_age is 5",)), "max_age is 5"),
-    ("stream", "broken", ledger(lost_records=3), "3 events are gone"),
+    ("stream", "broken", ledger(lost_records=3), "3 events missing"),
     ("disk", "soon", ledger(store_bytes=80), "80%"),
     ("disk", "broken", ledger(store_bytes=95), "95%"),
     ("disk", "broken", ledger(size_bytes=97, max_bytes=100), "97%"),
@@ -130,10 +130,15 @@ CASES: list[tuple[str, str, Facts, str]] = [
         "receipts",
         "soon",
         others(receipts=ReceiptFacts(folder="/r", last=480, newest_age_s=26 * 3_600)),
-        "signed up to revision 480, 1 day ago, and 20 events since",
+        "signed up to revision 480, 1 day ago; 20 events since",
     ),
     ("gateway", "broken", others(fold=None, gateway_problem="it is away"), "it is away"),
-    ("gateway", "soon", others(fold=None, gateway_problem="who?", not_let_in=True), "answers, and"),
+    (
+        "gateway",
+        "soon",
+        others(fold=None, gateway_problem="who?", not_let_in=True),
+        "access is denied",
+    ),
     (
         "folds",
         "broken",
@@ -146,7 +151,7 @@ CASES: list[tuple[str, str, Facts, str]] = [
         "schedulers",
         "soon",
         others(schedulers=SchedulerFacts(members=("one/a", "one/b", "two/c"))),
-        "1 name: one of more than one scheduler",
+        "more than one scheduler uses 1 name: one",
     ),
     (
         "never-fitting",
@@ -157,9 +162,12 @@ CASES: list[tuple[str, str, Facts, str]] = [
     *(
         ("starving-gangs", "soon", others(waiting=WaitingFacts(starving=(gang,))), part)
         for gang, part in (
-            (StarvingGang("lab/g", "lab/g-1", 7_200, 4, 4, 3), "lab/g has waited 2 h for 4 places"),
+            (
+                StarvingGang("lab/g", "lab/g-1", 7_200, 4, 4, 3),
+                "lab/g has been pending for 2 h, because 4 pods",
+            ),
             (StarvingGang("lab/g", "lab/g-1", 7_200, 4, 2, 0), "with 2 of 4 pods"),
-            (StarvingGang("lab/g", "lab/g-1", 7_200, 0, 2, 0), "for its PodGroup"),
+            (StarvingGang("lab/g", "lab/g-1", 7_200, 0, 2, 0), "without its PodGroup"),
         )
     ),
     *(
@@ -171,15 +179,15 @@ CASES: list[tuple[str, str, Facts, str]] = [
         "agents",
         "broken",
         cluster(silent=(SilentAgent("n2", "2026-03-01T09:30:00.1Z", 3),)),
-        "n2, found silent at 2026-03-01T09:30:00Z, with 3 pods",
+        "noticed at 2026-03-01T09:30:00Z; 3 pods",
     ),
     (
         "devices",
         "broken",
         cluster(devices=9, failed=(FailedDevices("n1", 2, 1, ("g",)), FailedDevices("n2", 1, 0))),
-        "3 of 9 devices failed, on 2 nodes: n1, n2; 1 pod is on them",
+        "3 of 9 devices failed, on 2 nodes: n1, n2; 1 pod on them",
     ),
-    ("devices", "soon", cluster(devices=8, failed=(FailedDevices("n1", 8, 0),)), "no pod is on"),
+    ("devices", "soon", cluster(devices=8, failed=(FailedDevices("n1", 8, 0),)), "no pods on"),
     ("reports", "soon", cluster(refused=(("n7", "late-ish"),)), "1 node: n7 (late-ish)"),
     ("nodes-without-agent", "soon", cluster(without_agent=("n9",)), "1 node: n9"),
     ("agents-without-node", "soon", cluster(without_node=("n8", "n9")), "2 agents: n8, n9"),
@@ -206,12 +214,12 @@ CASES: list[tuple[str, str, Facts, str]] = [
 
 
 def found(facts: Facts, name: str) -> CheckAnswer:
-    """What one check says of these facts."""
+    """Return one check's answer for these facts."""
     return next(check for check in examined(facts) if check.id == name)
 
 
 def test_all_is_well() -> None:
-    """Every check has looked, and none has anything to say; nothing is to be done."""
+    """With healthy facts every check runs and passes."""
     checks = examined(WELL)
     assert {check.id for check in checks} == {check.id for check in CHECKS}
     assert {(check.state, check.fix, check.link) for check in checks} == {("ok", "", "")}
@@ -219,7 +227,7 @@ def test_all_is_well() -> None:
 
 @pytest.mark.parametrize(("name", "state", "facts", "part"), CASES)
 def test_what_is_wrong_is_said_with_its_fix(name: str, state: str, facts: Facts, part: str) -> None:
-    """The check alone says so, names what it is, what to do, and where to read on."""
+    """Only the affected check fails, with its subject, a fix and a link."""
     check = found(facts, name)
     assert (check.state, part in check.words) == (state, True), check
     assert check.fix
@@ -228,7 +236,8 @@ def test_what_is_wrong_is_said_with_its_fix(name: str, state: str, facts: Facts,
 
 
 def test_what_a_mute_server_hides_is_not_known(golden: Golden) -> None:
-    """Beats come over it: who is not heard then need not be away, and who was heard may be."""
+    """If the server does not answer, agents and schedulers are unknown, because heartbeats use
+    it."""
     mute = others(ledger=None, ledger_problem="no answer within 5 s", schedulers=SchedulerFacts())
     checks = {check.id: check for check in examined(mute)}
     unknown = {name for name, check in checks.items() if check.state == "unknown"}
@@ -239,7 +248,7 @@ def test_what_a_mute_server_hides_is_not_known(golden: Golden) -> None:
 
 
 def test_a_fix_names_the_device_that_it_is_for(golden: Golden) -> None:
-    """A command can be copied, and the whole node is not drained for one card of it."""
+    """A fix is a command with the failed device, so a whole node is not drained for one."""
     failed = (FailedDevices("n1", 2, 0), FailedDevices("n2", 2, 3, ("n2-g0", "n2-g5")))
     fix = found(cluster(devices=9, failed=failed), "devices").fix
     for verb in ("get devices --node n2", "who n2-g0", "drain n2-g0 --reason WHY"):
@@ -273,7 +282,7 @@ def test_a_fix_names_the_device_that_it_is_for(golden: Golden) -> None:
 
 
 def test_one_agent_of_many_nodes_that_is_stopped_is_looked_at_first(golden: Golden) -> None:
-    """None of its nodes is heard, and nobody loses all of them by order; few are named."""
+    """A stopped agent of many nodes is reported first, with few of its nodes named."""
     names = tuple(f"s{number}" for number in range(8))
     silent = tuple(
         SilentAgent(name, f"2026-03-01T09:30:0{9 - at}.1Z", at) for at, name in enumerate(names)
@@ -297,14 +306,14 @@ def test_one_agent_of_many_nodes_that_is_stopped_is_looked_at_first(golden: Gold
 
 @pytest.mark.parametrize("bytes_seen", [{}, {"size_bytes": 20, "max_bytes": 100}])
 def test_a_full_ledger_is_broken_whatever_is_seen_of_its_size(bytes_seen: dict[str, int]) -> None:
-    """The last bytes of a small stream are a large part; of a disk nothing is seen from here."""
+    """A full ledger is broken, whatever size is seen."""
     full = structs.replace(ledger(store_max_bytes=0, **bytes_seen), frozen="ledger-full")
     states = {check.id: check.state for check in examined(full)}
     assert (states["placements"], states["disk"]) == ("broken", "broken")
 
 
 def test_what_the_ledger_takes_is_told_apart_from_what_its_disk_has(golden: Golden) -> None:
-    """`ledger check` says the one, in the same unit; the other has all that is there."""
+    """The ledger's own size and its disk's usage are separate figures, in the same unit."""
     kib = 1024
     words = found(
         ledger(size_bytes=216 * kib, store_bytes=420 * kib, store_max_bytes=1 << 33), "disk"
@@ -314,12 +323,12 @@ def test_what_the_ledger_takes_is_told_apart_from_what_its_disk_has(golden: Gold
 
 
 def test_every_check_has_a_case() -> None:
-    """A new row comes with what makes it fail."""
+    """Every check has a test case."""
     assert {case[0] for case in CASES} | {"cordons", "server"} == {check.id for check in CHECKS}
 
 
 def test_what_is_cordoned_is_told_and_alarms_nobody(golden: Golden) -> None:
-    """Who, when and why, of nodes and of devices; a person meant it, so nothing is wrong."""
+    """Cordons of nodes and devices are listed with who, when and why, as information only."""
     ledger = Ledger(
         *(observed(name, version=1, unschedulable=name == "n3") for name in ("n1", "n2", "n3")),
         rack("n1", 2),
@@ -348,7 +357,7 @@ def test_what_is_cordoned_is_told_and_alarms_nobody(golden: Golden) -> None:
 def test_a_failed_card_that_is_cordoned_takes_no_pods_by_itself(
     golden: Golden, cordon: DeviceCordoned | NodeCordoned, opens: str
 ) -> None:
-    """After a `drain` of it: to repair it is not enough. A cordon of another card is none of it."""
+    """A failed and cordoned device takes no pods until it is repaired and uncordoned."""
     ledger = Ledger(rack("n1", 2), cordon)
     ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"))
     fix = found(others(cluster=cluster_facts(ledger.state)), "devices").fix
@@ -357,7 +366,7 @@ def test_a_failed_card_that_is_cordoned_takes_no_pods_by_itself(
 
 
 def test_nothing_is_said_of_what_nobody_gathered() -> None:
-    """No facts, no checks: nothing is green that nobody looked at."""
+    """Without facts there are no checks."""
     assert examined(Facts()) == ()
     assert {check.id for check in examined(Facts(cluster=CALM))} == {
         "agents", "reports", "devices", "cordons", "nodes-without-agent", "agents-without-node",
@@ -366,7 +375,8 @@ def test_nothing_is_said_of_what_nobody_gathered() -> None:
 
 
 def test_what_a_fold_says_of_nodes_and_agents() -> None:
-    """Silent agents, nodes with devices that nobody reports, and reports of no node."""
+    """The fold reports silent agents, nodes whose devices are not reported, and reports of
+    unknown nodes."""
     ledger = Ledger(
         observed("n1", version=1),
         observed("n3", version=2, extended={"nvidia.com/gpu": 4}),
@@ -387,7 +397,8 @@ def test_what_a_fold_says_of_nodes_and_agents() -> None:
 
 
 def test_a_refused_report_is_told_with_what_to_do_until_one_is_taken(golden: Golden) -> None:
-    """Of a node that nobody knows as well; what to do depends on the cause."""
+    """A refused report is shown with advice by cause until one is accepted, also for unknown
+    nodes."""
     refused = ReportRefused(node="n7", cause="device-of-another-node", message="it is on n1")
     ledger = Ledger(rack("n1", 1), refused)
     told = found(others(cluster=cluster_facts(ledger.state)), "reports")
@@ -398,7 +409,7 @@ def test_a_refused_report_is_told_with_what_to_do_until_one_is_taken(golden: Gol
 
 
 def test_a_fold_tells_lost_nodes_that_are_simulated_apart() -> None:
-    """Only those that are both."""
+    """Lost simulated nodes are counted apart."""
     ledger = Ledger(
         structs.replace(rack("n1", 1), simulated=False),
         structs.replace(rack("s1", 1), simulated=True),
@@ -412,7 +423,7 @@ def test_a_fold_tells_lost_nodes_that_are_simulated_apart() -> None:
 
 
 def test_what_a_fold_says_of_devices() -> None:
-    """Those that failed by node, and a pod that is on two of them once."""
+    """The fold reports failed devices by node; a pod on two of them counts once."""
     ledger = Ledger(rack("n1", 2), pod("a", ask(count=2)), rack("n2", 2)).settle()
     assert cluster_facts(ledger.state).failed == ()
     held = [share.device for share in ledger.shares("a")]
@@ -430,7 +441,7 @@ def test_what_a_fold_says_of_devices() -> None:
 
 
 def test_models_that_have_left_need_no_price() -> None:
-    """Of the fleet as it is; a card that its node reports no more is no part of it."""
+    """A model that has left the fleet needs no price."""
     ledger = Ledger(rack("n1", 2), structs.replace(rack("n2", 1), devices=(gpu("g0", model=T4),)))
     assert models_of(ledger.state) == (A100_80, T4)
     ledger.play(rack("n2", 0))
@@ -438,7 +449,7 @@ def test_models_that_have_left_need_no_price() -> None:
 
 
 def test_a_word_that_came_while_the_pod_ended_is_ordinary() -> None:
-    """It was said before its writer could know; said afterwards, or of another kind, it is not."""
+    """A refused event that raced with the pod's end is harmless; a later or other one is not."""
     bound = PodBound(pod="p", node="n1", attempt=1)
 
     def late(basis: int, gone: int, data: PodBound | PodGone = bound) -> bool:
@@ -453,7 +464,7 @@ def test_a_word_that_came_while_the_pod_ended_is_ordinary() -> None:
 
 
 def test_late_words_alone_alarm_nobody(golden: Golden) -> None:
-    """The line stays ok and counts them; beside them the newest that is wrong is named."""
+    """Late events alone keep the check ok; otherwise the newest faulty event is named."""
     ledger = Ledger()
     for name in ("p", "q"):
         ledger.take(PodBound(pod=name, node="n1", attempt=1))

@@ -1,4 +1,4 @@
-"""Which pods the doctor calls hopeless, and which gangs starving."""
+"""Pods that the doctor calls hopeless, and gangs that it calls starving."""
 
 import pytest
 
@@ -14,12 +14,12 @@ GANG = "team/job"
 
 
 def member(uid: str) -> PodSubmitted:
-    """A pod of the gang, for a whole card."""
+    """Return a pod of the gang, for a whole device."""
     return pod(uid, cards(), group=GANG)
 
 
 def test_a_pod_that_no_node_could_hold_is_named() -> None:
-    """A pod that waits for others to end is not."""
+    """A pod that no node could ever fit is named; one that waits for others to end is not."""
     ledger = Ledger(rack("n1", 1))
     ledger.submit(pod("first", cards())).settle()
     ledger.submit(pod("second", cards()), pod("huge", ask(900_000))).settle()
@@ -36,7 +36,7 @@ def test_a_pod_that_no_node_could_hold_is_named() -> None:
 def test_a_gang_that_waits_for_long_is_named(
     declared: int, members: int, needed: int, overtaken: int
 ) -> None:
-    """With how many pods that came later were placed; not before its time, and not once placed."""
+    """A gang that waits too long is named, with how many later pods were placed before it."""
     ledger = Ledger(rack("n1", 3), *([gang(GANG, declared)] if declared else []))
     ledger.submit(pod("before", cards())).settle()
     ledger.submit(*(member(f"m{number}") for number in range(members))).settle()
@@ -52,7 +52,7 @@ def test_a_gang_that_waits_for_long_is_named(
 
 
 def test_a_gang_that_the_fleet_could_never_hold_does_not_starve() -> None:
-    """Its pods never fit, which is another check."""
+    """A gang that the fleet could never fit is not starving; another check reports it."""
     ledger = Ledger(rack("n1", 2), gang(GANG, 3))
     ledger.submit(*(member(f"m{number}") for number in range(3))).settle()
     found = waiting_facts(ledger.state, now=LATER)

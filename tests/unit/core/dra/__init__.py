@@ -1,1 +1,1 @@
-"""What the core makes of DRA."""
+"""Unit tests of `core/dra`."""

@@ -1,4 +1,4 @@
-"""Which claims a pod has, and when it can be read."""
+"""The claims of a pod, and when they can be read."""
 
 from typing import Any
 
@@ -17,12 +17,12 @@ DRAFT = PodDraft(namespace="default", name="p", shape=Shape(), dialect="none")
 
 
 def nobody(_: str) -> bool:
-    """No claim is another pod's."""
+    """Return False: no claim belongs to another pod."""
     return False
 
 
 def raw(name: str = "p", *, made: str = "", **fields: Any) -> bytes:
-    """A pod as the API server tells it; `made` is the claim of its template, once there is one."""
+    """Return a pod from the API server; `made` is the claim generated from its template."""
     pod = claiming_pod(name, "mine", template=bool(fields.pop("template", False)))
     pod["metadata"] |= {"uid": name, "namespace": "default"}
     pod["spec"] |= fields
@@ -32,7 +32,7 @@ def raw(name: str = "p", *, made: str = "", **fields: Any) -> bytes:
 
 
 def claims(**fields: Any) -> dict[str, ResourceClaim]:
-    """One claim, by its key."""
+    """Return one claim, by its key."""
     meta = {"uid": "c-1", "namespace": "default"} | fields.pop("metadata", {})
     document = resource_claim("mine", *fields.pop("requests", [request(memory="1Gi")])) | fields
     document["metadata"] |= meta
@@ -40,7 +40,7 @@ def claims(**fields: Any) -> dict[str, ResourceClaim]:
 
 
 def test_a_pod_asks_for_what_its_claim_says() -> None:
-    """Under the claim's own name, which no container can have."""
+    """A pod's ask is its claim's, under a container name that no container can have."""
     found = PodClaims(raw()).drafted(DRAFT, claims(), nobody)
     assert found is not None
     (ask,) = found.shape.asks
@@ -49,7 +49,7 @@ def test_a_pod_asks_for_what_its_claim_says() -> None:
 
 
 def test_a_claim_that_is_named_twice_is_held_once() -> None:
-    """Two names in the pod, one claim."""
+    """A claim that is named twice counts once."""
     twice = [{"name": name, "resourceClaimName": "mine"} for name in ("card", "same")]
     found = PodClaims(raw(resourceClaims=twice)).drafted(DRAFT, claims(), nobody)
     assert found is not None
@@ -57,7 +57,7 @@ def test_a_claim_that_is_named_twice_is_held_once() -> None:
 
 
 def test_a_pod_waits_for_the_claim_that_is_made_of_its_template() -> None:
-    """Kubernetes makes it, and says its name in the pod's status."""
+    """A pod waits until Kubernetes has created the claim of its template and reported its name."""
     assert PodClaims(raw(template=True)).drafted(DRAFT, claims(), nobody) is None
     known = PodClaims(raw(template=True, made="mine"))
     assert known.drafted(DRAFT, {}, nobody) is None
@@ -67,28 +67,32 @@ def test_a_pod_waits_for_the_claim_that_is_made_of_its_template() -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({}, {"metadata": {"name": "other"}}, "is not there"),
+    ({}, {"metadata": {"name": "other"}}, "does not exist"),
     ({}, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, "is being deleted"),
     (
         {},
         {"metadata": {"ownerReferences": [{"kind": "Pod", "uid": "q", "controller": True}]}},
-        "is the claim of another pod",
+        "is used by another pod",
     ),
     (
         {},
         {"status": {"reservedFor": [{"resource": "pods", "name": "q", "uid": "q"}]}},
-        "is the claim of pod q",
+        "is used by pod q",
     ),
-    ({}, {"requests": [request(deviceClassName="nic.example.com")]}, "is of nic.example.com"),
+    (
+        {},
+        {"requests": [request(deviceClassName="nic.example.com")]},
+        "uses the device class nic.example.com",
+    ),
     (
         {"containers": [{"resources": {"claims": [{"name": "card"}, {"name": "other"}]}}]},
         {},
-        "are several claims",
+        "names several claims",
     ),
     (
         {"initContainers": [{"resources": {"claims": [{"name": "card", "request": "a"}]}}]},
         {"requests": [request("a", memory="1Gi"), request("b", memory="1Gi")]},
-        "is a part of its claim",
+        "selects part of its claim",
     ),
 ]
 
@@ -97,7 +101,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 def test_a_claim_that_it_cannot_have_is_refused_by_its_name(
     pod: dict[str, Any], claim: dict[str, Any], problem: str
 ) -> None:
-    """So are containers that would be given two grants."""
+    """An unsupported claim, or a container with two grants, is refused by name."""
     known = claims(**claim)
     known = {f"default/{each.metadata.name}": each for each in known.values()}
     with pytest.raises(ManifestError, match=problem) as refused:
@@ -106,7 +110,7 @@ def test_a_claim_that_it_cannot_have_is_refused_by_its_name(
 
 
 def test_a_claim_of_alternatives_is_refused_by_that_field() -> None:
-    """It names no class of its own."""
+    """A claim with alternatives is refused by that field."""
     either = {"name": "gpu", "firstAvailable": [{"name": "a", "deviceClassName": "x"}]}
     with pytest.raises(ManifestError) as refused:
         PodClaims(raw()).drafted(DRAFT, claims(requests=[either]), nobody)
@@ -137,33 +141,34 @@ MAIN = {"resources": {"claims": [{"name": "card"}]}}
 def test_a_part_of_a_card_is_for_one_container_at_a_time(
     spec: dict[str, Any], asked: dict[str, Any], *, taken: bool
 ) -> None:
-    """HAMi-core counts no processes of other containers; whole cards and instances need nobody."""
+    """Only one container may use a share, because HAMi-core counts per container; whole devices
+    may be used by several."""
     known = claims(requests=[request(**asked)])
     pod = PodClaims(raw(**spec))
     if taken:
         assert pod.drafted(DRAFT, known, nobody) is not None
         return
-    with pytest.raises(ManifestError, match="several containers at once"):
+    with pytest.raises(ManifestError, match="among several containers"):
         pod.drafted(DRAFT, known, nobody)
 
 
 def test_more_claims_than_a_pod_may_have_are_a_problem_of_that_pod() -> None:
-    """And of nobody else."""
+    """Too many claims are an error of that pod alone."""
     many = [{"name": f"c{i}", "resourceClaimName": "mine"} for i in range(65)]
-    with pytest.raises(ManifestError, match="cannot be read"):
+    with pytest.raises(ManifestError, match="is not valid"):
         PodClaims(raw(resourceClaims=many))
 
 
 def test_a_claim_of_another_pod_is_refused() -> None:
-    """Whoever reads the pods knows whose it is."""
-    with pytest.raises(ManifestError, match="share one are not implemented"):
+    """A claim that another pod uses is refused."""
+    with pytest.raises(ManifestError, match="sharing a claim is not supported"):
         PodClaims(raw()).drafted(DRAFT, claims(), lambda claim: claim == "c-1")
 
 
 def test_amounts_beside_claims_are_refused() -> None:
-    """One pod asks in one way."""
+    """A pod with both claims and device amounts is refused."""
     draft = msgspec.structs.replace(
         DRAFT, shape=Shape(asks=(Ask(container="main", family="nvidia", memory_mib=1),))
     )
-    with pytest.raises(ManifestError, match="ask in one way"):
+    with pytest.raises(ManifestError, match="is set together with"):
         PodClaims(raw()).drafted(draft, claims(), nobody)

@@ -1,4 +1,4 @@
-"""What a ResourceClaim asks for, as asks; and what is refused by its name."""
+"""A ResourceClaim's requests as asks, and refusals by name."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ ATTRIBUTES = f'device.attributes["{DRIVER}"]'
 
 
 def claim(*requests: dict[str, Any], **devices: Any) -> ResourceClaim:
-    """A claim as the API server tells it."""
+    """Return a claim as the API server sends it."""
     document = resource_claim("mine", *requests)
     document["metadata"] |= {"uid": UID, "namespace": "default"}
     document["spec"]["devices"] |= devices
@@ -24,7 +24,7 @@ def claim(*requests: dict[str, Any], **devices: Any) -> ResourceClaim:
 
 
 def asked(**fields: Any) -> Ask:
-    """An ask of the claim."""
+    """Return an ask of the claim."""
     return Ask(container=container_of(UID), family="nvidia", **fields)
 
 
@@ -44,14 +44,16 @@ def asked(**fields: Any) -> Ask:
     ],
 )
 def test_a_request_is_an_ask(fields: dict[str, Any], asks: tuple[Ask, ...]) -> None:
-    """Memory is rounded up to MiB; no amount at all is the whole card, instances come singly."""
+    """A request is an ask: memory rounded up to MiB, the whole device without amounts, one ask
+    per instance."""
     found = wanted(claim(request(**fields)))
     assert found.asks == asks
     assert found.devices == DeviceConstraints()
 
 
 def test_selectors_that_compare_our_attributes_choose_among_devices() -> None:
-    """One or several, joined or in a row; that it is our driver says nothing more."""
+    """Selectors that compare our attributes restrict the devices; comparing the driver adds
+    nothing."""
     cel = f'device.driver == "{DRIVER}" && {ATTRIBUTES}.mode == "mps"'
     one = request(cel=cel, memory="1Gi")
     one["exactly"]["selectors"].append(
@@ -62,7 +64,7 @@ def test_selectors_that_compare_our_attributes_choose_among_devices() -> None:
 
 
 def test_every_share_knows_its_request() -> None:
-    """In the order of the asks, each as often as it has devices."""
+    """Every share knows its request, in the order of the asks."""
     of = claim(request("a", count=2, memory="1Gi"), request("b", memory="2Gi"))
     assert requests_of(of) == ["a", "a", "b"]
     assert [ask.memory_mib for ask in wanted(of).asks] == [1024, 2048]
@@ -95,7 +97,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 def test_what_is_not_understood_is_refused_by_its_name(
     fields: dict[str, Any], devices: dict[str, Any], field: str
 ) -> None:
-    """The field of the claim, and what to do."""
+    """Anything unsupported is refused with the claim's field and advice."""
     one = request(**{key: value for key, value in fields.items() if key != "exactly"})
     first = one["exactly"].pop("firstAvailable", None)
     if first:
@@ -108,13 +110,13 @@ def test_what_is_not_understood_is_refused_by_its_name(
 
 
 def test_requests_choose_alike() -> None:
-    """A pod has one set of constraints for its devices."""
+    """All requests of a pod must have the same constraints on devices."""
     mig = request("a", cel=f'{ATTRIBUTES}.mode == "mig"')
-    with pytest.raises(ManifestError, match="choose alike"):
+    with pytest.raises(ManifestError, match="has different selectors"):
         wanted(claim(mig, request("b", memory="1Gi")))
 
 
 def test_another_drivers_parameters_do_not_matter() -> None:
-    """They are for that driver."""
+    """Parameters of another driver are ignored."""
     config = [{"opaque": {"driver": "nic.example.com", "parameters": {}}}]
     assert wanted(claim(request(memory="1Gi"), config=config)).asks

@@ -1,4 +1,4 @@
-"""Devices as ResourceSlices, and placements as allocations of them."""
+"""Devices as ResourceSlices, and placements as allocations."""
 
 from typing import Any
 
@@ -15,17 +15,17 @@ from tests.support.ledger_of import Ledger
 
 
 def specs(*devices: Any) -> list[dict[str, Any]]:
-    """The pool of a node with these devices."""
+    """Return the pool of a node with these devices."""
     return pool("n1", Ledger(node("n1", *devices)).state.nodes["n1"].devices)
 
 
 def devices_of(slices: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """All devices of a pool by name."""
+    """Return all devices of a pool by name."""
     return {device["name"]: device for each in slices for device in each.get("devices", ())}
 
 
 def test_a_shared_card_is_one_device_with_capacity_to_consume() -> None:
-    """Several claims may have parts of it; a card that is handed out whole is for one."""
+    """A shared device has consumable capacity for several claims; an exclusive one has not."""
     found = devices_of(specs(gpu("g0"), gpu("g1", mode="exclusive")))
     shared = found["gpu-0"]
     assert shared["allowMultipleAllocations"] is True
@@ -36,7 +36,7 @@ def test_a_shared_card_is_one_device_with_capacity_to_consume() -> None:
 
 
 def test_a_cut_card_is_every_instance_at_every_place() -> None:
-    """Each takes its slices, so that no two that overlap are taken together."""
+    """A MIG device lists every instance at every start; shared counters prevent overlaps."""
     counters, devices = specs(gpu("g0", mode="mig"))
     (counted,) = counters["sharedCounters"]
     assert len(counted["counters"]) == 8
@@ -52,7 +52,7 @@ def test_a_cut_card_is_every_instance_at_every_place() -> None:
 
 
 def test_a_pool_stays_within_what_one_slice_may_have() -> None:
-    """Eight cut cards are more than one slice; each says how many there are."""
+    """A pool is split at the size limit of slices, and each slice has the total count."""
     found = specs(*(gpu(f"g{index}", mode="mig") for index in range(16)))
     assert all(len(each.get("devices", ())) <= DEVICES_MAX for each in found)
     assert all(len(each.get("sharedCounters", ())) <= COUNTERS_MAX for each in found)
@@ -61,7 +61,7 @@ def test_a_pool_stays_within_what_one_slice_may_have() -> None:
 
 
 def test_a_device_that_takes_nothing_new_is_left_out() -> None:
-    """A sick one, and those of other families."""
+    """Unhealthy devices and other families are left out."""
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1"), npu("npu2")))
     ledger.play(DeviceHealthChanged(node="n1", device="g1", healthy=False, reason="XID 79"))
     found = pool("n1", ledger.state.nodes["n1"].devices)
@@ -79,7 +79,7 @@ CARDS = {each.id: each for each in (gpu("g0"), gpu("g1"), gpu("g2", mode="mig", 
 
 
 def held(device: str, memory_mib: int, instance: MigInstance | None = None) -> Share:
-    """A share of the claim."""
+    """Return a share of the claim."""
     return Share(
         container=container_of("c-1"),
         device=device,
@@ -90,7 +90,8 @@ def held(device: str, memory_mib: int, instance: MigInstance | None = None) -> S
 
 
 def test_a_placement_is_the_allocation_of_its_claim() -> None:
-    """Request by request, with what is consumed of each device, on this node alone."""
+    """A placement becomes its claim's allocation: by request, with consumed capacity, on this
+    node."""
     instance = MigInstance(profile="2g.20gb", start=4, size=2)
     shares = [held("g0", 1024), held("g1", 1024), held("g2", 19968, instance)]
     found = allocation(CLAIM, shares, CARDS, node="n1", attempt=3)
@@ -108,7 +109,7 @@ def test_a_placement_is_the_allocation_of_its_claim() -> None:
 
 
 def test_whether_an_allocation_is_there_can_be_seen() -> None:
-    """That of another attempt is another one, though it is the same card."""
+    """An allocation of another attempt is a different one, even on the same device."""
     shares = [held("g0", 1024), held("g1", 1024), held("g0", 2048)]
     made = allocation(CLAIM, shares, CARDS, node="n1", attempt=1)
     raw = resource_claim("mine") | {
@@ -122,13 +123,13 @@ def test_whether_an_allocation_is_there_can_be_seen() -> None:
 
 
 def test_shares_of_another_number_are_not_of_the_claim() -> None:
-    """Such a claim was made anew since its pod came."""
-    with pytest.raises(NotOfClaim, match="asks for 3 devices"):
+    """Shares that do not match the claim's count are refused: the claim was recreated."""
+    with pytest.raises(NotOfClaim, match="requests 3 devices"):
         allocation(CLAIM, [held("g0", 1024)], CARDS, node="n1", attempt=1)
 
 
 def test_the_id_of_a_share_is_a_uuid_of_claim_attempt_and_position() -> None:
-    """So binder and agent say the same without asking one another."""
+    """A share's id is derived from claim, attempt and position, so binder and agent agree."""
     assert share_id("c-1", 1, 0) == share_id("c-1", 1, 0)
     others = {share_id("c-1", 1, 1), share_id("c-1", 2, 0), share_id("c-2", 1, 0)}
     assert len({share_id("c-1", 1, 0), *others}) == 4

@@ -1,4 +1,4 @@
-"""What keeps a pod out and what would unblock it: a cure that would not help is none."""
+"""Why a pod is pending and what would help; advice that would not help is not given."""
 
 from typing import Any
 
@@ -29,25 +29,25 @@ from tests.support.pods import ask, cards, gang, member, pod, shape
 def wants(
     uid: str, *asks: Ask, selector: dict[str, str] | None = None, **devices: Any
 ) -> PodSubmitted:
-    """A pod that accepts these devices and nodes alone."""
+    """Return a pod that accepts only these devices and nodes."""
     node = NodeConstraints(selector=selector or {})
     only = DeviceConstraints(**devices)
     return pod(uid, shape=shape(*asks, devices=only, node=node))
 
 
 def answer_of(ledger: Ledger, wanted: PodSubmitted) -> Why:
-    """Why this pod waits."""
+    """Return why this pod is pending."""
     return why(ledger.submit(wanted).settle().state, ledger.pod(wanted.uid))
 
 
 def cures(answer: Why) -> dict[RefusalCode, str]:
-    """What would unblock it, by cause."""
+    """Return the advice by cause."""
     assert answer.refused is not None
     return {cause.code: cause.unblocked_by for cause in answer.refused.causes}
 
 
 def test_the_cards_that_alone_will_do_are_named_with_who_holds_them(golden: Golden) -> None:
-    """A node with many empty cards has none for a pod that wants the first one."""
+    """If only certain devices will do, the answer names them and their pods."""
     ledger = Ledger(rack("n1", 8)).submit(wants("r1", cards(), indexes=(0,))).settle()
     ledger.submit(wants("r2", cards(), indexes=(5,))).settle()
     answer = answer_of(ledger, wants("p", cards(2), indexes=(0, 2)))
@@ -80,7 +80,7 @@ def test_the_cards_that_alone_will_do_are_named_with_who_holds_them(golden: Gold
 def test_what_is_wanted_is_said_beside_what_is_there(
     wanted: PodSubmitted, said: str, needed: str, there: str
 ) -> None:
-    """Not that something is lacking, but what."""
+    """The answer has both the requested and the available value."""
     answer = answer_of(Ledger(rack("n1", 2), observed("n1", labels={"pool": "train"})), wanted)
     assert f"{said} (1 node)" in answer.sentence
     assert answer.refused is not None
@@ -100,7 +100,7 @@ def test_what_is_wanted_is_said_beside_what_is_there(
     ],
 )
 def test_a_slip_of_the_pen_is_told_what_may_be_meant(wanted: PodSubmitted, meant: str) -> None:
-    """Of labels and types; another model of cards is no slip."""
+    """A mistyped label or type gets a suggestion; another existing model does not."""
     answer = answer_of(Ledger(rack("n1", 2), observed("n1", labels={"pool": "train"})), wanted)
     (cure,) = cures(answer).values()
     assert cure.endswith(meant)
@@ -110,7 +110,8 @@ def test_a_slip_of_the_pen_is_told_what_may_be_meant(wanted: PodSubmitted, meant
 def test_a_device_that_recovers_is_no_cure_where_others_hold_the_rest(
     golden: Golden, *, full: bool
 ) -> None:
-    """Who wants all cards of a node waits for its pods as well."""
+    """A pod that needs all devices of a node waits for its pods too, not only for a failed
+    device."""
     ledger = Ledger(rack("n1", 4))
     if full:
         ledger.submit(pod("held", ask(60_000, count=3))).settle()
@@ -121,7 +122,7 @@ def test_a_device_that_recovers_is_no_cure_where_others_hold_the_rest(
 
 
 def test_too_few_devices_stay_too_few_whatever_is_freed(golden: Golden) -> None:
-    """A node of four cards never has eight."""
+    """A node of four devices never fits eight, so freeing some is not advised."""
     ledger = Ledger(rack("n1", 8), rack("n2", 4)).submit(pod("held", cards(8))).settle()
     found = cures(answer_of(ledger, pod("p", cards(8))))
     few = found[RefusalCode.DEVICES_TOO_FEW]
@@ -129,7 +130,7 @@ def test_too_few_devices_stay_too_few_whatever_is_freed(golden: Golden) -> None:
 
 
 def test_a_cordon_is_to_be_lifted_only_where_the_pod_could_be(golden: Golden) -> None:
-    """Not of nodes outside its selector; and where that is enough, rather than of a full one."""
+    """Lifting a cordon is advised only for nodes that the pod could use."""
     ledger = Ledger(rack("a", 1), rack("b", 1), rack("c", 1))
     for name, pool in {"a": "infer", "b": "train", "c": "train"}.items():
         ledger.play(observed(name, labels={"pool": pool}))
@@ -149,7 +150,7 @@ def test_a_cordon_is_to_be_lifted_only_where_the_pod_could_be(golden: Golden) ->
 
 @pytest.mark.parametrize("kind", ["queue", "quota"])
 def test_of_a_limit_who_holds_it_is_named_and_no_node(golden: Golden, kind: str) -> None:
-    """What nodes lack is not why, so none is near; and nobody of lower priority goes for it."""
+    """For a limit, the pods that use it are named; nodes and preemption are not mentioned."""
     ledger = Ledger(rack("full", 1), rack("n1", 2))
     if kind == "queue":
         ledger.play(QueueObserved(queue="ml", capability={"volcano.sh/vgpu-number": 2}))
@@ -173,7 +174,7 @@ def test_of_a_limit_who_holds_it_is_named_and_no_node(golden: Golden, kind: str)
 def test_a_list_of_very_many_sorts_goes_by_the_events(
     golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To look at the whole fleet for each of them would keep the gateway from all else."""
+    """With very many shapes the list uses the events instead of scanning the fleet for each."""
     monkeypatch.setattr("apportion.core.explain.fleet_context.LISTED_LOOKS", 20)
     ledger = Ledger(rack("n1", 1), rack("n2", 1))
     ledger.submit(*(pod(f"p{at}", ask(90_000 + at)) for at in range(11))).settle()
@@ -186,7 +187,7 @@ def test_a_list_of_very_many_sorts_goes_by_the_events(
 
 
 def test_to_lift_a_cordon_is_advised_where_that_alone_helps(golden: Golden) -> None:
-    """Of two nodes the one that is well; where none is, it is said that more has to be mended."""
+    """Lifting a cordon is advised for the healthy node; without one, more needs fixing."""
     cordons = [NodeCordoned(node=name, by="ann", reason="fan") for name in ("n1", "n2")]
     failed = DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79")
     both = answer_of(Ledger(rack("n1", 1), rack("n2", 1), *cordons, failed), pod("a", cards()))
@@ -198,15 +199,15 @@ def test_to_lift_a_cordon_is_advised_where_that_alone_helps(golden: Golden) -> N
 
 
 def test_a_label_may_be_called_as_what_a_cure_names() -> None:
-    """What is put in the place of NODE is put there before anything of a label is said."""
+    """A label that contains NODE is not replaced in the advice."""
     ledger = Ledger(rack("n1", 1), observed("n1", labels={"pool": "NODE-7"}))
     answer = answer_of(ledger, wants("a", cards(), selector={"pool": "NODE-8"}))
     assert " pool=NODE-7?" in cures(answer)[RefusalCode.NODE_LABELS_MISMATCH]
 
 
 def test_members_of_a_gang_that_want_different_cards() -> None:
-    """The refusal is of the first that does not fit, and nobody knows which that was: it is told in
-    nobody's wishes."""
+    """If gang members differ, the refusal is shown without a member's constraints, because it is
+    unknown whose it is."""
     only = shape(cards(), devices=DeviceConstraints(indexes=(5,)))
     ledger = Ledger(rack("n1", 2), gang("team/job", 2))
     ledger.submit(member("a", cards()), member("b", shape=only)).settle()
@@ -221,7 +222,7 @@ def test_members_of_a_gang_that_want_different_cards() -> None:
 
 
 def test_members_of_a_gang_that_differ_are_told_who_holds_what_is_near() -> None:
-    """The event names the node and the device, whoever was refused there."""
+    """If gang members differ, the event's node and device are named with their pods."""
     ledger = Ledger(rack("n1", 1), pod("there", cards())).settle().play(gang("team/job", 2))
     ledger.submit(member("a", cards()), member("b", ask(1000))).settle()
     for name in ("a", "b"):
@@ -232,7 +233,7 @@ def test_members_of_a_gang_that_differ_are_told_who_holds_what_is_near() -> None
 
 
 def test_members_of_a_gang_that_differ_are_told_whose_cordon_it_is() -> None:
-    """A cordon is of a node, whatever the pod wants: all of them are named, and nothing else is."""
+    """If gang members differ, the cordoned node is still named: the cordon affects all of them."""
     nodes = [rack(f"m{number}", 1) for number in range(3)]
     ledger = Ledger(*nodes, rack("n1", 1), gang("team/job", 4))
     ledger.play(NodeCordoned(node="n1", by="ann", reason="fan"))
@@ -244,7 +245,7 @@ def test_members_of_a_gang_that_differ_are_told_whose_cordon_it_is() -> None:
 
 
 def test_whoever_has_a_place_does_not_make_the_rest_of_its_gang_differ() -> None:
-    """A master runs, its workers are gone and come again: they alone can have been refused."""
+    """A placed member does not make the rest of its gang differ."""
     ledger = Ledger(rack("n1", 3), gang("team/job", 3))
     ledger.submit(member("m", ask(1000)), member("w1", cards()), member("w2", cards())).settle()
     ledger.gone("w1", "w2").submit(pod("o1", cards()), pod("o2", cards())).settle()
@@ -254,7 +255,7 @@ def test_whoever_has_a_place_does_not_make_the_rest_of_its_gang_differ() -> None
 
 
 def test_one_that_is_lacking_is_told_in_nobodys_wishes_either(golden: Golden) -> None:
-    """Its event has no gang; and yet it is that of the first that finds no place."""
+    """A refusal without a gang is also shown without constraints if a member is missing."""
     ledger = Ledger(rack("n1", 2), gang("team/job", 1)).submit(member("a", cards())).settle()
     ledger.submit(pod("other", cards())).settle()
     only = shape(cards(), devices=DeviceConstraints(indexes=(0,)))
@@ -270,7 +271,7 @@ def test_one_that_is_lacking_is_told_in_nobodys_wishes_either(golden: Golden) ->
 
 
 def test_where_no_node_is_left_nothing_can_never_fit() -> None:
-    """The next may come: nobody knows what it has."""
+    """Without nodes, no pod is said to never fit."""
     ledger = Ledger(rack("n1", 1)).submit(pod("a", cards(2))).settle().play(NodeGone(node="n1"))
     answer = why(ledger.state, ledger.pod("a"))
     assert answer.refused is not None
@@ -279,14 +280,14 @@ def test_where_no_node_is_left_nothing_can_never_fit() -> None:
 
 
 def test_a_gang_that_waits_for_pods_has_nobody_spared() -> None:
-    """It could not begin if everybody left."""
+    """A gang that still waits for pods gets no answer about preemption."""
     ledger = Ledger(rack("n1", 1), gang("team/job", 2)).submit(pod("a", cards(), queue="b"))
     answer = answer_of(ledger.settle(), member("m", cards(), priority=9))
     assert "lower priority" not in answer.sentence
 
 
 def test_a_list_counts_as_why_does_and_says_what_never_fits() -> None:
-    """The event counts what is free; both of these look at the fleet."""
+    """The list counts as `why` does, over the whole fleet, and reports what never fits."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1, memory_mib=40_000), rack("n3", 1))
     ledger.submit(pod("held", cards(), priority=9)).settle()
     answer = answer_of(ledger, pod("p", ask(90_000)))
@@ -302,7 +303,7 @@ def test_a_list_counts_as_why_does_and_says_what_never_fits() -> None:
 
 
 def test_how_few_nodes_could_hold_it_is_said_of_few_alone() -> None:
-    """That most could is no obstacle, and it was read as one."""
+    """The number of nodes that could fit the pod is shown only if it is small."""
     ledger = Ledger(
         *(rack(f"n{number}", 1) for number in range(2)), rack("t", 1, memory_mib=15_360)
     )

@@ -1,4 +1,4 @@
-"""What differs between two states: each side of each thing, and nothing where nothing does."""
+"""Differences between two states: each side of each object, and nothing for equal ones."""
 
 from msgspec import structs
 
@@ -39,25 +39,25 @@ def happen(state: State, *payloads: Payload) -> State:
 
 
 def begun() -> State:
-    """Two nodes, and a pod on the first one."""
+    """Return a state with two nodes, and a pod on the first."""
     nodes = (rack("node-00000", 2), rack("node-00001", 2))
     return happen(State(), *nodes, *life(0, 2))
 
 
 def test_equal_states_do_not_differ() -> None:
-    """Whatever list is asked for."""
+    """Equal states have no differences in any list."""
     one, other = picture(begun()), picture(begun())
     for differ in (*differences.LISTS.values(), *SHOWN.values()):
         assert list(differ(one, other)) == []
 
 
 def shown(row: Difference) -> tuple[str, str, str, str]:
-    """What differs of what, and both sides in words."""
+    """Return the object, what differs, and both sides as text."""
     return row.name, row.what, side_words(row.was), side_words(row.now)
 
 
 def test_a_picture_stays_when_its_state_goes_on() -> None:
-    """The fold changes nodes and pods in place; a picture is of its revision."""
+    """A picture stays at its revision while the fold changes nodes and pods in place."""
     state = begun()
     before = picture(state)
     uid = next(iter(state.pods))
@@ -68,7 +68,7 @@ def test_a_picture_stays_when_its_state_goes_on() -> None:
 
 
 def test_each_side_of_a_thing_is_a_row() -> None:
-    """Health and cordon of one device are two rows; a node that left is one."""
+    """Each change is a row: health and cordon of a device are two, a removed node is one."""
     state = begun()
     before = picture(state)
     happen(
@@ -88,8 +88,9 @@ def test_each_side_of_a_thing_is_a_row() -> None:
 
 
 def test_a_node_that_joins_is_one_row_with_its_cards() -> None:
-    """Its devices say nothing of their own, but for one that came broken; a card that comes to a
-    node that was there is told of."""
+    """A new node is one row with its devices; only broken ones have their own.
+
+    A device added later has a row."""
     before = picture(State())
     first, second = rack("node-00000", 8), rack("node-00001", 1)
     broken = structs.replace(first.devices[3], healthy=False, health_reason="XID 79")
@@ -103,7 +104,7 @@ def test_a_node_that_joins_is_one_row_with_its_cards() -> None:
     assert [shown(row) for row in SHOWN["devices"](before, after)] == [
         ("node-00000-g3", "health", "", "failed: XID 79")
     ]
-    part = Part(devices=["node-00001-g0", "node-00001-g1"])  # no node is otherwise
+    part = Part(devices=["node-00001-g0", "node-00001-g1"])  # no node differs
     then = picture(state, part)
     happen(state, rack("node-00001", 2))
     for one, other in ((after, picture(state)), (then, picture(state, part))):
@@ -113,15 +114,14 @@ def test_a_node_that_joins_is_one_row_with_its_cards() -> None:
 
 
 def waiting(before: Picture, state: State) -> list[tuple[str, str, str]]:
-    """Who began to wait, or waits no more, as people are shown it."""
+    """Return the pods that started or stopped waiting, as shown to users."""
     return [
         (row.name, row.was.state, row.now.state) for row in SHOWN["waiting"](before, picture(state))
     ]
 
 
 def test_pods_that_wait_are_told_apart_from_those_that_have_a_place() -> None:
-    """Who came and waits, who left while waiting; who was placed is a row of placements alone, and
-    who waits anew under his name waits as before."""
+    """Pods that are new, gone or placed are told apart; a recreated pod that waits is unchanged."""
     state = happen(State(), rack("n1", 2), pod("left"), pod("same"), pod("found"), pod("stays"))
     before = picture(state)
     again = pod("another", name="same")
@@ -133,7 +133,7 @@ def test_pods_that_wait_are_told_apart_from_those_that_have_a_place() -> None:
 
 
 def test_the_one_before_under_a_name_is_named() -> None:
-    """Its end tells why it had to go; a pod that stayed itself has none before it."""
+    """A recreated pod names its predecessor; an unchanged pod has none."""
     state = happen(State(), rack("n1", 1), pod("a"), placed("a", "n1", [share("n1-g0", 1000)]))
     before = picture(state)
     happen(state, PodGone(uid="a", reason="drained"), pod("a2", name="a"), rack("n2", 1))
@@ -147,7 +147,7 @@ def test_the_one_before_under_a_name_is_named() -> None:
 
 
 def test_limits_that_changed() -> None:
-    """Each side of a queue and of a quota, in the unit of its resource; and one that left."""
+    """Changed queues and quotas have each limit with its unit; a removed one is listed too."""
     old = QueueObserved(queue="ml", capability={"cpu": 4000, "nvidia.com/gpu": 4})
     state = happen(State(), old, QuotaObserved(namespace="web", quota="q", hard={"x/gpu": 2}))
     before = picture(state)
@@ -162,7 +162,7 @@ def test_limits_that_changed() -> None:
 
 
 def test_a_limit_that_comes_or_leaves_is_one_row() -> None:
-    """Who counts rows counts limits, as `submit` does; of one that was there each side is one."""
+    """A new or removed limit is one row, as `submit` counts them."""
     queues = [QueueObserved(queue=name, weight=2, capability={"cpu": 4000}) for name in ("a", "b")]
     quota = QuotaObserved(namespace="web", quota="q", hard={"x/gpu": 2})
     before = picture(state := happen(State(), queues[0], quota))
@@ -177,7 +177,7 @@ def test_a_limit_that_comes_or_leaves_is_one_row() -> None:
 
 
 def test_policy_and_keys_of_the_configuration() -> None:
-    """Only the keys that have another value, as JSON, cut where it is long."""
+    """Only changed keys of policy and configuration are listed, as JSON, shortened if long."""
     state = begun()
     before = picture(state)
     names = tuple(f"scheduler-{n}" for n in range(30))

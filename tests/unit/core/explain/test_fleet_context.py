@@ -1,4 +1,4 @@
-"""What is advised can help: a node that could never hold the pod is no near miss."""
+"""Advice names only nodes that could fit the pod."""
 
 import pytest
 
@@ -25,17 +25,17 @@ L40S, H100 = "NVIDIA L40S", "NVIDIA H100 80GB HBM3"
 
 
 def small(name: str, count: int = 8) -> NodeReported:
-    """A node of cards with 46 GiB, which no ask of 70,000 MiB ever fits."""
+    """Return a node of 46 GiB devices, too small for 70,000 MiB."""
     return rack(name, count, model=L40S, memory_mib=46_068)
 
 
 def large(name: str, count: int = 8) -> NodeReported:
-    """A node of cards with 80 GiB."""
+    """Return a node of 80 GiB devices."""
     return rack(name, count, model=H100, memory_mib=81_559)
 
 
 def held_up(*wanted: Ask, holds: Ask | None = None, **fields: object) -> Ledger:
-    """Four small nodes before one large one that is held, and a pod that waits beside them."""
+    """Return four small nodes, a large one in use, and a pending pod."""
     ledger = Ledger(large("z-large")).submit(pod("big", holds or cards(8))).settle()
     for number in range(4):
         ledger.play(small(f"a-small-{number}"))
@@ -43,7 +43,7 @@ def held_up(*wanted: Ask, holds: Ask | None = None, **fields: object) -> Ledger:
 
 
 def answer_of(ledger: Ledger) -> Why:
-    """Why the pod `p` waits."""
+    """Return why pod `p` is pending."""
     return why(ledger.state, ledger.pod("p"))
 
 
@@ -55,7 +55,8 @@ def answer_of(ledger: Ledger) -> Why:
     ],
 )
 def test_the_nearest_is_the_node_that_could_be_freed(holds: Ask, code: RefusalCode) -> None:
-    """The event names three small nodes; the answer names the large one that is held."""
+    """The nearest node is the large one that could be freed, not the small ones that the event
+    names."""
     ledger = held_up(ask(70_000, count=8), holds=holds)
     answer = answer_of(ledger)
     assert answer.refused is not None
@@ -71,7 +72,7 @@ def test_the_nearest_is_the_node_that_could_be_freed(holds: Ask, code: RefusalCo
 
 
 def test_of_nodes_that_are_all_too_small_the_largest_is_the_nearest(golden: Golden) -> None:
-    """However little is free on it: what is free helps nobody whom it could not hold when empty."""
+    """If all nodes are too small, the largest is nearest, however little is free on it."""
     ledger = held_up(ask(100_000))
     answer = answer_of(ledger)
     assert answer.refused is not None
@@ -85,7 +86,7 @@ def test_of_nodes_that_are_all_too_small_the_largest_is_the_nearest(golden: Gold
 
 
 def test_what_ends_on_a_small_node_is_said_to_help_nobody(golden: Golden) -> None:
-    """The memory is short on five nodes, and only on one of them may a share be freed for it."""
+    """Only nodes that could fit the pod are said to free memory for it."""
     answer = answer_of(held_up(ask(70_000, count=8), holds=ask(30_000, count=8)))
     assert answer.refused is not None
     [cause] = answer.refused.causes
@@ -94,7 +95,7 @@ def test_what_ends_on_a_small_node_is_said_to_help_nobody(golden: Golden) -> Non
 
 
 def test_a_type_that_is_not_there_is_named_beside_those_that_are() -> None:
-    """A person sees what was asked for, and what could be."""
+    """A missing type is shown with the existing ones."""
     wanted = shape(ask(1_000), devices=DeviceConstraints(use_types=("H200",)))
     ledger = Ledger(large("n"), small("s"), rack("npu", 1, family="ascend", model="Ascend310P"))
     ledger.submit(pod("p", shape=wanted)).settle()
@@ -107,7 +108,7 @@ def test_a_type_that_is_not_there_is_named_beside_those_that_are() -> None:
 
 
 def test_the_nearest_has_most_of_the_empty_cards_that_are_wanted() -> None:
-    """Any one card there lacks as much as one of the other node, which comes first by name."""
+    """The nearest node has the most free devices of those needed, whatever its name."""
     ledger = Ledger(rack("a-full", 8)).submit(pod("all", ask(60_000, count=8))).settle()
     ledger.play(rack("b-half", 8)).submit(pod("four", ask(80_000, count=4))).settle()
     answer = answer_of(ledger.submit(pod("p", cards(8))).settle())
@@ -118,7 +119,8 @@ def test_the_nearest_has_most_of_the_empty_cards_that_are_wanted() -> None:
 
 
 def test_who_holds_the_nearest_node_is_named() -> None:
-    """The first few, and how many they are; of one device only those on it."""
+    """The first pods on the nearest node are named and all are counted; for a device, only its
+    own."""
     ledger = Ledger(large("n"))
     for number in range(6):
         ledger.submit(pod(f"held-{number}", cards())).settle()
@@ -135,7 +137,7 @@ def test_who_holds_the_nearest_node_is_named() -> None:
 
 
 def test_cores_that_are_all_held_are_not_asked_for(golden: Golden) -> None:
-    """A pod that names no cores cannot ask for too many."""
+    """If all cores are in use, a pod without a core request is not told to request fewer."""
     ledger = Ledger(large("n", 1)).submit(pod("all", ask(1_000, cores=99))).settle()
     ledger.submit(pod("one", ask(1_000, cores=1))).settle()
     answer = answer_of(ledger.submit(pod("p", ask(1_000))).settle())
@@ -146,14 +148,14 @@ def test_cores_that_are_all_held_are_not_asked_for(golden: Golden) -> None:
 
 
 def told(ledger: Ledger) -> str:
-    """What the event of the refusal of `p` says to whoever hears of it."""
+    """Return the text of the event that refuses `p`."""
     waits = ledger.pod("p")
     assert waits.refusal is not None
     return event_words(ledger.state, waits, waits.refusal)
 
 
 def test_an_event_says_why_nothing_was_evicted() -> None:
-    """Of its nearest nodes, as `why` says it of all."""
+    """The event says why no pod was evicted, for its nearest nodes."""
     for policy, spared in (({"preempts": False}, True), ({}, False)):
         ledger = Ledger(large("n", 1)).submit(pod("low", ask(60_000), priority=1)).settle()
         ledger.submit(pod("p", ask(60_000), priority=9, **policy)).settle()
@@ -163,7 +165,7 @@ def test_an_event_says_why_nothing_was_evicted() -> None:
 
 
 def test_an_event_advises_no_node_that_could_never_hold_the_pod(golden: Golden) -> None:
-    """As it happens only its nearest are looked at: of those that could never, that is said."""
+    """The event does not advise a node that could never fit the pod."""
     alone = told(held_up(ask(70_000, count=8)))
     both = Ledger(large("a-held", 1), small("b-small", 1)).submit(pod("big", ask(60_000))).settle()
     both.submit(pod("p", ask(70_000))).settle()
@@ -172,7 +174,7 @@ def test_an_event_advises_no_node_that_could_never_hold_the_pod(golden: Golden) 
 
 
 def test_the_line_names_the_same_node() -> None:
-    """What waits is told so on every page."""
+    """The pending list names the same node as `why`."""
     [line] = lines_answer(held_up(ask(70_000, count=8), holds=ask(30_000, count=8)).state).lines
     assert [miss.node for miss in line.nearest] == ["z-large"]
     assert (line.first[0].nearest, line.first[0].missing) == ("z-large", "18,441 MiB")
@@ -180,8 +182,7 @@ def test_the_line_names_the_same_node() -> None:
 
 
 def test_a_node_that_lacks_less_is_nearer() -> None:
-    """Nodes that could hold the pod come in the order of the events, and take the places of those
-    that never could."""
+    """Nodes that could fit the pod come in the event's order, before those that never could."""
     ledger = Ledger(large("m"), small("s1"), small("s2"), small("s3"))
     ledger.submit(pod("all", ask(30_000, count=8))).settle()
     ledger.play(large("n"))
@@ -216,7 +217,8 @@ NEVER = {
 
 @pytest.mark.parametrize("kind", NEVER)
 def test_what_no_node_could_hold_is_said_to_never_fit(golden: Golden, kind: str) -> None:
-    """As the plan says it, and nobody is told to free or to mend anything."""
+    """A pod that no node could ever fit is reported as such, without advice to free or repair
+    anything."""
     fleet, wanted = NEVER[kind]
     ledger = Ledger(*fleet).submit(wanted).settle()
     answer = answer_of(ledger)
@@ -233,7 +235,7 @@ def test_what_no_node_could_hold_is_said_to_never_fit(golden: Golden, kind: str)
 
 
 def waits_for(*fleet: object, wanted: PodSubmitted) -> Why:
-    """The answer for a pod that may have a place later."""
+    """Return the answer for a pod that may be placed later."""
     ledger = Ledger(*fleet)  # type: ignore[arg-type]
     ledger.submit(wanted).settle()
     assert EmptyFleet(ledger.state).lasting(ledger.pod("p")) is None
@@ -241,7 +243,7 @@ def waits_for(*fleet: object, wanted: PodSubmitted) -> Why:
 
 
 def test_a_large_node_that_is_not_ready_may_recover() -> None:
-    """It could hold the pod, so the pod is not told that it never can, and is told what to mend."""
+    """A large node that is not ready could fit the pod, so repairing it is advised."""
     answer = waits_for(
         observed("n", ready=False), large("n"), small("s"), wanted=pod("p", ask(70_000))
     )
@@ -255,7 +257,7 @@ def test_a_large_node_that_is_not_ready_may_recover() -> None:
     ("pods", "limit"), [(4, None), (5, TooFewPlaces(needed=5, places=4, none=()))]
 )
 def test_a_gang_that_the_empty_fleet_has_no_room_for(pods: int, limit: TooFewPlaces | None) -> None:
-    """Two nodes of four cards, and pods of two cards: a fifth has never a place, whoever ends."""
+    """A gang larger than the empty fleet is reported as too large."""
     ledger = Ledger(rack("n1", 4), rack("n2", 4), gang("team/job", pods))
     ledger.submit(pod("holds", cards())).settle()
     ledger.submit(*(member(f"m{number}", cards(2)) for number in range(pods))).settle()
@@ -272,7 +274,7 @@ def test_a_gang_that_the_empty_fleet_has_no_room_for(pods: int, limit: TooFewPla
 def test_of_a_gang_whose_pods_differ_each_must_have_a_place(
     memory_mib: int, limit: TooFewPlaces | None
 ) -> None:
-    """Which of them find places together is for the engine to try; for one there may be none."""
+    """If a gang's pods differ, it is too large only if one of them never fits."""
     ledger = Ledger(rack("n1", 1), gang("team/job", 2))
     ledger.submit(member("m0", cards()), member("m1", ask(memory_mib))).settle()
     for name in ("m0", "m1"):
@@ -283,7 +285,7 @@ def test_of_a_gang_whose_pods_differ_each_must_have_a_place(
 
 
 def test_of_a_fleet_without_nodes_no_gang_is_told_that_it_is_too_small() -> None:
-    """Nobody has reported yet."""
+    """Without nodes, no gang is reported as too large."""
     ledger = Ledger(gang("team/job", 2)).submit(member("m0", cards()), member("m1", cards()))
     waits = ledger.settle().pod("m0")
     assert waits.refusal is not None

@@ -1,4 +1,4 @@
-"""Packed rows: what a picture shows of a node is in its row, as in the long answers."""
+"""Packed rows of nodes have the same facts as the long answers."""
 
 import msgspec
 
@@ -20,7 +20,7 @@ from tests.support.pods import ask, gang, pod
 
 
 def test_a_row_says_what_the_long_answer_says() -> None:
-    """Every share of every card, with its pod and its amounts."""
+    """A row has every share of every device, with its pod and amounts."""
     ledger = Ledger(rack("n1", 3), pod("a", ask(4000, cores=20)), pod("b", ask(5000))).settle()
     row = packed_node(ledger.node("n1"))
     held = {
@@ -37,7 +37,7 @@ def test_a_row_says_what_the_long_answer_says() -> None:
 
 
 def test_a_row_names_gangs_to_whoever_sees_their_pods() -> None:
-    """And no gang of another namespace to a tenant."""
+    """A row names gangs only to users who may see their pods."""
     ledger = Ledger(
         rack("n1", 3),
         gang("ml/ring", 1),
@@ -52,7 +52,8 @@ def test_a_row_names_gangs_to_whoever_sees_their_pods() -> None:
 
 
 def test_a_row_says_what_is_wrong() -> None:
-    """Failed and cordoned cards with their reasons, the cordon of the node, and that it is away."""
+    """A row has failed and cordoned devices with reasons, the node's cordon, and that it is
+    lost."""
     ledger = Ledger(
         rack("n1", 3),
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
@@ -74,13 +75,13 @@ def test_a_row_says_what_is_wrong() -> None:
 
 
 def test_a_card_that_is_no_more_reported_stays_while_it_is_held() -> None:
-    """As absent."""
+    """A device that is no longer reported stays, as absent, while a pod uses it."""
     ledger = Ledger(rack("n1", 1), pod("a", ask(4000))).settle().play(node("n1"))
     assert packed_node(ledger.node("n1")).cards[2::3] == (CardState.ABSENT,)
 
 
 def test_a_pool_is_named_by_the_cluster_or_by_its_cards() -> None:
-    """The label of a known provisioner goes before what the node has."""
+    """A pool is named by a known provisioner's label, otherwise by its devices."""
 
     def pool(report: NodeReported) -> tuple[str, dict[tuple[str, str], int]]:
         return pool_of(Ledger(report).node("n1"))
@@ -96,7 +97,7 @@ def test_a_pool_is_named_by_the_cluster_or_by_its_cards() -> None:
 
 
 def test_a_row_of_the_wire_is_the_row() -> None:
-    """What is encoded decodes to the same; a card costs few bytes."""
+    """An encoded row decodes to the same row, in few bytes per device."""
     state = Ledger(rack("n1", 8)).node("n1")
     raw = packed_row(state)
     assert msgspec.json.decode(raw, type=PackedNode) == packed_node(state)

@@ -1,8 +1,8 @@
-"""Every sentence is replaced by another one: the facts of answers stay as they are.
+"""Replacing every sentence leaves the facts of answers unchanged.
 
-An answer is made twice of one state, the second time with every function that words something
-returning *lorem ipsum*: those of `core/explain/text` that return a text, and others by their names.
-Only sentences may differ, also for a tenant. Names of devices are no sentences."""
+An answer is made twice from one state, the second time with every renderer returning *lorem ipsum*:
+functions of `core/explain/text` that return a text, and others by name. Only sentences may differ,
+also for a tenant. Device names are not sentences."""
 
 from collections.abc import Iterator
 
@@ -35,7 +35,7 @@ spec:
 
 
 def a_ledger() -> Ledger:
-    """A pod that waits, one that could never fit, and what was cordoned after they were refused."""
+    """Return a ledger with a pending pod, one that never fits, and cordons after their refusal."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), rack("small", 1, model=T4))
     ledger.submit(pod("holds-1", ask(70_000)), pod("holds-2", ask(70_000))).settle()
     ledger.submit(pod("large", ask(60_000)), pod("never", ask(900_000))).settle()
@@ -46,7 +46,7 @@ def a_ledger() -> Ledger:
 
 
 def plans(ledger: Ledger) -> Iterator[PlanRequest]:
-    """One for pods that are there, that fit, wait and never fit, and some with changes."""
+    """Yield plans for pods that exist, fit, wait and never fit, some with changes."""
     pods = (("holds-1", 1), ("large", 1), ("small", 1), ("two", 2), ("huge", 9))
     texts = {name: MANIFEST.replace("NAME", name).replace("COUNT", str(n)) for name, n in pods}
     yield PlanRequest(files=texts)
@@ -55,8 +55,8 @@ def plans(ledger: Ledger) -> Iterator[PlanRequest]:
 
 
 def answers(ledger: Ledger) -> list[Answer]:
-    """Why each of its pods is where it is, its lines, nodes and devices, and plans: for all
-    readers, for one that sees all pods, and for a tenant that sees none."""
+    """Return every answer about the state: for all users, one with full access, and a tenant
+    without."""
     state = ledger.state
     found: list[Answer] = [why(state, each) for each in state.pods.values()]
     found += [pod_answer(state, each) for each in state.pods.values()]
@@ -72,7 +72,7 @@ def answers(ledger: Ledger) -> list[Answer]:
 
 
 def differing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What differs once the sentences are others."""
+    """Return the differences after replacing the sentences."""
     ledger = a_ledger()
     before = msgspec.to_builtins(answers(ledger), str_keys=True)
     assert replaced(monkeypatch.setattr) > 50
@@ -83,12 +83,12 @@ def differing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_with_other_sentences_the_facts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No code of an answer reads what another part of it says."""
+    """With other sentences all facts are the same."""
     assert differing(monkeypatch) == []
 
 
 def test_code_that_reads_a_sentence_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: what is counted comes from the punctuation of a text."""
+    """Code that reads a sentence is found: here a planted count of its punctuation."""
 
     def reads(refused: WhyRefused) -> WhyRefused:
         made = answer_text.refused_with_text(refused)

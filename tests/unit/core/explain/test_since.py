@@ -1,4 +1,4 @@
-"""What was taken off offer after a pod was refused is told beside its causes, and nothing else."""
+"""Nodes and devices that were closed after a pod's refusal are listed with its causes."""
 
 from apportion.core.answers.reads import OffOffer, Why
 from apportion.core.explain.causes import TAKEN_NAMED
@@ -18,19 +18,20 @@ from tests.support.pods import ask, pod
 
 
 def told(ledger: Ledger) -> Why:
-    """Why the large pod waits."""
+    """Return why the large pod is pending."""
     return why(ledger.state, ledger.pod("large"))
 
 
 def taken(ledger: Ledger) -> tuple[OffOffer, ...]:
-    """What was taken off offer since its refusal."""
+    """Return what was closed since its refusal."""
     refused = told(ledger).refused
     assert refused is not None
     return refused.since
 
 
 def waiting(*nodes: str) -> Ledger:
-    """A pod that wants most of a card, and everything is held; a T4 could never hold it."""
+    """Return a ledger with a pod that needs most of a device, all in use; a T4 could never fit
+    it."""
     ledger = Ledger(*(rack(name, 1) for name in nodes), rack("small", 1, model=T4))
     for name in nodes:
         ledger.submit(pod(f"holds-{name}", ask(70_000)))
@@ -40,14 +41,15 @@ def waiting(*nodes: str) -> Ledger:
 
 
 def test_a_cordon_before_the_decision_is_among_its_causes() -> None:
-    """What the decision knew is not told twice."""
+    """A cordon that the decision knew is a cause, and not listed again."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), NodeCordoned(node="n1", by="ann", reason="fan"))
     ledger.submit(pod("holds", ask(70_000))).settle().submit(pod("large", ask(60_000))).settle()
     assert taken(ledger) == ()
 
 
 def test_a_cordon_after_the_decision_is_told_with_who_and_why(golden: Golden) -> None:
-    """Of nodes and of devices, as long as it stands; not of those that never could hold the pod."""
+    """A later cordon is listed with who and why while it lasts, if the pod could use the node or
+    device."""
     ledger = waiting("n1", "n2")
     ledger.play(
         NodeCordoned(node="n2", by="ann", reason="fan"),
@@ -65,7 +67,7 @@ def test_a_cordon_after_the_decision_is_told_with_who_and_why(golden: Golden) ->
 
 
 def test_a_nearest_node_that_is_not_ready_any_more_is_told(golden: Golden) -> None:
-    """Nobody says when, but that it is so now."""
+    """A nearest node that is no longer ready is listed, without a time."""
     ledger = waiting("n1").play(observed("n1", ready=False))
     answer = told(ledger)
     assert answer.refused is not None
@@ -80,7 +82,7 @@ def test_a_nearest_node_that_is_not_ready_any_more_is_told(golden: Golden) -> No
 
 
 def test_a_node_that_was_not_ready_before_is_not_new() -> None:
-    """The refusal itself says so of it."""
+    """A node that was not ready before the refusal is not listed."""
     ledger = Ledger(rack("n1", 1), observed("n1", ready=False))
     answer = told(ledger.submit(pod("large", ask(60_000))).settle())
     assert answer.refused is not None
@@ -89,7 +91,7 @@ def test_a_node_that_was_not_ready_before_is_not_new() -> None:
 
 
 def test_of_many_the_first_are_named() -> None:
-    """In the natural order of their names, and the rest is counted."""
+    """Of many closed nodes the first are named in natural order, and the rest counted."""
     nodes = [f"n{number}" for number in range(1, 11)]
     ledger = waiting(*nodes)
     ledger.play(*(NodeCordoned(node=name, by="ann", reason="power") for name in nodes))
@@ -100,7 +102,7 @@ def test_of_many_the_first_are_named() -> None:
 
 
 def test_a_second_cordon_of_what_was_off_offer_is_no_news() -> None:
-    """Ann had taken the node off offer before the decision; bob's reasons change nothing."""
+    """A second cordon of what was already closed is not listed."""
     ledger = Ledger(rack("n1", 2), NodeCordoned(node="n1", by="ann", reason="fan"))
     ledger.submit(pod("large", ask(60_000))).settle()
     ledger.play(

@@ -1,4 +1,4 @@
-"""Why nobody goes for a pod of high priority: the rules that the engine really keeps."""
+"""Why no pod is evicted for one of high priority, by the engine's actual rules."""
 
 import pytest
 
@@ -18,27 +18,27 @@ from tests.support.pods import ask, gang, member, placed, pod
 
 
 def sentence(first: PodSubmitted, urgent: PodSubmitted) -> str:
-    """What `why` says of the urgent pod, which found the first one in its place."""
+    """Return what `why` says of the urgent pod."""
     ledger = Ledger(rack("n1", 1)).submit(first).settle().submit(urgent).settle()
     assert not ledger.state.evictions
     return why(ledger.state, ledger.pod(urgent.uid)).sentence
 
 
 def test_pods_of_other_queues_stay(golden: Golden) -> None:
-    """It names the queue whose pods would go, and nobody else's."""
+    """Pods of other queues are not evicted; the answer names the pod's own queue only."""
     said = sentence(pod("a", ask(70_000), queue="secret"), pod("b", ask(60_000), priority=9))
     assert "secret" not in said
     golden({"of another queue": said})
 
 
 def test_a_pod_that_preempts_nobody(golden: Golden) -> None:
-    """Its preemptionPolicy is Never."""
+    """A pod with preemptionPolicy Never evicts no pods."""
     said = sentence(pod("a", ask(70_000)), pod("b", ask(60_000), priority=9, preempts=False))
     golden({"preemptionPolicy: Never": said})
 
 
 def test_pods_that_may_not_be_evicted_stay(golden: Golden) -> None:
-    """They say so themselves."""
+    """Pods marked as not evictable are not evicted."""
     said = sentence(pod("a", ask(70_000), evictable=False), pod("b", ask(60_000), priority=9))
     golden({"volcano.sh/preemptable: false": said})
 
@@ -53,14 +53,14 @@ def test_pods_that_may_not_be_evicted_stay(golden: Golden) -> None:
     ],
 )
 def test_where_the_rules_are_not_the_reason_nothing_is_said_of_them(out: Payload) -> None:
-    """The node would not take it if everybody left."""
+    """If the node would not fit even when empty, preemption is not mentioned."""
     ledger = Ledger(rack("n1", 1)).submit(pod("a", ask(70_000), queue="other")).settle()
     ledger.play(out).submit(pod("b", ask(60_000), priority=9)).settle()
     assert "lower priority" not in why(ledger.state, ledger.pod("b")).sentence
 
 
 def test_pods_that_hold_too_little_are_not_the_reason() -> None:
-    """What is lacking is held by one of higher priority."""
+    """If a pod of higher priority uses what is missing, the others are not named."""
     ledger = Ledger(rack("n1", 1)).submit(pod("much", ask(70_000), priority=20)).settle()
     ledger.submit(pod("little", ask(100), queue="other")).settle()
     ledger.submit(pod("b", ask(60_000), priority=9)).settle()
@@ -70,13 +70,13 @@ def test_pods_that_hold_too_little_are_not_the_reason() -> None:
 
 @pytest.mark.parametrize("priority", [-1, 0])
 def test_of_pods_of_no_lower_priority_nothing_is_said(priority: int) -> None:
-    """Nobody would expect them to go."""
+    """Pods of the same or higher priority are not mentioned."""
     said = sentence(pod("a", ask(70_000), queue="batch"), pod("b", ask(60_000), priority=priority))
     assert "lower priority" not in said
 
 
 def test_of_pods_that_go_nothing_is_said() -> None:
-    """The one of its own queue makes room."""
+    """If a pod of the own queue is evicted, nothing else is said."""
     ledger = Ledger(rack("n1", 1)).submit(pod("a", ask(70_000))).settle()
     ledger.submit(pod("b", ask(60_000), priority=9)).settle()
     assert [type(each) for each in ledger.state.evictions.values()] == [PodEvicted]
@@ -84,8 +84,7 @@ def test_of_pods_that_go_nothing_is_said() -> None:
 
 
 def test_who_holds_nothing_of_what_is_lacking_is_not_named() -> None:
-    """The card is held by a pod that could go, were its gang not as important; a bystander of
-    another queue is not the reason."""
+    """Only pods that use what is missing are named, not bystanders in another queue."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), gang("team/job", 2))
     ledger.submit(member("a0", ask(70_000)), member("a1", ask(70_000), priority=20)).settle()
     ledger.play(pod("cpu", queue="other"), placed("cpu", ledger.where("a0")))

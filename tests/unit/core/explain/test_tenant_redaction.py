@@ -1,4 +1,4 @@
-"""What a tenant sees of others: amounts and places, and nothing by which they would be known."""
+"""A tenant sees amounts and positions of others, but nothing that identifies them."""
 
 import msgspec
 import pytest
@@ -50,12 +50,12 @@ THEIRS = PodAnswer(
 
 
 def sees(namespace: str) -> bool:
-    """As somebody of `ml`."""
+    """Return True for namespace `ml`."""
     return namespace == "ml"
 
 
 def through(answer: msgspec.Struct) -> tuple[str, msgspec.Struct]:
-    """The text that a tenant gets, and it decoded as what it was."""
+    """Return the tenant's JSON, and the answer decoded from it."""
     body = msgspec.json.encode(redacted(answer, sees))
     return body.decode(), msgspec.json.decode(body, type=type(answer))
 
@@ -77,7 +77,7 @@ def through(answer: msgspec.Struct) -> tuple[str, msgspec.Struct]:
     ids=lambda answer: type(answer).__name__,
 )  # fmt: skip
 def test_what_is_of_others_loses_whose_it_is_and_keeps_how_much(answer: msgspec.Struct) -> None:
-    """And whoever decodes the answer still can."""
+    """Others' names are removed, amounts stay, and the answer still decodes."""
     text, _ = through(answer)
     assert "secret" not in text
     assert "ops" not in text
@@ -86,7 +86,8 @@ def test_what_is_of_others_loses_whose_it_is_and_keeps_how_much(answer: msgspec.
 
 
 def test_that_room_is_made_for_others_is_seen_and_for_whom_is_not() -> None:
-    """Of the sentence, which names who leaves, nothing is left."""
+    """An eviction for others stays visible, but not its beneficiary nor the sentence that names
+    pods."""
     waits = QueuedPod(
         position=1, namespace="ops", name="secret", uid="secret-uid", priority=9, since_revision=4,
         since_time="", nominated="n1", leaving=2, leaving_names=("ops/secret-2",),
@@ -99,7 +100,7 @@ def test_that_room_is_made_for_others_is_seen_and_for_whom_is_not() -> None:
 
 
 def test_what_is_his_own_is_as_it_was() -> None:
-    """Every field of it."""
+    """The tenant's own fields are unchanged."""
     mine = msgspec.structs.replace(THEIRS, namespace="ml", group="ml/job")
     page: PodPage = Page(revision=9, items=(mine, THEIRS))
     _, shown = through(page)
@@ -124,7 +125,7 @@ def test_what_is_his_own_is_as_it_was() -> None:
     ],
 )
 def test_names_in_what_people_write_are_blanked(text: str, shown: str) -> None:
-    """In answers and in the data of events."""
+    """Names in free text are blanked, in answers and in events."""
     cordon = CordonAnswer(by="ann", reason=text, time="2026-01-01T00:00:00Z", revision=1)
     node: NodeAnswer = redacted(NodeAnswer(node="n1", ready=True, cordons=(cordon,)), sees)
     assert (node.node, node.cordons[0].reason) == ("n1", shown)
@@ -133,7 +134,7 @@ def test_names_in_what_people_write_are_blanked(text: str, shown: str) -> None:
 
 
 def test_evictions_of_others_are_left_out() -> None:
-    """That room is made stays in the sentence; for whom, where that is his own."""
+    """Evictions of others are left out; the beneficiary is shown if it is the tenant's own."""
     gone = PodEvicted(
         pod="secret-uid", namespace="ops", name="secret", attempt=1, node="n1", priority=0,
         beneficiary="u1", beneficiary_name="ml/mine", beneficiary_priority=9, nominated="n1",
@@ -150,7 +151,7 @@ def test_evictions_of_others_are_left_out() -> None:
 
 
 def test_rows_about_events_go_by_the_namespaces_of_the_event() -> None:
-    """Also where the sentence names a pod by its uid alone."""
+    """Rows about events follow the event's namespaces, also if the sentence has only a uid."""
     row = LogRow(
         revision=3, time="t", type="PodBound", parts=("pod uid-of-ops bound",), source="b",
         subject="apportion.v1.binding.n1", namespaces=("ops",),
@@ -167,7 +168,7 @@ def test_rows_about_events_go_by_the_namespaces_of_the_event() -> None:
 
 
 def test_every_namespace_of_an_answer_is_asked_about() -> None:
-    """What is not asked about is not seen."""
+    """Every namespace of an answer is checked; a missing check would leak."""
     row = LogRow(
         revision=3,
         time="t",
@@ -196,11 +197,11 @@ def test_every_namespace_of_an_answer_is_asked_about() -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_the_namespaces_of_an_event(event: msgspec.Struct, namespaces: tuple[str, ...]) -> None:
-    """By the event itself, or by the pod whose uid it names."""
+    """An event's namespaces come from the event, or from the pod with its uid."""
     assert namespaces_of(event, lambda uid: "ml" if uid == "u1" else UNKNOWN) == namespaces
 
 
 def test_an_event_that_is_not_known_to_be_harmless_is_nobodys() -> None:
-    """A configuration may name anybody."""
+    """An event that is not known to be harmless is shown to no tenant."""
     event = ConfigurationChanged(by="ada", configuration=Configuration())
     assert namespaces_of(event, str) == (UNKNOWN,)

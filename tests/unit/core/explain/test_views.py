@@ -1,4 +1,4 @@
-"""The state as answers: amounts, phases, and who holds what."""
+"""The state as answers: amounts, phases, and the pods on devices."""
 
 import pytest
 
@@ -30,7 +30,7 @@ from tests.support.pods import ask, cards, gang, instance, member, placed, pod, 
 
 
 def test_pod_with_a_place_and_without() -> None:
-    """Shares and revisions of a placed pod, reasons of a refused one."""
+    """A placed pod has shares and revisions, a refused one its reasons."""
     ledger = Ledger(rack("n1", 1), pod("a", ask(4000, cores=20)), pod("b", ask(900_000))).settle()
     there, refused = (pod_answer(ledger.state, ledger.pod(uid)) for uid in "ab")
     assert (there.node, there.shares) == ("n1", ledger.shares("a"))
@@ -41,7 +41,8 @@ def test_pod_with_a_place_and_without() -> None:
 
 
 def test_the_cause_of_a_list_is_that_of_the_nearest_node_that_could_run_the_pod() -> None:
-    """A silent node of another model is no cause, however many of them there are."""
+    """The listed cause comes from the nearest node that could run the pod, not from more
+    numerous others."""
     fleet = [rack(f"a{number}", 1) for number in range(3)]
     silent = [NodeSilent(node=f"a{number}", grace_s=60) for number in range(3)]
     ledger = Ledger(*fleet, rack("v1", 1, model=V100), *silent)
@@ -55,7 +56,7 @@ def test_the_cause_of_a_list_is_that_of_the_nearest_node_that_could_run_the_pod(
 
 
 def test_device_says_who_holds_it() -> None:
-    """Free amounts and the holders add up to what the device offers."""
+    """A device's free amounts and its pods' shares sum to what it offers."""
     ledger = Ledger(rack("n1", 2), pod("a", ask(4000, cores=20)), pod("b", ask(5000))).settle()
     answers = {answer.device: answer for answer in device_answers(ledger.node("n1"))}
     [used] = [answer for answer in answers.values() if answer.holders]
@@ -77,7 +78,7 @@ def test_device_says_who_holds_it() -> None:
 def test_a_mig_card_has_as_many_slots_free_as_its_slices_have_room(
     taken: tuple[MigInstance, ...], more: int
 ) -> None:
-    """One instance can fill it, and then six of seven slots looked free."""
+    """A MIG device has only as many free slots as instances still fit."""
     ledger = Ledger(node("n1", gpu("g0", model=A100_40, mode="mig", cores=100, slots=7)), pod("p1"))
     shares = [share(memory_mib=40960 // 8 * each.size, cores=0, instance=each) for each in taken]
     ledger.play(placed("p1", shares=shares))
@@ -86,7 +87,7 @@ def test_a_mig_card_has_as_many_slots_free_as_its_slices_have_room(
 
 
 def test_node_counts_open_devices() -> None:
-    """A failed or cordoned device is there and not open."""
+    """Failed and cordoned devices are counted, but not as open."""
     ledger = Ledger(
         rack("n1", 3),
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
@@ -113,7 +114,7 @@ def test_node_counts_open_devices() -> None:
     ids=["silent", "cordoned", "not ready"],
 )
 def test_no_device_of_a_node_is_open_that_takes_nothing_new(closed: Payload) -> None:
-    """In its own row and in the sums, as the devices themselves are well."""
+    """No device of a closed node is open, in its own row and in the sums."""
     ledger = Ledger(rack("n1", 3), closed)
     answer = node_answer(ledger.node("n1"))
     assert (answer.devices, answer.devices_open, answer.closed) == (3, 0, ())
@@ -121,7 +122,7 @@ def test_no_device_of_a_node_is_open_that_takes_nothing_new(closed: Payload) -> 
 
 
 def test_node_says_what_is_refused_of_its_agent() -> None:
-    """The newest of it, with where it stands; until a report is taken, of health alone as well."""
+    """A node shows its agent's newest refused report with its revision until one is accepted."""
     ledger = Ledger(rack("n1", 1))
     for cause in ("too-many", "implausible-device"):
         ledger.play(ReportRefused(node="n1", cause=cause, message="why"))
@@ -134,7 +135,7 @@ def test_node_says_what_is_refused_of_its_agent() -> None:
 
 
 def test_summary_adds_up() -> None:
-    """Phases count every pod once; a cordoned node's devices are not open."""
+    """Each pod is in one phase, and a cordoned node's devices are not open."""
     ledger = Ledger(
         rack("n1", 2), rack("n2", 2), NodeCordoned(node="n2", by="ann", reason="move"),
         pod("a", ask(8000)), pod("b", ask(900_000)),
@@ -147,7 +148,7 @@ def test_summary_adds_up() -> None:
 
 
 def test_gang_counts_phases() -> None:
-    """All or none shows in the phases."""
+    """A gang's phases show that it is placed whole or not at all."""
     ledger = Ledger(rack("n1", 4), gang("team/job", 2))
     ledger.submit(member("m0", cards(1)), member("m1", cards(1))).settle()
     answer = gang_answer(ledger.state, "team/job", ledger.state.groups["team/job"])
@@ -156,7 +157,7 @@ def test_gang_counts_phases() -> None:
 
 
 def test_whoever_is_on_a_node_that_is_not_heard_says_so() -> None:
-    """A pod in words, a gang by how many of it are where: nobody knows whether they run."""
+    """Pods and gangs on a lost node are reported as such: they may not run."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), gang("team/job", 2))
     ledger.submit(member("m0", cards(1)), member("m1", cards(1))).settle()
     lost = ledger.where("m0")
@@ -169,7 +170,7 @@ def test_whoever_is_on_a_node_that_is_not_heard_says_so() -> None:
 
 
 def test_a_pod_says_what_it_asks_of_its_node() -> None:
-    """CPU and memory, which limit it as much as devices do."""
+    """A pod's answer has its CPU and memory request."""
     wants = shape(ask(4000), node=NodeConstraints(cpu_milli=1500, memory_mib=2048))
     ledger = Ledger(rack("n1", 1), pod("a", shape=wants))
     answer = pod_answer(ledger.state, ledger.pod("a"))
@@ -177,7 +178,7 @@ def test_a_pod_says_what_it_asks_of_its_node() -> None:
 
 
 def test_npu_has_its_own_cores() -> None:
-    """Cores are AI cores there, not percent."""
+    """An NPU's cores are AI cores, not percent."""
     ledger = Ledger(node("n1", npu("npu0")))
     [answer] = device_answers(ledger.node("n1"))
     assert (answer.cores, answer.mode, answer.family) == (8, "vnpu", "ascend310p")

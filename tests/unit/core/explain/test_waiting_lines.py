@@ -1,4 +1,4 @@
-"""Lines: who waits, in which order, why, and whether waiting is any help."""
+"""The queue in groups of identical pods: order, cause, and if waiting helps."""
 
 from collections.abc import Iterator
 
@@ -25,7 +25,7 @@ from tests.support.pods import ask, cards, gang, member, pod, shape, wants
 
 
 def test_equal_asks_stand_in_one_line_by_their_turn() -> None:
-    """Priority first, then who came first; positions count over all lines."""
+    """Equal pods form one group, by priority and then age; positions count over all groups."""
     ledger = Ledger(
         rack("n1", 1),
         pod("a", ask(900_000)), pod("b", cards(8)), pod("c", ask(900_000), priority=5),
@@ -40,7 +40,7 @@ def test_equal_asks_stand_in_one_line_by_their_turn() -> None:
 
 
 def test_lines_stand_as_their_first_pods_in_the_queue() -> None:
-    """However long they are: the first line begins with number 1."""
+    """Groups are ordered by their first pods, and the first starts at position 1."""
     ledger = Ledger(
         rack("n1", 1), pod("a", cards(8)), *(pod(name, ask(900_000)) for name in "bcd"),
     ).settle()  # fmt: skip
@@ -49,7 +49,7 @@ def test_lines_stand_as_their_first_pods_in_the_queue() -> None:
 
 
 def test_a_line_says_why_with_the_words_of_why(golden: Golden) -> None:
-    """The causes count the nodes, and the nearest says what is missing."""
+    """A group's causes count nodes as `why` does, and its nearest node shows what is missing."""
     ledger = Ledger(rack("n1", 1), pod("a", ask(60_000)), pod("b", ask(60_000))).settle()
     [line] = lines_answer(ledger.state).lines
     assert (line.pods, line.nodes) == (1, 1)
@@ -69,7 +69,8 @@ def test_a_line_says_why_with_the_words_of_why(golden: Golden) -> None:
     ids=["quota", "queue"],
 )
 def test_a_limit_is_told_of_those_alone_whom_it_keeps_out(limit: Payload) -> None:
-    """Pods of others that ask for the same stand in a line of their own, with their own reason."""
+    """A limit is shown only for the pods that it blocks; equal pods of others form their own
+    group."""
     taken = pod("x", cards(1))
     ledger = Ledger(rack("n1", 1), limit, taken).settle()
     theirs = pod("a", cards(1), namespace="theirs", queue="q")
@@ -93,7 +94,8 @@ def test_a_limit_is_told_of_those_alone_whom_it_keeps_out(limit: Payload) -> Non
     ],
 )
 def test_a_cure_names_what_is_cordoned(cordon: Payload, name: str) -> None:
-    """Also where others are nearer, so that `uncordon n2` can be pasted."""
+    """Advice names the cordoned node, so that `uncordon n2` can be pasted, even if others are
+    nearer."""
     nodes = [rack(name, 1) for name in ("n1", "n3", "n4", "n5", "n2")]
     taken = [pod(f"p{number}", ask(60_000)) for number in range(4)]
     ledger = Ledger(*nodes, cordon, *taken).settle().submit(pod("a", ask(60_000)))
@@ -104,7 +106,7 @@ def test_a_cure_names_what_is_cordoned(cordon: Payload, name: str) -> None:
 
 
 def test_a_line_tells_of_one_pod_alone() -> None:
-    """Of the first at which anybody has looked, and not what another wants that came before it."""
+    """A group shows the refusal of its first decided pod, not of another pod before it."""
     ledger = Ledger(rack("n1", 1), pod("x", cards(1))).settle().submit(pod("a", cards(1)))
     ledger.settle().submit(pod("b", cards(1), namespace="other", priority=9))
     [line] = lines_answer(ledger.state).lines
@@ -115,7 +117,7 @@ def test_a_line_tells_of_one_pod_alone() -> None:
 
 
 def test_who_waits_for_another_reason_stands_in_another_line() -> None:
-    """They ask for the same devices; a gang, a label and an FPGA are no answer to the last."""
+    """Pods with different reasons form different groups, although they request the same devices."""
     ledger = Ledger(rack("n1", 1), gang("team/job", 2)).submit(pod("x", cards(1))).settle()
     ledger.submit(
         member("half", cards(1)),
@@ -137,14 +139,15 @@ def test_who_waits_for_another_reason_stands_in_another_line() -> None:
 
 
 def cure_of_cordon(ledger: Ledger) -> str:
-    """What would unblock the one line, of the nodes that are cordoned."""
+    """Return the advice about cordons for the only group."""
     [line] = lines_answer(ledger.state).lines
     cures = {cause.code: cause.unblocked_by for cause in line.causes}
     return cures[RefusalCode.NODE_CORDONED]
 
 
 def test_a_cure_names_no_cordoned_node_that_could_not_hold_the_pod(golden: Golden) -> None:
-    """Of two the one that could; where none could, lifting a cordon is no cure."""
+    """Advice names only cordoned nodes that could fit the pod; otherwise uncordon is not
+    advised."""
     small = rack("n2", 1, memory_mib=16_000)
     ledger = Ledger(rack("n1", 1), small, rack("n3", 1), pod("x", ask(60_000))).settle()
     ledger.play(NodeCordoned(node="n2", by="ann", reason="fan"))
@@ -157,7 +160,7 @@ def test_a_cure_names_no_cordoned_node_that_could_not_hold_the_pod(golden: Golde
 
 
 def test_what_no_node_has_is_told_apart_from_what_is_taken() -> None:
-    """A card of a type that is not there: no end of a pod helps."""
+    """A device type that no node has is told apart from one that is in use."""
     b200 = shape(ask(1000), devices=DeviceConstraints(use_types=("B200",)))
     ledger = Ledger(rack("n1", 1), pod("a", shape=b200)).settle()
     answer = lines_answer(ledger.state)
@@ -167,7 +170,7 @@ def test_what_no_node_has_is_told_apart_from_what_is_taken() -> None:
 
 
 def test_gated_and_unreadable_pods_stand_in_no_line() -> None:
-    """They are counted beside."""
+    """Gated and unreadable pods are counted separately, outside the queue."""
     ledger = Ledger(rack("n1", 1), pod("a", ask(1000), gates=("quota",)))
     ledger.play(
         PodRejected(uid="u", namespace="d", name="x", field="f", value="v", problem="p", fix="m")
@@ -177,7 +180,7 @@ def test_gated_and_unreadable_pods_stand_in_no_line() -> None:
 
 
 def test_namespaces_by_their_pods() -> None:
-    """Those with most live pods first."""
+    """Namespaces are ordered by their live pods."""
     ledger = Ledger(
         pod("a", namespace="x"), pod("b", namespace="y"), pod("c", namespace="y"),
         pod("d", namespace="a"),
@@ -187,7 +190,7 @@ def test_namespaces_by_their_pods() -> None:
 
 
 def test_who_waits_says_that_room_is_made(golden: Golden) -> None:
-    """On which node, and who has yet to leave; then that the node is kept; of others nothing."""
+    """A pod with a nominated node shows the node and the pods still to leave."""
     ledger = Ledger(rack("n1", 1), pod("low", cards(1))).settle()
     ledger.submit(pod("high", cards(1), priority=9), pod("other", cards(1))).settle()
     answer = lines_answer(ledger.state)
@@ -202,7 +205,7 @@ def test_who_waits_says_that_room_is_made(golden: Golden) -> None:
 
 
 def test_whoever_wants_the_same_has_not_the_refusal_of_anothers_gang(golden: Golden) -> None:
-    """Two that want a card: one of a gang whose next pod finds no card 5, and one by itself."""
+    """A pod does not get the refusal of another pod's gang, although both request the same."""
     ledger = Ledger(rack("n1", 2), gang("team/job", 1)).submit(member("a", cards())).settle()
     ledger.submit(pod("other", cards())).settle()
     only = shape(cards(), devices=DeviceConstraints(indexes=(5,)))
@@ -214,7 +217,7 @@ def test_whoever_wants_the_same_has_not_the_refusal_of_anothers_gang(golden: Gol
 def test_many_gangs_that_want_the_same_cost_one_look_at_the_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each has a line, and what nodes could hold is asked of the fleet once."""
+    """Many gangs with the same request share one scan of the nodes."""
     looks: list[object] = []
     real = Room.could
 

@@ -1,1 +1,1 @@
-"""What a container gets of its shares, and the region that holds it to them."""
+"""Unit tests of `core/grants`."""

@@ -1,4 +1,4 @@
-"""Each mode's environment, mounts and region, as the peers' device plugins give them."""
+"""Each mode's environment, mounts and region, as the other systems' device plugins set them."""
 # ruff: noqa: S108 - the paths are HAMi-core's and CUDA's own
 
 import pytest
@@ -29,18 +29,19 @@ NODE = Node(library="/opt/apportion/libvgpu.so", preload="/opt/apportion/ld.so.p
 def granted(
     *shares: Share, node: Node = NODE, devices: tuple[Device, ...] = (FIRST, SECOND), **more: object
 ) -> Grant:
-    """What the container `train` gets."""
+    """Return the grant of the container `train`."""
     known = {device.id: device for device in devices}
     return grant(Held.of("uid-1", "train", shares, known, **more), node)  # type: ignore[arg-type]
 
 
 def share(device: str = "GPU-1", memory_mib: int = 3000, cores: int = 30, **more: object) -> Share:
-    """Some of one device for the container `train`."""
+    """Return a share of one device for the container `train`."""
     return Share(container="train", device=device, memory_mib=memory_mib, cores=cores, **more)  # type: ignore[arg-type]
 
 
 def test_hami_core_has_the_environment_of_hamis_plugin() -> None:
-    """HAMi `server.go`: limits by the device's place in the container, cores of the first.
+    """Limits are as in HAMi's `server.go`: by the device's index in the container, cores of the
+    first.
 
     The policy is ours: see `test_F18_a_container_declines_hami_core_only_where_it_may`."""
     found = granted(share("GPU-2", 1000, 20), share("GPU-1", 2000, 30))
@@ -63,7 +64,7 @@ def test_hami_core_has_the_environment_of_hamis_plugin() -> None:
 
 
 def test_the_region_has_the_limits_before_the_container_has_a_process() -> None:
-    """In bytes and percent, so that an emptied environment frees nobody."""
+    """The region has its limits from the start, so that an empty environment does not lift them."""
     region = granted(share(memory_mib=3000, cores=30)).region
     assert region is not None
     assert region.path == "/var/lib/apportion/shares/uid-1_train/share.cache"
@@ -73,7 +74,7 @@ def test_the_region_has_the_limits_before_the_container_has_a_process() -> None:
 
 
 def test_D5_what_a_container_says_of_itself_stands() -> None:
-    """The policy, the OOM killer and the log level are its own; its limits are not."""
+    """A container keeps its own policy, OOM killer and log level, but not its own limits."""
     said = {
         "GPU_CORE_UTILIZATION_POLICY": "force",
         "ACTIVE_OOM_KILLER": "false",
@@ -87,7 +88,7 @@ def test_D5_what_a_container_says_of_itself_stands() -> None:
 
 
 def test_without_core_limits_nobody_is_held_to_cores() -> None:
-    """`disableCoreLimit`, for a container that says nothing of it."""
+    """With `disableCoreLimit`, a container that sets nothing has no core limit."""
     env = granted(share(), node=structs.replace(NODE, core_limit=False)).edits.env
     assert env["GPU_CORE_UTILIZATION_POLICY"] == "disable"
 
@@ -96,7 +97,8 @@ FREEING = {"CUDA_DISABLE_CONTROL": "True", "GPU_CORE_UTILIZATION_POLICY": "disab
 
 
 def test_F18_a_container_declines_hami_core_only_where_it_may() -> None:
-    """The library is mounted all the same, and CDI's variable wins over the container's own."""
+    """Without permission, a container cannot opt out: the library is mounted, and CDI's variable
+    wins."""
     found = granted(share(), controls=FREEING)
     assert "/etc/ld.so.preload" in {mount.container_path for mount in found.edits.mounts}
     assert found.edits.env["GPU_CORE_UTILIZATION_POLICY"] == "default"
@@ -109,7 +111,7 @@ def test_F18_a_container_declines_hami_core_only_where_it_may() -> None:
 
 
 def test_a_container_that_declines_hami_core_does_not_load_it() -> None:
-    """`CUDA_DISABLE_CONTROL=true`: neither the library nor the preload is mounted."""
+    """With permission, `CUDA_DISABLE_CONTROL=true` leaves out the library and its preload."""
     found = granted(share(), controls={"CUDA_DISABLE_CONTROL": "true"}, may_be_unheld=True)
     assert [mount.container_path for mount in found.edits.mounts] == [
         "/usr/local/vgpu", "/tmp/vgpulock",
@@ -118,14 +120,15 @@ def test_a_container_that_declines_hami_core_does_not_load_it() -> None:
 
 
 def test_a_card_that_is_offered_larger_than_it_is_is_said_to_be() -> None:
-    """`deviceMemoryScaling` above 1: HAMi's `CUDA_OVERSUBSCRIBE`."""
+    """A device offered with more memory than it has sets HAMi's `CUDA_OVERSUBSCRIBE`."""
     larger = structs.replace(FIRST, memory_mib=2 * FIRST.physical_memory_mib)
     assert granted(share(), devices=(larger,)).edits.env["CUDA_OVERSUBSCRIBE"] == "true"
     assert "CUDA_OVERSUBSCRIBE" not in granted(share()).edits.env
 
 
 def test_mps_gives_each_client_its_own_part() -> None:
-    """Of memory and of threads; NVIDIA's plugin has equal parts only."""
+    """Under MPS each client gets its own part of memory and threads; NVIDIA's plugin has only
+    equal ones."""
     card = structs.replace(FIRST, mode="mps")
     found = granted(share(memory_mib=8000, cores=60), devices=(card,))
     assert found.edits.env == {
@@ -138,14 +141,14 @@ def test_mps_gives_each_client_its_own_part() -> None:
 
 
 def test_a_process_has_one_mps_daemon() -> None:
-    """Two cards under MPS in one container are refused by name."""
+    """Two devices under MPS in one container are refused, because a process has one daemon."""
     cards = (structs.replace(FIRST, mode="mps"), structs.replace(SECOND, mode="mps"))
-    with pytest.raises(GrantRefused, match="holds 2 cards under MPS"):
+    with pytest.raises(GrantRefused, match="has 2 GPUs under MPS"):
         granted(share("GPU-1"), share("GPU-2"), devices=cards)
 
 
 def test_mig_shows_the_instances_that_were_made() -> None:
-    """In the order of card and slice; one that was not made is refused."""
+    """The created MIG instances are visible by device and slice; a missing one is refused."""
     card = structs.replace(FIRST, mode="mig")
     low = share(instance=MigInstance(profile="1g.5gb", start=0, size=1))
     high = share(instance=MigInstance(profile="1g.5gb", start=4, size=1))
@@ -158,18 +161,19 @@ def test_mig_shows_the_instances_that_were_made() -> None:
             cards=(card.id,),
         )
     )
-    with pytest.raises(GrantRefused, match="is not made"):
+    with pytest.raises(GrantRefused, match="does not exist yet"):
         granted(low, devices=(card,))
 
 
 def test_a_whole_card_is_only_shown() -> None:
-    """Nothing holds the container to less."""
+    """A whole device is visible, without limits."""
     card = structs.replace(FIRST, mode="exclusive")
     assert granted(share(), devices=(card,)).edits.env == {"NVIDIA_VISIBLE_DEVICES": "GPU-1"}
 
 
 def test_ascend_is_shown_by_index_and_cut_by_template() -> None:
-    """A template goes with one NPU; whole ones may be several."""
+    """Ascend NPUs are visible by index. A template needs a single NPU; whole NPUs may be
+    several."""
     npus = tuple(
         structs.replace(FIRST, id=f"NPU-{at}", index=at, mode="vnpu", family="ascend310p")
         for at in (3, 5)
@@ -178,19 +182,20 @@ def test_ascend_is_shown_by_index_and_cut_by_template() -> None:
     assert cut.edits.env == {"ASCEND_VISIBLE_DEVICES": "5", "ASCEND_VNPU_SPECS": "vir02"}
     whole = granted(share("NPU-3"), share("NPU-5"), devices=npus)
     assert whole.edits.env == {"ASCEND_VISIBLE_DEVICES": "3,5"}
-    with pytest.raises(GrantRefused, match="cut by vir02"):
+    with pytest.raises(GrantRefused, match="split by vir02"):
         granted(share("NPU-3"), share("NPU-5", template="vir02"), devices=npus)
 
 
 def soft_npus(*indexes: int) -> tuple[Device, ...]:
-    """NPUs that are split softly."""
+    """Return softly split NPUs."""
     return tuple(
         structs.replace(FIRST, id=f"NPU-{at}", index=at, family="ascend910b3") for at in indexes
     )
 
 
 def test_C4_an_npu_that_is_split_softly_has_the_environment_of_hamis_plugin() -> None:
-    """HAMi's `hami-vnpu-core`: part, place to meet others of the NPU, and a folder of its own."""
+    """A softly split NPU has the environment of HAMi's `hami-vnpu-core`: part, shared folder,
+    own folder."""
     node = structs.replace(NODE, npu_library="/usr/local/hami-vnpu-core")
     found = granted(share("NPU-3", 28_672, 40), devices=soft_npus(3), node=node)
     assert found.edits == Edits(
@@ -213,7 +218,7 @@ def test_C4_an_npu_that_is_split_softly_has_the_environment_of_hamis_plugin() ->
 
 
 def test_several_npus_have_the_part_of_the_first() -> None:
-    """HAMi's plugin; who asked for no cores has no `NPU_PRIORITY`, and no library is no mount."""
+    """Several NPUs use the first one's part, as in HAMi; no cores means no `NPU_PRIORITY`."""
     found = granted(share("NPU-5", 1000, 0), share("NPU-3", 2000, 0), devices=soft_npus(3, 5))
     assert found.edits.env == {
         "ASCEND_VISIBLE_DEVICES": "3,5",
@@ -227,16 +232,16 @@ def test_several_npus_have_the_part_of_the_first() -> None:
 
 
 def test_a_whole_npu_is_shown_by_its_index() -> None:
-    """One that is given whole only (mode `exclusive`) is an NPU all the same."""
+    """A whole NPU (mode `exclusive`) is visible by its index."""
     npus = tuple(structs.replace(npu, mode="exclusive") for npu in soft_npus(3))
     assert granted(share("NPU-3"), devices=npus).edits == Edits({"ASCEND_VISIBLE_DEVICES": "3"})
 
 
 def test_what_is_not_there_is_refused_by_name() -> None:
-    """A container without a share, a device that the node lost, modes that do not go together."""
-    with pytest.raises(GrantRefused, match="holds no share here"):
+    """A container without a share, a lost device, and modes that conflict are refused by name."""
+    with pytest.raises(GrantRefused, match="has no share on this node"):
         grant(Held.of("uid-1", "other", [share()], {"GPU-1": FIRST}), NODE)
-    with pytest.raises(GrantRefused, match="GPU-9, which this node does not have"):
+    with pytest.raises(GrantRefused, match="GPU-9, which is not on this node"):
         granted(share("GPU-9"))
     with pytest.raises(GrantRefused, match="hami-core, mps"):
         granted(

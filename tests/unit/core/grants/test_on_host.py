@@ -1,4 +1,4 @@
-"""A share of a process of the machine itself, to which nothing can be mounted."""
+"""A share of a process on the host, where nothing can be mounted."""
 
 import pytest
 from msgspec import structs
@@ -19,7 +19,7 @@ BARE = Node()
 
 
 def granted(*devices: str, cores: int = 30, node: Node = NODE) -> Grant:
-    """What a command has of so many devices; 1000 MiB of the first, 2000 of the next."""
+    """Return the grant of a command with these devices; 1000 MiB of the first, 2000 of the next."""
     shares = [
         Share(container="run", device=device, memory_mib=1000 * number, cores=cores)
         for number, device in enumerate(devices, 1)
@@ -28,7 +28,7 @@ def granted(*devices: str, cores: int = 30, node: Node = NODE) -> Grant:
 
 
 def test_paths_are_those_of_the_node_and_the_loader_has_the_library() -> None:
-    """Nothing is mounted, and CUDA sees the one card."""
+    """Paths are the host's, the library is preloaded, and CUDA sees one device."""
     found = granted("GPU-1")
     assert found.edits == Edits(
         {
@@ -46,7 +46,7 @@ def test_paths_are_those_of_the_node_and_the_loader_has_the_library() -> None:
 
 
 def test_limits_stand_where_cuda_counts_the_cards() -> None:
-    """The second card alone is CUDA's first; of two, HAMi-core is kept from counting by itself."""
+    """Limits follow CUDA's numbering of the visible devices, which HAMi-core is told."""
     alone, two = granted("GPU-2"), granted("GPU-1", "GPU-2")
     assert alone.edits.env["CUDA_VISIBLE_DEVICES"] == "GPU-2"
     assert alone.edits.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1000m"
@@ -57,7 +57,7 @@ def test_limits_stand_where_cuda_counts_the_cards() -> None:
 
 
 def test_instances_and_whole_cards_are_shown_by_their_ids() -> None:
-    """No region and no library: the card itself is the limit."""
+    """Instances and whole devices are visible by id, without region and library."""
     instance = MigInstance(profile="1g.5gb", start=0, size=1)
     card = structs.replace(FIRST, mode="mig")
     part = Share("run", card.id, 5000, 0, instance=instance)
@@ -71,26 +71,27 @@ def test_instances_and_whole_cards_are_shown_by_their_ids() -> None:
 
 
 def test_what_only_containers_can_have_is_refused_by_name() -> None:
-    """Ascend's runtime cuts an NPU for a container; MPS shares memory through its `/dev/shm`."""
+    """A vNPU and MPS need a container, and are refused on the host."""
     npu = structs.replace(FIRST, id="NPU-1", family="ascend", mode="vnpu")
     share = Share("run", "NPU-1", 1000, 0, template="vir02")
-    with pytest.raises(GrantRefused, match="vNPU is given to containers alone"):
+    with pytest.raises(GrantRefused, match="vNPU works only in a container"):
         on_host(grant(Held.of("uid-1", "run", [share], {npu.id: npu}), NODE))
     card = structs.replace(FIRST, mode="mps")
     share = Share("run", card.id, 1000, 20)
-    with pytest.raises(GrantRefused, match="MPS is given to containers alone"):
+    with pytest.raises(GrantRefused, match="MPS works only in a container"):
         on_host(grant(Held.of("uid-1", "run", [share], {card.id: card}), NODE))
 
 
 @pytest.mark.parametrize("library", ["/opt/my own/libvgpu.so", "/opt/a:b/libvgpu.so"])
 def test_a_library_that_the_loader_would_not_find_is_refused(library: str) -> None:
-    """It would go on without it, and hold the process to nothing."""
+    """A library path that the loader would not find is refused, because the process would run
+    unlimited."""
     with pytest.raises(GrantRefused, match="--library"):
         granted("GPU-1", node=structs.replace(NODE, library=library))
 
 
 def test_who_is_not_held_is_told() -> None:
-    """Without the library to nothing; on a card that is not the first, not to its cores."""
+    """A missing limit is reported: without the library all, on a second device the cores."""
     assert unheld(granted("GPU-1").edits, BOTH) == ""
     assert unheld(granted("GPU-1", "GPU-2").edits, BOTH) == ""
     assert "--library" in unheld(granted("GPU-1", node=BARE).edits, BOTH)
@@ -100,7 +101,7 @@ def test_who_is_not_held_is_told() -> None:
 
 
 def test_so_is_who_starts_a_container() -> None:
-    """There the library comes through a file, and cards are counted from the first."""
+    """A missing library is reported for a container too; its devices are numbered from 0."""
     share = Share("run", "GPU-2", 1000, 30)
     held = Held.of("uid-1", "run", [share], BOTH)
     assert unheld(grant(held, NODE).edits, BOTH) == ""

@@ -1,4 +1,4 @@
-"""HAMi-core's usage region: its layout, what may stand in it, and who waits for whom."""
+"""HAMi-core's usage region: its layout, valid contents, and which container waits."""
 
 import struct
 
@@ -12,34 +12,34 @@ from tests.support.stored import StoredBytes
 
 PLAN = RegionPlan("r", ("GPU-1", "GPU-2"), (700 << 20, 1300 << 20), (30, 30), priority=0)
 PROCESSES, PROCESS, COUNT = 1856, 1960, 2_008_896
-"""Offsets of HAMi-core 1.2, as its header has them on a machine of 64 bits."""
+"""Offsets of HAMi-core 1.2 on a 64-bit machine, from its header."""
 NOW_S, RECENT_S = 1_000_000.0, 10.0
 
 
 def region(priority: int = 1, *devices: str) -> Region:
-    """A new one."""
+    """Return a new region."""
     names = devices or ("GPU-1",)
     plan = RegionPlan("r", names, (1 << 20,) * len(names), (30,) * len(names), priority)
     return Region(StoredBytes(made(plan)))
 
 
 def use(of: Region) -> None:
-    """What HAMi-core writes when a kernel is launched: `recent_kernel` is 2."""
+    """Record a kernel launch as HAMi-core does: `recent_kernel` is 2."""
     of._stored.write(COUNT + 8, struct.pack("<i", 2))
 
 
 def held(of: Region) -> bool:
-    """Whether its container is held to its cores, by now."""
+    """Return True if the container is limited to its cores now."""
     return of.cores_held
 
 
 def waits(of: Region) -> bool:
-    """Whether its container waits before it launches, by now."""
+    """Return True if the container has to wait before it launches."""
     return of.blocked
 
 
 def test_a_new_region_says_what_was_planned() -> None:
-    """Its size is that of HAMi-core's file, and its limits are there before a process is."""
+    """A new region has HAMi-core's size, and its limits before any process starts."""
     data = made(PLAN)
     found = Region(StoredBytes(data))
     assert len(data) == SIZE
@@ -49,7 +49,7 @@ def test_a_new_region_says_what_was_planned() -> None:
 
 
 def test_a_resize_goes_to_the_place_where_hami_core_looks() -> None:
-    """Memory at byte 1600 and cores at 1728, eight bytes a device."""
+    """A resize writes memory at byte 1600 and cores at 1728, eight bytes per device."""
     data = StoredBytes(made(PLAN))
     plan = structs.replace(PLAN, memory=(1 << 30, 2 << 30), cores=(60, 60))
     assert Region(data).hold(plan)
@@ -61,7 +61,7 @@ def test_a_resize_goes_to_the_place_where_hami_core_looks() -> None:
     ("minor", "size", "shift"), [(2, SIZE, 0), (1, SIZE, 0), (1, 2_008_985, 32)]
 )
 def test_processes_of_each_version_are_read(minor: int, size: int, shift: int) -> None:
-    """One variant of 1.1 has everything from the number of devices on 32 bytes later."""
+    """Processes of every version are read; one variant of 1.1 is shifted by 32 bytes."""
     data = StoredBytes(size)
     struct.pack_into("<iII", data, 0, 19_920_718, 1, minor)
     struct.pack_into("<Q", data, 56 + shift, 1)
@@ -77,7 +77,7 @@ def test_processes_of_each_version_are_read(minor: int, size: int, shift: int) -
 
 
 def test_numbers_that_a_process_made_up_end_nothing() -> None:
-    """More processes and devices than there is room for are as many as there is room for."""
+    """Counts of processes and devices beyond the arrays are cut to the arrays."""
     data = StoredBytes(made(PLAN))
     struct.pack_into("<i", data, COUNT, 1 << 30)
     struct.pack_into("<Q", data, 56, 1 << 60)
@@ -94,17 +94,17 @@ def test_numbers_that_a_process_made_up_end_nothing() -> None:
         (b"", "0 bytes"),
         (bytes(SIZE), "magic 0"),
         (struct.pack("<iII", 19_920_718, 2, 0) + bytes(SIZE), "version 2.0"),
-        (struct.pack("<iII", 19_920_718, 1, 2) + bytes(99), "111 bytes; a usage region has"),
+        (struct.pack("<iII", 19_920_718, 1, 2) + bytes(99), "111 bytes instead of"),
     ],
 )
 def test_what_is_no_region_is_refused(data: bytes, problem: str) -> None:
-    """By what stands there."""
+    """Data that is not a region is refused with the reason."""
     with pytest.raises(RegionInvalid, match=problem):
         Region(StoredBytes(data))
 
 
 def test_more_devices_than_a_region_has_room_for_are_refused() -> None:
-    """HAMi-core's array has sixteen."""
+    """More than 16 devices are refused, because HAMi-core's array has no room."""
     names = tuple(map(str, range(17)))
     with pytest.raises(RegionInvalid, match="17 devices"):
         made(RegionPlan("r", names, (1,) * 17, (0,) * 17))
@@ -113,7 +113,7 @@ def test_more_devices_than_a_region_has_room_for_are_refused() -> None:
 def advised(
     *regions: Region, at_s: float = NOW_S, namespaces: str = "aa", first: tuple[str, ...] = ()
 ) -> None:
-    """One round over containers with what their regions were made with, each of a namespace."""
+    """Run one round over containers with these regions, each in its namespace."""
     contenders = (
         Contender(each, namespace, each.devices, each.priority)
         for each, namespace in zip(regions, namespaces, strict=True)
@@ -122,9 +122,9 @@ def advised(
 
 
 def test_alone_on_its_card_a_container_is_not_held_to_its_cores() -> None:
-    """The limit of compute counts where two of one priority want the card.
+    """A container alone on its device has no core limit; two of one priority have.
 
-    A container that has just started counts as one that uses it, for a round."""
+    A container that has just started counts as active for a round."""
     alone, other = region(), region()
     advised(alone, other)
     assert held(alone)
@@ -139,7 +139,7 @@ def test_alone_on_its_card_a_container_is_not_held_to_its_cores() -> None:
 
 
 def test_a_kernel_of_a_container_that_is_free_counts_as_well() -> None:
-    """HAMi-core of mid 2026 notes no `recent_kernel` for it, and would be free for ever."""
+    """A kernel of an unlimited container counts, although HAMi-core of mid 2026 records none."""
     free, other = region(), region()
     for each in (free, other):
         each.hold_cores(held=False)
@@ -152,7 +152,7 @@ def test_a_kernel_of_a_container_that_is_free_counts_as_well() -> None:
 
 
 def test_who_uses_another_card_holds_nobody() -> None:
-    """Contention is of a card, not of the node."""
+    """Containers on different devices do not limit each other."""
     one, two = region(1, "GPU-1"), region(1, "GPU-2")
     use(one)
     use(two)
@@ -165,7 +165,7 @@ def test_who_uses_another_card_holds_nobody() -> None:
 def test_D6_the_first_priority_goes_before_all_others(
     namespaces: str, first: tuple[str, ...]
 ) -> None:
-    """While it uses the card the others wait; two rounds after its last kernel they go on."""
+    """While a priority-0 container uses the device the others wait; afterwards they continue."""
     high, low = region(0), region(1)
     use(high)
     use(low)
@@ -178,7 +178,7 @@ def test_D6_the_first_priority_goes_before_all_others(
 
 
 def test_no_other_namespace_waits_for_a_priority_without_the_right_to_it() -> None:
-    """Any container may say that it is the first; both are held to their compute."""
+    """A container of another namespace without the right to priority 0 blocks no other."""
     high, low = region(0), region(1)
     for each in (high, low):
         use(each)
@@ -189,7 +189,7 @@ def test_no_other_namespace_waits_for_a_priority_without_the_right_to_it() -> No
 
 
 def test_what_a_region_says_of_rank_time_and_devices_stops_nobody() -> None:
-    """The ledger has it: priority -5, a last kernel in far future, and the ids of all cards."""
+    """Priority, time and devices in a region are not trusted: the ledger has them."""
     liar, other = region(1, "GPU-2"), region(1, "GPU-1")
     lie(liar, devices=("GPU-1", "GPU-2"), last_kernel=1 << 63)
     contenders = (Contender(liar, "a", ("GPU-2",), 1), Contender(other, "a", ("GPU-1",), 1))
@@ -202,7 +202,7 @@ def test_what_a_region_says_of_rank_time_and_devices_stops_nobody() -> None:
 
 
 def lie(of: Region, *, devices: tuple[str, ...], last_kernel: int) -> None:
-    """Write what a container would that wants others to stop."""
+    """Write what a container would that tries to stop others."""
     of._stored.write(56, struct.pack("<Q", len(devices)))
     for at, device in enumerate(devices):
         of._stored.write(64 + 96 * at, device.encode().ljust(96, b"\0"))
@@ -211,7 +211,7 @@ def lie(of: Region, *, devices: tuple[str, ...], last_kernel: int) -> None:
 
 
 def test_numbers_are_clipped_to_what_a_device_can_have() -> None:
-    """2^64 - 1 in each slot comes to sums that every record and metric can hold."""
+    """Numbers are cut to what a device can have, so that sums fit every record and metric."""
     data = StoredBytes(made(PLAN))
     data[PROCESSES:COUNT] = b"\xff" * (COUNT - PROCESSES)
     for slot in range(1024):
@@ -225,7 +225,7 @@ def test_numbers_are_clipped_to_what_a_device_can_have() -> None:
 
 
 def test_what_a_container_changed_is_found_and_put_right() -> None:
-    """Memory, compute, devices and priority: each by itself."""
+    """Changed memory, compute, devices and priority are each found and restored."""
     for at, value in ((1600, 14_000 << 20), (1728, 90), (56, 0), (64, 0), (COUNT + 12, 7)):
         data = StoredBytes(made(PLAN))
         region = Region(data)
@@ -236,7 +236,8 @@ def test_what_a_container_changed_is_found_and_put_right() -> None:
 
 
 def test_D6_a_container_without_a_limit_of_compute_waits_as_well() -> None:
-    """HAMi-core never looks at a limit of 0 or 100; one of the first priority never waits."""
+    """A container without a core limit gets 99, because HAMi-core ignores 0 and 100, unless it
+    has priority 0."""
     for cores, priority, written in ((0, 1, 99), (100, 1, 99), (30, 1, 30), (0, 0, 0)):
         plan = RegionPlan("r", ("GPU-1",), (1 << 20,), (cores,), priority)
         data = StoredBytes(made(plan))
@@ -245,7 +246,7 @@ def test_D6_a_container_without_a_limit_of_compute_waits_as_well() -> None:
 
 
 def test_processes_of_an_earlier_life_are_forgotten() -> None:
-    """All of their slots, and nothing else."""
+    """All process slots of an earlier life are cleared, and nothing else."""
     data = StoredBytes(made(PLAN))
     for slot in range(3):
         struct.pack_into("<iiQ", data, PROCESSES + slot * PROCESS, slot + 1, 4711, 600 << 20)

@@ -1,1 +1,1 @@
-"""Who may do what on the bus."""
+"""Unit tests of `core/identity`."""

@@ -1,4 +1,4 @@
-"""Whose token gives which identity, and what is refused by name."""
+"""Which token gives which identity, and refusals by name."""
 
 import pytest
 
@@ -11,13 +11,14 @@ ACCOUNTS = accounts_of("apportion", ("monitoring/billing=auditor",))
 
 
 def test_every_service_has_the_account_of_its_name_but_those_that_stay_offline() -> None:
-    """Nobody makes the ledger, or says who is who, by a token."""
+    """Every service has an account of its name, except bootstrap and callout, which use no
+    token."""
     roles = {each.role for (space, _), each in ACCOUNTS.items() if space == "apportion"}
     assert roles == set(BY_NAME) - {"bootstrap", "callout"}
 
 
 def test_an_identity_has_the_name_of_its_pod_and_an_agent_its_node() -> None:
-    """So no replica is another, and no agent speaks for a node that it is not on."""
+    """An identity has its pod's name, and an agent's its node, so neither can pose as another."""
     scheduler = Bearer("apportion", "scheduler", "scheduler-7c-x", "n1")
     assert identity_of(scheduler, "scheduler-7c-x", ACCOUNTS) == Identity(
         "scheduler", "scheduler-7c-x"
@@ -34,7 +35,8 @@ def test_an_identity_has_the_name_of_its_pod_and_an_agent_its_node() -> None:
 
 @pytest.mark.parametrize("name", ["scheduler-7c-x", "operator", "apportion", "gateway-0"])
 def test_a_pod_of_another_namespace_that_is_called_as_one_of_ours_is_not_it(name: str) -> None:
-    """It may not come under that name, and what it has has another: consumers, inbox, replies."""
+    """A pod of another namespace with one of our names gets another identity, consumers and
+    inbox."""
     stranger = Bearer("monitoring", "billing", name, "n1")
     with pytest.raises(InvalidIdentity, match=f"connects as monitoring_{name}"):
         identity_of(stranger, name, ACCOUNTS)
@@ -49,7 +51,7 @@ def test_a_pod_of_another_namespace_that_is_called_as_one_of_ours_is_not_it(name
 
 
 def test_no_two_pods_of_other_namespaces_have_one_name() -> None:
-    """Where one name ends and the other begins is told by what neither may hold."""
+    """Two pods of other namespaces never share a name, because the separator is unambiguous."""
     accounts = accounts_of("apportion", ("a-b/x=auditor", "a/x=auditor"))
     one = identity_of(Bearer("a-b", "x", "c"), "a-b_c", accounts)
     other = identity_of(Bearer("a", "x", "b-c"), "a_b-c", accounts)
@@ -63,19 +65,19 @@ def test_no_two_pods_of_other_namespaces_have_one_name() -> None:
         (Bearer("apportion", "bootstrap", "b"), "b", "has no role"),
         (Bearer("apportion", "scheduler", "s-1"), "s-2", "connects as s-1"),
         (Bearer("apportion", "scheduler", "s-1"), "", "connects as s-1"),
-        (Bearer("apportion", "agent", "a-1"), "a-1", "no pod that is on a node"),
+        (Bearer("apportion", "agent", "a-1"), "a-1", "not bound to a pod on a node"),
         (Bearer("apportion", "scheduler", "a.b"), "a.b", "lower-case"),
         (Bearer("monitoring", "billing", "x.*"), "monitoring_x.*", "lower-case"),
     ],
 )
 def test_what_is_asked_for_beyond_is_refused(bearer: Bearer, asked: str, words: str) -> None:
-    """With the reason, for the log."""
+    """A request beyond the token's identity is refused with the reason."""
     with pytest.raises(InvalidIdentity, match=words):
         identity_of(bearer, asked, ACCOUNTS)
 
 
 @pytest.mark.parametrize("text", ["billing=auditor", "a/b=bootstrap", "a/b", "a/=auditor", "a/b=x"])
 def test_an_account_that_is_written_wrongly_is_named(text: str) -> None:
-    """With what to write."""
+    """A malformed account is refused with the expected form."""
     with pytest.raises(InvalidIdentity, match="write NAMESPACE/NAME=ROLE"):
         accounts_of("apportion", (text,))

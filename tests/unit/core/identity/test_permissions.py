@@ -1,4 +1,4 @@
-"""The table: each row is sound by itself, and what is made of it is what is committed."""
+"""The table of permissions: each row is safe, and the generated files are committed."""
 
 import re
 
@@ -18,17 +18,17 @@ by_role = pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 
 
 def identity(role: str, *nodes: str) -> Identity:
-    """One of this role, called as the role."""
+    """Return an identity of this role, with the role's name."""
     return Identity(role, role, nodes)
 
 
 def test_committed_configurations_are_the_generated_ones() -> None:
-    """The server obeys the file, people read the table; `make generate` mends it."""
+    """The committed server configurations match the table. Fix: `make generate`."""
     assert differing() == []
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether a subject can be of both patterns."""
+    """Return True if a subject can match both patterns."""
     left, right = one.split("."), other.split(".")
     for a, b in zip(left, right, strict=False):
         if ">" in (a, b):
@@ -40,9 +40,9 @@ def overlap(one: str, other: str) -> bool:
 
 @pytest.mark.parametrize("account", BESIDE)
 def test_a_service_under_one_subject_is_for_all_in_the_account(account: str) -> None:
-    """The server hands on to it what is sent there as an answer, whoever has it sent.
+    """A service under a fixed subject is open to its whole account, as replies can be sent there.
 
-    To one under a wildcard it does not: attack 5 tries it."""
+    One under a wildcard is not: attack 5 tries it."""
     lines = [line for line in sharing(account) if "{ service: { account:" in line]
     single = [match[1] for line in lines if (match := re.search(r'subject: "([^*>"]+)"', line))]
     for role in ROLES:
@@ -53,14 +53,15 @@ def test_a_service_under_one_subject_is_for_all_in_the_account(account: str) -> 
 
 @by_role
 def test_who_answers_whatever_he_is_asked_cannot_ask_himself(role: Role) -> None:
-    """A request whose reply is a foreign subject, sent to oneself, would be leave to send there."""
+    """A role that answers any request cannot send requests to itself, which would bypass its
+    permissions."""
     may = permissions_of(identity(role.name, "n1"))
     if may.responses:
         assert not [(a, b) for a in may.publish for b in may.subscribe if overlap(a, b)]
 
 
 def test_an_agent_speaks_for_its_own_nodes_alone() -> None:
-    """Names with dots are tokens; what is of another node is not allowed."""
+    """An agent may publish only for its own nodes; names with dots are escaped."""
     may = permissions_of(identity("agent", "n1", "gpu.example"))
     sent = [each for each in may.publish if not each.startswith("$")]
     assert {each.rpartition(".")[2] for each in sent} == {"n1", "gpu%2Eexample"}
@@ -70,14 +71,14 @@ def test_an_agent_speaks_for_its_own_nodes_alone() -> None:
 
 
 def test_an_agent_without_nodes_speaks_for_none() -> None:
-    """Forgotten nodes are not all nodes."""
+    """An agent without nodes may publish for none."""
     may = permissions_of(identity("agent"))
     assert [each for each in may.publish if not each.startswith("$")] == []
 
 
 @by_role
 def test_nobody_appends_what_the_catalogue_gives_to_another(role: Role) -> None:
-    """Each event has its writer; people stand in for the watcher, others for agents and people."""
+    """Each role appends only its own events, except the roles that stand in for others."""
     stands_in = {"operator": "watcher", "intake": "agent", "gateway": "operator"}
     may = permissions_of(identity(role.name, "x"))
     for row in CATALOGUE:
@@ -87,7 +88,8 @@ def test_nobody_appends_what_the_catalogue_gives_to_another(role: Role) -> None:
 
 
 def test_one_auditor_alone_has_what_others_call_as_they_like() -> None:
-    """Who was added has his own, and behind a callout, which lets in whom nobody knew, all have."""
+    """Only the built-in auditor has fixed consumer names; added users and those behind a callout
+    have their own."""
     added = Member("auditor", "eve").user.identity
     assert not added.shared
     assert Member("auditor", "auditor").user.identity.shared
@@ -102,19 +104,19 @@ def test_one_auditor_alone_has_what_others_call_as_they_like() -> None:
 
 @by_role
 def test_nobody_sends_to_the_inbox_of_another(role: Role) -> None:
-    """Who answers goes by what the server says of a request, or makes for it; not by a name."""
+    """No role may send to another's inbox: replies use subjects that the server provides."""
     may = permissions_of(identity(role.name, "n1"))
     assert not [each for each in may.publish if each.startswith(("_INBOX", "_DELIVER", ">", "*"))]
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "A", "a b", "-a", "a-", "*", ">", "a" * 64, "a\n"])
 def test_a_name_is_a_token(name: str) -> None:
-    """It stands in subjects, and must widen none."""
+    """A name is a single subject token, so that it widens no subject."""
     with pytest.raises(InvalidIdentity, match="lower-case letters, digits and hyphens"):
         check_name(name)
 
 
 def test_an_unknown_role_is_named() -> None:
-    """With those that there are."""
+    """An unknown role is refused with the list of roles."""
     with pytest.raises(InvalidIdentity, match=r"role 'root': write one of bootstrap, agent, "):
         accounts([User(Identity("root", "root"))])

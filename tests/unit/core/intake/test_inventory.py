@@ -1,4 +1,4 @@
-"""Which cards a node can have, and which changes are believed at once."""
+"""Which devices a node can have, and which changes are accepted at once."""
 
 from typing import Any
 
@@ -17,14 +17,14 @@ PLAIN = Configuration()
 
 @pytest.mark.parametrize("name", models())
 def test_every_card_of_the_catalogue_is_plausible_in_every_mode(name: str) -> None:
-    """Whatever can be simulated is believed."""
+    """Every device of the catalogue is plausible in every mode."""
     for mode in models()[name].modes:
         report = node("n1", *simulated_devices("n1", f"8x{name}:{mode}"))
         assert implausible(report, PLAIN) == ""
 
 
 def test_a_card_has_no_more_memory_than_its_model(golden: Golden) -> None:
-    """A tenth more is a driver that counts otherwise; more than that is made up."""
+    """Memory may exceed the model's by a tenth, for other ways of counting, but no more."""
     assert implausible(node("n1", gpu("g0", model=T4, memory_mib=16_000)), PLAIN) == ""
     found = implausible(node("n1", gpu("g0", model=T4, memory_mib=1 << 24)), PLAIN)
     golden({"16 TiB of a T4": found})
@@ -35,12 +35,12 @@ def test_a_card_has_no_more_memory_than_its_model(golden: Golden) -> None:
     [("NVIDIA X900 96GB HBM9", 108_134), ("NVIDIA X900-320GB", 360_448), ("Nobody's", 366_718)],
 )
 def test_a_model_that_nobody_knows_has_a_generous_limit(model: str, most_mib: int) -> None:
-    """The size in its name, or twice the largest known card."""
+    """An unknown model is limited by the size in its name, or twice the largest known device."""
     assert memory_most_mib(model) == most_mib
 
 
 def test_a_consumers_card_may_have_been_refitted() -> None:
-    """It reports twice the memory under the name that it had: 48 GB of a 4090."""
+    """A modified consumer GPU may report twice its memory: 48 GB on a 4090."""
     refitted = gpu("g0", model="NVIDIA GeForce RTX 4090", memory_mib=49_140)
     assert implausible(node("n1", refitted), PLAIN) == ""
 
@@ -48,18 +48,22 @@ def test_a_consumers_card_may_have_been_refitted() -> None:
 @pytest.mark.parametrize(
     ("device", "said"),
     [
-        (gpu("g0", memory_mib=163_840, physical_memory_mib=81_920), "offers 163,840 MiB of 81,920"),
-        (gpu("g0", cores=800), "offers 800 cores of 100"),
-        (gpu("g0", family="quantum"), "family 'quantum' is not one of"),
+        (
+            gpu("g0", memory_mib=163_840, physical_memory_mib=81_920),
+            "offers 163,840 MiB, more than its 81,920",
+        ),
+        (gpu("g0", cores=800), "offers 800 % cores, more than 100 %"),
+        (gpu("g0", family="quantum"), "unknown family 'quantum'"),
     ],
 )
 def test_no_more_is_offered_than_there_is(device: Device, said: str) -> None:
-    """Nor is it of a family that nobody knows."""
+    """A device that offers more than it has, or of an unknown family, is implausible."""
     assert said in implausible(node("n1", device), PLAIN)
 
 
 def test_an_instance_has_no_more_memory_than_its_slices(golden: Golden) -> None:
-    """One of 1g.5gb with the memory of the card would get the pods that need a card."""
+    """An instance has at most its slices' memory; otherwise it would attract pods that need a
+    whole GPU."""
 
     def said(memory_mib: int) -> str:
         sizes = (MigSize(profile="1g.5gb", memory_mib=memory_mib),)
@@ -70,7 +74,7 @@ def test_an_instance_has_no_more_memory_than_its_slices(golden: Golden) -> None:
 
 
 def test_more_is_offered_where_the_configuration_says_so() -> None:
-    """For all nodes, or for one."""
+    """A configuration may allow more, for all nodes or for one."""
     report = node("n1", gpu("g0", memory_mib=163_840, physical_memory_mib=81_920, cores=200))
     scaled: Any = {"device_memory_scaling": 2.0, "device_core_scaling": 2.0}
     everywhere = Configuration(nvidia=NvidiaConfiguration(**scaled))
@@ -81,13 +85,14 @@ def test_more_is_offered_where_the_configuration_says_so() -> None:
 
 
 def test_ids_and_indexes_stand_there_once() -> None:
-    """Two of either are one card that is counted twice."""
-    assert "twice" in implausible(node("n1", gpu("g0"), gpu("g0", index=1)), PLAIN)
-    assert "one index" in implausible(node("n1", gpu("g0", index=1), gpu("g1")), PLAIN)
+    """A repeated id or index is implausible."""
+    assert "same id" in implausible(node("n1", gpu("g0"), gpu("g0", index=1)), PLAIN)
+    assert "same index" in implausible(node("n1", gpu("g0", index=1), gpu("g1")), PLAIN)
 
 
 def test_a_reboot_and_a_screwdriver_are_no_jump() -> None:
-    """The first report, the same again, one card more, one less, sick cards, other amounts."""
+    """First and repeated reports, one device more or less, unhealthy ones and new amounts are no
+    jumps."""
     eight = rack("n1", 8)
     sick = tuple(structs.replace(d, healthy=False, slots=4) for d in eight.devices)
     fewer = structs.replace(eight, devices=eight.devices[:7])
@@ -97,7 +102,7 @@ def test_a_reboot_and_a_screwdriver_are_no_jump() -> None:
 
 
 def test_most_cards_at_once_and_another_model_are_jumps(golden: Golden) -> None:
-    """They are looked at once more."""
+    """A change of most devices at once, or of the model, is a jump and needs confirmation."""
     eight = rack("n1", 8)
     other = structs.replace(eight.devices[3], model=T4)
     changed = structs.replace(eight, devices=(*eight.devices[:3], other, *eight.devices[4:]))

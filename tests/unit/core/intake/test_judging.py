@@ -1,4 +1,4 @@
-"""What an intake believes of an agent: who, what, and whether it can be so."""
+"""What an intake accepts from an agent: sender, content and plausibility."""
 
 from typing import Any
 
@@ -32,13 +32,13 @@ from tests.support.pods import ask, placed, pod, share
 def said(
     ledger: Ledger, data: Payload, *, by: str = "n1", basis: int = 0, cause: int = 0
 ) -> Verdict:
-    """What becomes of an event that the agent of a node signs."""
+    """Return the verdict on an event signed by a node's agent."""
     event = Event(id="x", source=f"agent/{by}", time=TIME, data=data, basis=basis, cause=cause)
     return judge(ledger.state, "n1", event)
 
 
 def cause(verdict: Verdict) -> str:
-    """The name of a refusal; empty for anything else."""
+    """Return the cause of a refusal; empty for another verdict."""
     return verdict.cause if isinstance(verdict, Refusal) else ""
 
 
@@ -54,7 +54,7 @@ def ledger() -> Ledger:
 
 
 def test_what_honest_agents_say_passes(ledger: Ledger) -> None:
-    """Reports, health, answers and use of one's own."""
+    """An honest agent's reports, health, answers and usage of its own node are accepted."""
     device = "n1-g0"
     for data in (
         rack("n1", 3),
@@ -68,13 +68,14 @@ def test_what_honest_agents_say_passes(ledger: Ledger) -> None:
 
 
 def breach(pod: str, device: str, **more: Any) -> ShareBreached:
-    """What an agent found of the pod's container."""
+    """Return a breach that an agent found in the pod's container."""
     at: dict[str, Any] = {"node": "n1", "attempt": 1} | more
     return ShareBreached(pod=pod, container="main", device=device, code="raised", **at)
 
 
 def test_only_the_node_of_a_share_reports_its_breach(ledger: Ledger) -> None:
-    """Neither another node, nor of a device that the pod does not hold, nor of a pod that left."""
+    """A breach is accepted only from the share's node, for a device of a pod that is still
+    there."""
     assert cause(said(ledger, breach("p2", "n2-g0"))) == "pod-of-another-node"
     assert cause(said(ledger, breach("p1", "n1-g1"))) == "unknown-device"
     assert cause(said(ledger, breach("p1", "n1-g0", attempt=2))) == "late"
@@ -82,8 +83,10 @@ def test_only_the_node_of_a_share_reports_its_breach(ledger: Ledger) -> None:
 
 
 def test_what_stands_there_is_not_said_again(ledger: Ledger) -> None:
-    """Unless a card's health was told of since: then the report says that it is well; or people are
-    told that one was refused, which one that is taken ends."""
+    """A repeated report is known already.
+
+    Unless a device's health has changed since, or a report was refused, which an accepted one
+    ends."""
     assert said(ledger, rack("n1", 2)) == Known(1)
     ledger.play(ReportRefused(node="n1", cause="implausible-device", message="a T4 of 16 TiB"))
     assert said(ledger, rack("n1", 2)) is None
@@ -94,7 +97,7 @@ def test_what_stands_there_is_not_said_again(ledger: Ledger) -> None:
 
 
 def used(device: str, uid: str, **more: int) -> ShareUsed:
-    """An hour's use of a share."""
+    """Return an hour's usage of a share."""
     amounts: Any = {"seconds": 3600, "memory_mib_seconds": 36_000, "memory_mib_peak": 10} | more
     return ShareUsed(
         pod=uid, namespace="default", name=uid, container="main", device=device, memory_mib=1000,
@@ -103,13 +106,14 @@ def used(device: str, uid: str, **more: int) -> ShareUsed:
 
 
 def test_nobody_signs_for_another(ledger: Ledger) -> None:
-    """Nor from what lies behind what it had read."""
+    """An agent may not sign for another node, nor with a basis from the future."""
     assert cause(said(ledger, rack("n1", 2), by="n2")) == "foreign-source"
     assert cause(said(ledger, rack("n1", 2), basis=1, cause=2)) == "future-basis"
 
 
 def test_a_card_of_another_node_is_not_taken(ledger: Ledger) -> None:
-    """The refusal says whose it is; once that node is gone, or reports without it, it may move."""
+    """A device of another node is refused with its owner, until that node leaves or reports
+    without it."""
     stolen = node("n1", gpu("n2-g0"))
     refusal = said(ledger, stolen)
     assert cause(refusal) == "device-of-another-node"
@@ -120,7 +124,7 @@ def test_a_card_of_another_node_is_not_taken(ledger: Ledger) -> None:
 
 
 def test_an_older_configuration_is_no_lie(ledger: Ledger) -> None:
-    """What it said was so when it was said; its agent tells anew."""
+    """A report under an older configuration is outdated, not refused: the agent sends a new one."""
     scaled = node("n1", gpu("n1-g0", memory_mib=163_840, physical_memory_mib=81_920))
     before = ledger.state.revision
     assert cause(said(ledger, scaled, basis=before)) == "implausible-device"
@@ -130,13 +134,13 @@ def test_an_older_configuration_is_no_lie(ledger: Ledger) -> None:
 
 
 def test_health_is_of_its_own_cards(ledger: Ledger) -> None:
-    """Of no other."""
+    """An agent reports health only of its own devices."""
     sick = DeviceHealthChanged(node="n1", device="n2-g0", healthy=False)
     assert cause(said(ledger, sick)) == "unknown-device"
 
 
 def test_answers_are_for_pods_of_the_node(ledger: Ledger) -> None:
-    """Another node's is forged, for no two placements have one attempt; a voided one is late."""
+    """An answer for another node's pod is forged; one for a voided placement is late."""
     forged = SharesAllocated(pod="p2", node="n1", attempt=1, devices=())
     assert cause(said(ledger, forged)) == "pod-of-another-node"
     other = SharesAllocated(pod="p1", node="n1", attempt=1, devices=("n2-g0",))
@@ -151,7 +155,7 @@ def test_answers_are_for_pods_of_the_node(ledger: Ledger) -> None:
 
 
 def test_use_is_what_a_card_can_do_and_of_whose_it_is(ledger: Ledger) -> None:
-    """Nobody is charged in another's name."""
+    """Usage is limited to the device's capacity, and charged only to its own pods."""
     for use, name in (
         (used("n2-g0", "p1"), "device-of-another-node"),
         (used("not-reported-yet", "p1"), "unknown-device"),
@@ -165,14 +169,14 @@ def test_use_is_what_a_card_can_do_and_of_whose_it_is(ledger: Ledger) -> None:
 
 
 def test_use_by_a_pod_that_does_not_hold_the_device_is_doubtful(ledger: Ledger) -> None:
-    """It is on another node, has another card, or is not known; `Holdings` reads what it held."""
+    """Usage by a pod that does not have the device is doubtful; `Holdings` reads what it had."""
     for use in (used("n1-g0", "p2"), used("n1-g1", "p1"), used("n1-g0", "p9")):
         record = UsageRecorded(node="n1", seconds=3600, shares=(used("n1-g0", "p1"), use))
         assert said(ledger, record) == Doubt(record, (use,))
 
 
 def test_an_id_is_the_nodes_own() -> None:
-    """Whatever an agent calls its event: a fence, another's, or something endless."""
+    """Event ids are derived from the node, so an agent cannot use up another id."""
     for fence in ("p1/1/placed", "intake/n2/x", "x" * 9_000):
         made = append_id("n1", fence)
         assert made.startswith("intake/n1/")
@@ -197,18 +201,18 @@ def test_an_id_is_the_nodes_own() -> None:
     ],
 )
 def test_answers_go_to_agents_alone(reply: str, may: bool) -> None:
-    """An intake may send what no agent may, so it is not led to."""
+    """An intake answers only to agents' inboxes, because it may send what no agent may."""
     assert may_be_answered(reply) is may
 
 
 def test_a_node_has_one_subject() -> None:
-    """Another spelling of its name is nobody's."""
+    """A node has exactly one subject; other spellings belong to no node."""
     assert node_of_subject("apportion.intake.rack%2E1") == "rack.1"
     assert node_of_subject("apportion.intake.%6E1") == ""
 
 
 def test_a_bucket_gives_what_flowed_in() -> None:
-    """At once what it holds, then as fast as it fills."""
+    """A bucket gives its content at once, and then as fast as it fills."""
     bucket = Bucket(10, 5, now_s=0.0)
     assert [bucket.take(1, 0.0) for _ in range(5)] == [0.0] * 5
     assert bucket.take(1, 0.0) == pytest.approx(0.1)

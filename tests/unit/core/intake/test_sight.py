@@ -1,4 +1,4 @@
-"""What an intake asks the server for an agent, and what of the state it hands on."""
+"""What an intake reads from the server for an agent, and which part of the state it passes on."""
 
 import json
 
@@ -33,13 +33,13 @@ NAMES = ["n1", "gpu.example", "a b", "ü", "*", ">", "n" * 253]
 
 
 def call(name: str, api: str, body: object) -> Call:
-    """What is asked of the server for this request of the node's agent."""
+    """Return the server call for this request of the node's agent."""
     return call_of(name, read_asked(json.dumps({"api": api, "body": body}).encode()))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_agent_reads_what_is_of_its_node_and_what_is_for_all(name: str) -> None:
-    """Names with dots are tokens; no other node's subject is among them."""
+    """An agent reads only subjects of its node and shared ones; names with dots are escaped."""
     assert node_of_subject(subject_of_node(name, SUBJECT), SUBJECT) == name
     for subject in (*subjects_of_node(name), *FOR_ALL):
         query = {"seq": 1, "next_by_subj": subject}
@@ -67,7 +67,7 @@ def test_an_agent_reads_what_is_of_its_node_and_what_is_for_all(name: str) -> No
     ],
 )
 def test_a_record_of_another_subject_is_not_there(subject: str) -> None:
-    """Nor is an answer that cannot be read."""
+    """A record of another subject, or an unreadable answer, is reported as missing."""
     answer = json.dumps({"message": {"subject": subject}}).encode()
     for each in (answer, b"[" * 10_000, b"\xff"):
         assert json.loads(shown("n1", call("n1", GET, {"seq": 1}), each))["error"]["code"] == 404
@@ -75,7 +75,7 @@ def test_a_record_of_another_subject_is_not_there(subject: str) -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b'{"api":1}', b"\xff", b'{"api":"x","y":1}'])
 def test_what_cannot_be_read_is_refused(payload: bytes) -> None:
-    """By name, and the intake goes on."""
+    """An unreadable request is refused by name."""
     with pytest.raises(NotForAgents):
         read_asked(payload)
 
@@ -84,13 +84,14 @@ def test_what_cannot_be_read_is_refused(payload: bytes) -> None:
     "body", [{"seq": -1}, {"seq": 1, "last_by_subj": 2}, {"start_time": "x"}, [], {"SEQ": 1}]
 )
 def test_a_body_that_is_none_is_refused(body: object) -> None:
-    """The server reads field names in any case: what is not named here never reaches it."""
+    """A request with unknown fields is refused, because the server ignores case in field names."""
     with pytest.raises(NotForAgents):
         call("n1", GET, body)
 
 
 def test_the_part_of_a_node_is_a_state_that_can_be_restored() -> None:
-    """It has the node's pods, and no other pod, node, quota or gang's declaration."""
+    """The part for a node is a valid state with only its pods, without quotas and gang
+    declarations."""
     state = State()
     for data in (
         node("n1", gpu("g0")),
@@ -114,7 +115,8 @@ def test_the_part_of_a_node_is_a_state_that_can_be_restored() -> None:
 
 
 def test_the_part_has_all_that_containers_are_given() -> None:
-    """What they borrow, and how they are to be held; not the pod's labels."""
+    """The part has everything that containers are given (borrowed shares and controls), but no
+    labels."""
     state = State()
     happen(state, node("n1", gpu("g0")))
     submitted = pod(
@@ -132,7 +134,7 @@ def test_the_part_has_all_that_containers_are_given() -> None:
 
 
 def _given(state: State) -> PodPlaced:
-    """What the pod's containers are given."""
+    """Return what the pod's containers are given."""
     found = state.pods["mine"]
     assert found.placement is not None
     devices = [each.device for each in state.nodes["n1"].devices]
@@ -141,7 +143,8 @@ def _given(state: State) -> PodPlaced:
 
 @pytest.mark.parametrize("nodes", [("n1",), ()])
 def test_the_agent_of_one_node_has_no_right_at_the_servers_api(nodes: tuple[str, ...]) -> None:
-    """But to say that it keeps up, on the consumers that an intake makes for it."""
+    """An agent of one node may use the server's API only to acknowledge on consumers made by an
+    intake."""
     may = permissions_of(Identity("agent", "gpu-1", nodes))
     assert not [each for each in may.publish if each.startswith(("$JS.API", "$JS.STORE", "$O."))]
     for each in nodes:
@@ -151,14 +154,14 @@ def test_the_agent_of_one_node_has_no_right_at_the_servers_api(nodes: tuple[str,
 
 @pytest.mark.parametrize("nodes", [("*",), ("n1", "n2")])
 def test_the_agent_of_several_nodes_reads_the_ledger_itself(nodes: tuple[str, ...]) -> None:
-    """As one that simulates a fleet."""
+    """An agent of several nodes, as in a simulation, reads the ledger itself."""
     may = permissions_of(Identity("agent", "fleet", nodes))
     assert covers(may.publish, "$JS.API.CONSUMER.CREATE.APPORTION.fleet-0")
     assert not permissions_of(Identity("agent", "fleet", nodes)).deny_publish
 
 
 def test_an_intake_never_touches_the_queue_of_binders() -> None:
-    """It makes consumers for agents under names that no identity has."""
+    """An intake cannot touch the binders' queue: its consumers have names that no identity has."""
     may = permissions_of(Identity("intake", "intake"))
     for verb in ("CREATE", "INFO", "DELETE"):
         assert covers(may.publish, f"$JS.API.CONSUMER.{verb}.APPORTION.{readers_of_node('n1')[0]}")

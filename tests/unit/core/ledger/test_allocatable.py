@@ -1,4 +1,4 @@
-"""What a node shows of its GPUs, and why it shows more than they have."""
+"""What a node shows as allocatable, and why that may exceed its GPUs."""
 
 import pytest
 from msgspec import structs
@@ -20,12 +20,12 @@ NAMES = (
 
 
 def amounts(memory: int, cores: int) -> dict[str, int]:
-    """Both dialects say the same of a node on which nobody wrote too much."""
+    """Return the same amounts for both dialects."""
     return dict(zip(NAMES, (memory, cores, memory, cores), strict=True))
 
 
 def test_what_is_shown_is_what_the_cards_have() -> None:
-    """All GPUs that can be shared, sick ones too; no NPU, and no card of NVIDIA's own plugin."""
+    """All sharable GPUs count, even unhealthy ones, but no NPU and none of NVIDIA's own plugin."""
     ledger = Ledger(
         node(
             "n1", gpu("g0", model=T4), gpu("g1", model=T4, healthy=False), npu("npu2"),
@@ -36,12 +36,12 @@ def test_what_is_shown_is_what_the_cards_have() -> None:
 
 
 def test_a_node_without_gpus_shows_nothing() -> None:
-    """Names without an amount are left out."""
+    """A node without GPUs shows nothing."""
     assert shown(Ledger(node("n1", npu("npu0"))).node(), PLAIN) == {}
 
 
 def test_units_and_names_are_the_configurations() -> None:
-    """A unit is of one card: what is left over of each is nobody's."""
+    """Units and names come from the configuration; units are counted per device, rounded down."""
     ledger = Ledger(node("n1", gpu("g0", memory_mib=1000), gpu("g1", memory_mib=1000)))
     config = DialectConfig(
         memory_factor=256, hami=structs.replace(PLAIN.hami, memory="example.com/memory")
@@ -52,14 +52,15 @@ def test_units_and_names_are_the_configurations() -> None:
 
 
 def test_several_cards_of_one_container_count_once() -> None:
-    """The kubelet adds up what containers wrote: 3000 on each of two cards is 3000 there."""
+    """An amount for several devices of one container counts once, because the kubelet sums
+    limits."""
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1")), pod("p", ask(3000, count=2, cores=30)))
     ledger.settle()
     assert beyond(ledger.pod("p"), ledger.node(), PLAIN) == {}
 
 
 def test_an_amount_above_the_card_is_shown_beside_it() -> None:
-    """Volcano's names cap it, and the kubelet does not."""
+    """An amount above the device's is added, because Volcano caps it and the kubelet does not."""
     ledger = Ledger(
         node("n1", gpu("g0", model=T4)),
         pod("p", ask(20_000, cap_memory=True), dialect="volcano-vgpu"),
@@ -70,7 +71,7 @@ def test_an_amount_above_the_card_is_shown_beside_it() -> None:
 
 
 def test_a_pod_that_was_made_smaller_wrote_what_it_wrote() -> None:
-    """The room that it gave up is there for others, beside what the kubelet still counts."""
+    """A shrunk pod's original amount is added: the kubelet still counts it."""
     ledger = Ledger(node("n1", gpu("g0", model=T4)), pod("p", ask(10_000, cores=60))).settle()
     ledger.bound("p").allocated("p")
     ledger.play(ResizeAsked(pod="p", by="ann", memory_mib=2_000, cores=20)).settle()
@@ -83,7 +84,7 @@ def test_a_pod_that_was_made_smaller_wrote_what_it_wrote() -> None:
 
 
 def test_a_card_that_is_gone_is_shown_as_far_as_pods_are_on_it() -> None:
-    """They run on as far as the kubelet knows, and others must not pay for it."""
+    """A missing device counts as far as pods use it, because the kubelet still counts them."""
     there = node("n1", gpu("g0", model=T4), gpu("g1", model=T4))
     ledger = Ledger(there, pod("p", ask(10_000)), pod("q", ask(10_000))).settle()
     gone = ledger.devices("p")[0]
@@ -96,7 +97,7 @@ def test_a_card_that_is_gone_is_shown_as_far_as_pods_are_on_it() -> None:
 
 @pytest.mark.parametrize("dialect", ["ascend", "docker.com/vcuda", "nvidia"])
 def test_pods_of_other_names_wrote_nothing_of_these(dialect: str) -> None:
-    """Their names are not shown, and so the kubelet counts none of them."""
+    """Pods with other resource names add nothing."""
     ledger = Ledger(
         node("n1", gpu("g0", model=T4)), pod("p", ask(20_000, cap_memory=True), dialect=dialect)
     ).settle()
@@ -104,7 +105,7 @@ def test_pods_of_other_names_wrote_nothing_of_these(dialect: str) -> None:
 
 
 def test_what_others_bound_raises_nothing() -> None:
-    """A pod that somebody sends to a full node is for the kubelet to turn away."""
+    """A pod that another scheduler binds to a full node adds nothing: the kubelet rejects it."""
     ledger = Ledger(node("n1", gpu("g0", model=T4)))
     about = pod("sent", ask(20_000))
     held = Share(container=about.shape.asks[0].container, device="g0", memory_mib=1_000, cores=0)

@@ -1,4 +1,4 @@
-"""The auditor finds what does not hold, names the revision, and lets pass what may be."""
+"""The auditor reports violations with their revision, and accepts what is allowed."""
 
 import json
 from hashlib import sha256
@@ -43,7 +43,7 @@ KIND = {PodPlaced: "placed", PlacementVoided: "voided", PodEvicted: "evicted"}
 
 
 class Written:
-    """A ledger in the making, as the real services write it unless a test says otherwise."""
+    """A ledger written as the real services do, unless a test says otherwise."""
 
     def __init__(self, auditor: Auditor | None = None) -> None:
         self.auditor = auditor or Auditor()
@@ -81,18 +81,18 @@ class Written:
         return self
 
     def checks(self) -> list[tuple[int, str]]:
-        """Revision and check of all that was found, the last look included."""
+        """Return revision and check of every violation, including the final check."""
         return [(each.revision, each.check) for each in self.found + self.auditor.finish()]
 
 
 @pytest.fixture
 def ledger() -> Written:
-    """Two cards on one node and one pod; three events."""
+    """Two devices on one node and two pods; three events."""
     return Written().write(rack("n1", 2)).write(pod("p1", ask(1000))).write(pod("p2", ask(1000)))
 
 
 def on(uid: str, device: str = "n1-g0", **fields: Any) -> PodPlaced:
-    """A placement on the node."""
+    """Return a placement on the node."""
     return placed(uid, "n1", [share(device)], **fields)
 
 
@@ -101,11 +101,11 @@ EVICTED = PodEvicted(
     beneficiary="p2", beneficiary_name="default/p2", beneficiary_priority=1000,
     nominated="n1", reason="preempted",
 )  # fmt: skip
-"""The first pod goes for the second."""
+"""The first pod is evicted for the second."""
 
 
 def test_a_sound_ledger_has_nothing(ledger: Written) -> None:
-    """Placed, voided, placed again, gone."""
+    """A valid ledger (placed, voided, placed again, gone) has no violations."""
     ledger.write(on("p1"), on("p2"))
     ledger.write(PlacementVoided(pod="p1", node="n1", attempt=1, reason="r"))
     ledger.write(on("p1", attempt=2)).write(PodGone(uid="p1"), PodGone(uid="p2"))
@@ -114,25 +114,25 @@ def test_a_sound_ledger_has_nothing(ledger: Written) -> None:
 
 
 def test_a_gap(ledger: Written) -> None:
-    """A revision that is left out is found at the next."""
+    """A missing revision is reported at the next one."""
     ledger.raw(subject_of(PodGone(uid="p1")), encode(event(PodGone(uid="p1"))), revision=5)
     assert ledger.checks() == [(5, "gap")]
 
 
 def event(data: Payload) -> Event:
-    """A plain event of the watcher."""
+    """Return a plain event of the watcher."""
     return Event(id="x", source="watcher", time=TIME, data=data)
 
 
 @pytest.mark.parametrize("payload", [b"\xff", b"{}", encode(event(PodGone(uid="other")))])
 def test_what_is_no_event_or_on_anothers_subject(ledger: Written, payload: bytes) -> None:
-    """Its revision is named, and the rest is checked all the same."""
+    """Undecodable bytes and events on a foreign subject are reported, and the audit continues."""
     ledger.raw("apportion.v1.workload.p1", payload).write(on("p1"))
     assert ledger.checks() == [(4, "schema")]
 
 
 def test_what_a_newer_build_wrote_ends_the_audit(ledger: Written) -> None:
-    """It is neither sound nor broken, and what comes of it is not known here: nothing is folded."""
+    """An event of a newer enabled version ends the audit: it can be neither checked nor folded."""
     ledger.auditor.state.rules.enable(1, FormatEnabled(format="PodGone", version=2, by="ada"))
     newer = json.loads(encode(event(PodGone(uid="p1")))) | {"schemaversion": 2}
     with pytest.raises(UnknownEvent, match="schemaversion 2"):
@@ -141,7 +141,7 @@ def test_what_a_newer_build_wrote_ends_the_audit(ledger: Written) -> None:
 
 
 def test_a_format_that_nobody_enabled_is_named(ledger: Written) -> None:
-    """It changes nothing, and the audit goes on."""
+    """An event in a format that is not enabled is reported, and the audit continues."""
     newer = json.loads(encode(event(PodGone(uid="p1")))) | {"schemaversion": 2}
     ledger.raw(subject_of(PodGone(uid="p1")), json.dumps(newer).encode())
     assert (ledger.auditor.state.revision, ledger.checks()) == (4, [(4, "format")])
@@ -150,13 +150,13 @@ def test_a_format_that_nobody_enabled_is_named(ledger: Written) -> None:
 
 @pytest.mark.parametrize("source", ["binder", "scheduler2", "agent/n1", ""])
 def test_anothers_signature(ledger: Written, source: str) -> None:
-    """A placement that any other role signs."""
+    """A placement signed by another role is reported."""
     ledger.write(on("p1"), source=source or "x")
     assert ledger.checks() == [(4, "owner")]
 
 
 def test_people_may_submit_where_there_is_no_watcher(ledger: Written) -> None:
-    """The command line acts for watcher and operator, and never for the scheduler."""
+    """The operator may submit pods without a watcher, but never place them."""
     ledger.write(PodGone(uid="p2"), source="cli/alice@host")
     ledger.write(NodeCordoned(node="n1", by="alice", reason="r"), source="cli/alice@host")
     assert ledger.checks() == []
@@ -165,7 +165,7 @@ def test_people_may_submit_where_there_is_no_watcher(ledger: Written) -> None:
 
 
 def test_the_gateway_signs_what_people_do_who_have_logged_in(ledger: Written) -> None:
-    """It takes nodes and devices off offer in their names; all else that is theirs it does not."""
+    """The gateway may sign cordons for its users, and nothing else of theirs."""
     ledger.write(NodeCordoned(node="n1", by="olga", reason="r"), source="gateway")
     ledger.write(NodeCordonLifted(node="n1", of="olga", by="olga"), source="gateway")
     ledger.write(DeviceCordoned(device="n1-g0", by="olga", reason="r"), source="gateway/0")
@@ -180,12 +180,12 @@ def test_the_gateway_signs_what_people_do_who_have_logged_in(ledger: Written) ->
 def test_what_was_decided_on_what_did_not_stand_yet(
     ledger: Written, fields: dict[str, int]
 ) -> None:
-    """Basis and cause are before the event."""
+    """Basis and cause must be before the event."""
     assert ledger.write(on("p1"), **fields).checks() == [(4, "basis")]
 
 
 def test_a_broken_chain(ledger: Written) -> None:
-    """A placement that does not name the one before it, or names one where there is none."""
+    """A placement must name the previous one on its node, if there is one."""
     ledger.write(on("p1"))
     ledger.write(on("p2", previous="0" * 64))
     assert ledger.checks() == [(5, "chain")]
@@ -194,7 +194,7 @@ def test_a_broken_chain(ledger: Written) -> None:
 def test_a_node_that_was_forgotten_long_ago_begins_its_chain_again(
     ledger: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where it was observed again before its first placement."""
+    """A forgotten node's chain starts again, also if it was observed before its first placement."""
     monkeypatch.setattr(departures, "LEFT_MAX", 1)
     monkeypatch.setattr(departures, "DEPARTED_MAX", 0)
     ledger.write(on("p1")).write(PodGone(uid="p1")).write(NodeGone(node="n1"))
@@ -206,13 +206,13 @@ def test_a_node_that_was_forgotten_long_ago_begins_its_chain_again(
 
 
 def test_the_chain_goes_over_bad_bytes_too(ledger: Written) -> None:
-    """Whatever stands on the subject is the one before."""
+    """The chain includes undecodable bytes on the node's subject."""
     ledger.write(on("p1")).raw("apportion.v1.placement.n1", b"{}").write(on("p2"))
     assert ledger.checks() == [(5, "schema")]
 
 
 def test_an_identity_that_lets_a_pod_be_placed_twice(ledger: Written) -> None:
-    """The server drops a second placement by its id: another id is no fence."""
+    """A placement with another id is reported, because the server rejects duplicates by id."""
     ledger.write(on("p1"), id="p1/other")
     assert ledger.checks() == [(4, "identity")]
 
@@ -220,7 +220,7 @@ def test_an_identity_that_lets_a_pod_be_placed_twice(ledger: Written) -> None:
 @pytest.mark.parametrize(
     ("event_id", "found"),
     [
-        ("p1/1/evicted", []),  # as ledgers have it that are older
+        ("p1/1/evicted", []),  # ids of older ledgers
         ("p1/1/evicted/p2/1", []),
         ("p1/1/evicted/p3/1", [(5, "identity")]),
         ("p1/1/evicted/p2", [(5, "identity")]),
@@ -232,13 +232,15 @@ def test_an_identity_that_lets_a_pod_be_placed_twice(ledger: Written) -> None:
 def test_an_eviction_is_told_once_for_each_attempt_of_whom_it_is_for(
     ledger: Written, event_id: str, found: list[tuple[int, str]]
 ) -> None:
-    """Its id says for whom; for another one the pod may be told again."""
+    """A pod's eviction is announced once per attempt of its beneficiary; the id names the
+    beneficiary."""
     ledger.write(on("p1")).write(EVICTED, id=event_id)
     assert ledger.checks() == found
 
 
 def test_only_a_place_that_was_adopted_is_voided_under_a_further_id(ledger: Written) -> None:
-    """It may have been voided in an earlier life of the pod; another's place may not, twice."""
+    """Only an adopted placement may be voided under an additional id, for an earlier life of the
+    pod."""
     found = PodAdopted(
         pod="p3", node="n1", submitted=pod("p3", ask(1000)), attempt=1, shares=(share("n1-g1"),)
     )
@@ -257,13 +259,14 @@ def test_only_a_place_that_was_adopted_is_voided_under_a_further_id(ledger: Writ
     ],
 )
 def test_a_share_of_what_was_off_offer(ledger: Written, data: Payload) -> None:
-    """At the decision's basis; one that was decided before is nobody's fault."""
+    """A share of something closed at the decision's basis is reported; an earlier decision is
+    not."""
     ledger.write(data).write(on("p1"), basis=3).write(on("p2"), basis=4)
     assert ledger.checks() == [(6, "closed")]
 
 
 def test_a_share_of_what_is_on_offer_again(ledger: Written) -> None:
-    """What counts is what held at the basis, not what holds now."""
+    """A share of something open at the basis is accepted, whatever happened since."""
     ledger.write(DeviceCordoned(device="n1-g0", by="b", reason="r"))
     ledger.write(DeviceUncordoned(device="n1-g0", by="b", reason="r"))
     ledger.write(on("p1"), basis=4)
@@ -272,26 +275,26 @@ def test_a_share_of_what_is_on_offer_again(ledger: Written) -> None:
 
 
 def of_a_gang() -> Written:
-    """Two members of a gang of two; four events."""
+    """A gang of two; four events."""
     return Written().write(rack("n1", 2), gang("t/g", 2), member("p1", ask(1), group="t/g"),
                            member("p2", ask(1), group="t/g"))  # fmt: skip
 
 
 def test_half_a_gang() -> None:
-    """Found when the decision is over, at whatever comes next, or at the end."""
+    """A gang placed in part is reported at the next event or at the end."""
     assert of_a_gang().write(on("p1"), on("p2")).checks() == []
     assert of_a_gang().write(on("p1")).checks() == [(5, "gang")]
     assert of_a_gang().write(on("p1")).write(rack("n2", 1)).checks() == [(6, "gang")]
 
 
 def test_a_gang_that_changed_behind_the_decision() -> None:
-    """A member that ended after the basis leaves the others placed, and that is no fault."""
+    """A gang member that ended after the basis leaves the others placed, without a violation."""
     ledger = of_a_gang().write(PodGone(uid="p2"))
     assert ledger.write(on("p1"), basis=4).checks() == []
 
 
 def test_a_contradiction_is_counted_and_allowed(ledger: Written) -> None:
-    """Two watchers that tell the same do no harm."""
+    """Contradicting events are counted and allowed, as from two watchers."""
     ledger.write(PodGone(uid="p1")).write(PodGone(uid="p1"))
     assert ledger.checks() == []
     assert ledger.auditor.contradictions == 1
@@ -300,7 +303,7 @@ def test_a_contradiction_is_counted_and_allowed(ledger: Written) -> None:
 def test_a_fold_that_oversells_is_found_at_once(
     ledger: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The auditor does not trust the fold: one that charges nothing is caught by the invariants."""
+    """A fold that charges nothing is caught at once by the invariants."""
     real = HANDLERS[PodPlaced]
 
     def uncharged(context: Any, data: PodPlaced) -> Change:
@@ -315,7 +318,7 @@ def test_a_fold_that_oversells_is_found_at_once(
 
 
 def test_what_only_the_whole_state_shows_is_found_now_and_then(ledger: Written) -> None:
-    """Damage far from any event is found by the full look."""
+    """Damage unrelated to any event is found by the periodic full check."""
     ledger.auditor._full_every = 6
     ledger.write(on("p1"))
     ledger.auditor.state.nodes["n1"].cpu_used_milli += 1
@@ -326,7 +329,7 @@ def test_what_only_the_whole_state_shows_is_found_now_and_then(ledger: Written) 
 
 
 def test_near_and_whole_agree() -> None:
-    """Each is empty on a sound state, and the near look names the same damage as the whole one."""
+    """The check near an event and the full check agree, on valid and on damaged states."""
     ledger = Written().write(rack("n1", 2)).write(pod("p1", ask(1000))).write(on("p1"))
     state: State = ledger.auditor.state
     state.nodes["n1"].devices[0].memory_free_mib += 1
@@ -335,7 +338,7 @@ def test_near_and_whole_agree() -> None:
 
 
 def test_a_range_checks_nothing_before_its_start() -> None:
-    """What is before is folded, and its faults are not told."""
+    """Events before the start are folded, but not checked."""
     ledger = Written(Auditor(start=5)).write(rack("n1", 2)).write(pod("p1", ask(1000)))
     ledger.write(on("p1"), id="wrong", source="binder").write(pod("p2", ask(1)), source="binder")
     assert ledger.auditor.found == {}

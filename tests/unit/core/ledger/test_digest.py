@@ -1,4 +1,4 @@
-"""The digest: what the ledger said and nothing else, every part of it."""
+"""The digest covers every fact of the ledger, and nothing else."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ REFUSED = RefusedReport("implausible-device", "a T4 of 16 TiB", 9, "2026-01-01T0
 
 
 def state() -> State:
-    """A little of everything."""
+    """Return a state with a little of everything."""
     return replayed(*EVENTS, placement("p1", shares=[share("n1-g0")]))
 
 
@@ -65,14 +65,14 @@ CHANGES: list[tuple[str, Callable[[State], object]]] = [
     "change", [change for _, change in CHANGES], ids=[name for name, _ in CHANGES]
 )
 def test_every_part_counts(change: Callable[[State], object]) -> None:
-    """Two readers that differ in anything differ in the digest."""
+    """A change of any part changes the digest."""
     changed = state()
     change(changed)
     assert digest(changed) != digest(state())
 
 
 def test_order_of_learning_does_not_count() -> None:
-    """Maps are in key order, whatever order they were filled in."""
+    """The order in which facts arrived does not change the digest."""
     one, other = replayed(*EVENTS[:2]), replayed(*reversed(EVENTS[:2]))
     for end in (one, other):
         for name in end.nodes.values():
@@ -81,7 +81,7 @@ def test_order_of_learning_does_not_count() -> None:
 
 
 def test_canonical_is_json_that_anyone_can_read() -> None:
-    """For whoever wants to know in what two states differ."""
+    """The canonical form is JSON, so that two states can be compared."""
     ledger = Ledger(
         rack("n1", 1),
         NodeCordoned(node="n1", by="ann", reason="kernel"),

@@ -1,4 +1,4 @@
-"""What the fold makes of nodes and devices: reports, observations, cordons, and contradictions."""
+"""The fold of nodes and devices: reports, observations, cordons, and contradictions."""
 
 import pytest
 
@@ -22,7 +22,7 @@ HOLDS_G0 = (node("n1", gpu("g0"), gpu("g1")), pod("p1"), placement("p1", shares=
 
 
 def test_report_offers_every_device_in_the_order_of_indexes() -> None:
-    """The order of the agent's list does not matter; what is free is what is offered."""
+    """A report offers every device by index, whatever its order in the list."""
     ledger = Ledger(node("n1", gpu("b1", memory_mib=7), gpu("a0", cores=50, slots=3)))
     assert [device.device.id for device in ledger.node().devices] == ["a0", "b1"]
     assert (ledger.device("a0").cores_free, ledger.device("a0").slots_free) == (50, 3)
@@ -31,14 +31,14 @@ def test_report_offers_every_device_in_the_order_of_indexes() -> None:
 
 
 def test_report_keeps_what_shares_hold() -> None:
-    """A card that offers more or less than before still holds what was placed on it."""
+    """A new report keeps the shares of devices whose amounts changed."""
     ledger = Ledger(*HOLDS_G0, node("n1", gpu("g0", memory_mib=4000, cores=80, slots=2)))
     device = ledger.device("g0")
     assert (device.memory_free_mib, device.cores_free, device.slots_free) == (3000, 70, 1)
 
 
 def test_report_may_offer_less_than_is_held() -> None:
-    """Nothing is oversold by a report, nothing more goes there, and what ends is given back."""
+    """A report may offer less than is allocated: no new pod fits, and released amounts return."""
     ledger = Ledger(*HOLDS_G0, node("n1", gpu("g0", memory_mib=400)))
     assert ledger.device("g0").memory_free_mib == -600
     assert "memory_mib needed 1, available -600" in ledger.play(pod("p2")).contradict(
@@ -48,14 +48,14 @@ def test_report_may_offer_less_than_is_held() -> None:
 
 
 def test_share_of_nothing_fits_where_nothing_is_free() -> None:
-    """Zero is always there: the engine offers it, so the fold must take it."""
+    """A share of zero fits even if nothing is free, as the engine assumes."""
     ledger = Ledger(*HOLDS_G0, node("n1", gpu("g0", memory_mib=400)), pod("p2"))
     ledger.play(placement("p2", shares=[share("g0", memory_mib=0, cores=0)]))
     assert ledger.device("g0").memory_free_mib == -600
 
 
 def test_device_that_leaves_is_forgotten_once_it_is_idle(golden: Golden) -> None:
-    """While a share holds it, it stays and is offered to nobody."""
+    """A removed device stays, closed, while a pod uses it."""
     ledger = Ledger(*HOLDS_G0, node("n1", gpu("g1")))
     assert not ledger.device("g0").present
     said = ledger.play(pod("p2")).contradict(placement("p2", shares=[share("g0")]))
@@ -66,14 +66,14 @@ def test_device_that_leaves_is_forgotten_once_it_is_idle(golden: Golden) -> None
 
 
 def test_device_that_returns_is_offered_again() -> None:
-    """With its shares still charged."""
+    """A device that returns is offered again, with its shares still charged."""
     ledger = Ledger(*HOLDS_G0, node("n1"), node("n1", gpu("g0")))
     assert ledger.device("g0").present
     assert ledger.device("g0").memory_free_mib == 81920 - 1000
 
 
 def test_device_moves_to_another_node_once_it_left_the_first() -> None:
-    """Its holders stay charged where they were placed; the new node offers it afresh."""
+    """A device that left its node may move to another; its pods stay charged on the first."""
     ledger = Ledger(*HOLDS_G0, node("n1", gpu("g1")), node("n2", gpu("g0")))
     assert ledger.state.node_of_device["g0"] == "n2"
     assert ledger.device("g0").idle
@@ -83,7 +83,7 @@ def test_device_moves_to_another_node_once_it_left_the_first() -> None:
 
 
 def test_device_of_a_node_that_is_gone_may_move() -> None:
-    """When the old node is observed again it does not offer the device a second time."""
+    """A removed node's device may move, and the node does not offer it again when it returns."""
     ledger = Ledger(rack("n1", 1), NodeGone(node="n1"), node("n2", gpu("n1-g0")))
     assert ledger.play(observed("n1")).state.node_of_device["n1-g0"] == "n2"
     assert [device.present for device in ledger.node("n1").devices] == [False]
@@ -99,18 +99,18 @@ def test_device_of_a_node_that_is_gone_may_move() -> None:
     ],
 )
 def test_report_that_contradicts(report: object, because: str) -> None:
-    """A report is taken whole or not at all."""
+    """A contradicting report is refused whole."""
     assert because in Ledger(*HOLDS_G0).contradict(report)  # type: ignore[arg-type]
 
 
 def test_idle_device_may_become_another_family() -> None:
-    """Nobody holds what the old family counted."""
+    """An unused device may change its family."""
     ledger = Ledger(node("n1", gpu("g0")), node("n1", npu("g0")))
     assert ledger.device("g0").template_cpu_free == 7
 
 
 def test_health_changes_one_device() -> None:
-    """With the agent's reason; a later report says it anew."""
+    """A health event changes one device, with the agent's reason; a later report replaces it."""
     sick = DeviceHealthChanged(node="n1", device="g0", healthy=False, reason="XID 79")
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1")), sick)
     assert (ledger.device("g0").healthy, ledger.device("g0").health_reason) == (False, "XID 79")
@@ -119,7 +119,7 @@ def test_health_changes_one_device() -> None:
 
 
 def test_kubernetes_may_mark_devices_unhealthy() -> None:
-    """C8: the annotation and the agent's word both count, in whatever order they come."""
+    """Both the Kubernetes annotation and the agent can mark a device unhealthy, in any order."""
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1")), observed("n1", unhealthy_indexes=(1,)))
     ledger.play(DeviceHealthChanged(node="n1", device="g0", healthy=False, reason="XID 79"))
     assert not ledger.device("g0").healthy
@@ -133,14 +133,14 @@ def test_kubernetes_may_mark_devices_unhealthy() -> None:
 
 @pytest.mark.parametrize(("where", "device"), [("n1", "g9"), ("n9", "g0")])
 def test_health_of_an_unknown_device(golden: Golden, where: str, device: str) -> None:
-    """A device or node that nobody reported."""
+    """Health of an unknown device or node is refused."""
     changed = DeviceHealthChanged(node=where, device=device, healthy=False)
     said = Ledger(node("n1", gpu("g0"))).contradict(changed)
     golden({f"{device} of {where}": said})
 
 
 def test_cordon_of_a_device_outlives_its_reports() -> None:
-    """And may come before the device is known."""
+    """A cordon of a device outlives its reports, and may come before the first."""
     cordon = DeviceCordoned(device="g0", by="ann", reason="noisy fan")
     ledger = Ledger(cordon, node("n1", gpu("g0"), gpu("g1")), node("n1", gpu("g0")))
     assert ledger.device("g0").cordon == "noisy fan"
@@ -149,14 +149,14 @@ def test_cordon_of_a_device_outlives_its_reports() -> None:
 
 
 def test_cordon_of_a_node() -> None:
-    """Known or not yet."""
+    """A cordon of a node may come before the node is known."""
     ledger = Ledger(NodeCordoned(node="n1", by="ann", reason="kernel"), rack("n1", 1))
     assert ledger.node().cordon == "kernel"
     assert not ledger.play(NodeUncordoned(node="n1", by="ann")).node().cordon
 
 
 def test_kubernetes_speaks_for_the_host_where_it_knows_the_node() -> None:
-    """Else the agent does; a node that left has neither."""
+    """Kubernetes' host facts override the agent's; a removed node has neither."""
     ledger = Ledger(rack("n1", 1), observed("n1", cpu_milli=500, labels={"zone": "a"}))
     assert (ledger.node().host.cpu_milli, ledger.node().host.labels) == (500, {"zone": "a"})
     ledger.play(NodeGone(node="n1"))
@@ -166,7 +166,7 @@ def test_kubernetes_speaks_for_the_host_where_it_knows_the_node() -> None:
 
 
 def test_H4_node_that_takes_no_pods() -> None:
-    """Kubernetes says that it is not ready, or a person has cordoned it there, and says which."""
+    """A node that is not ready or cordoned in Kubernetes takes no pods, and the reason is shown."""
     node = Ledger(observed("n1", ready=False)).node()
     assert (node.ready, node.drained, node.cordoned) == (False, False, "")
     node = Ledger(observed("n1", unschedulable=True)).node()
@@ -175,7 +175,8 @@ def test_H4_node_that_takes_no_pods() -> None:
 
 
 def test_H1_nodes_are_those_of_kubernetes_once_it_tells_of_one() -> None:
-    """An agent whose node Kubernetes does not have offers nothing, and does when it gets one."""
+    """Once Kubernetes reports a node, an agent's unknown node offers nothing until Kubernetes
+    has it."""
     ledger = Ledger(rack("early", 1), observed("n1", version=7), rack("late", 1))
     assert [ledger.node(name).present for name in ("early", "n1", "late")] == [False, True, False]
     ledger.submit(pod("p", ask(1000))).settle()
@@ -185,20 +186,20 @@ def test_H1_nodes_are_those_of_kubernetes_once_it_tells_of_one() -> None:
 
 
 def test_without_an_api_server_nodes_are_those_of_agents() -> None:
-    """What a manifest says of one node takes none away."""
+    """Without an API server, nodes come from agents, and a manifest's node removes none."""
     ledger = Ledger(rack("n1", 1), observed("n2"))
     assert ledger.node("n1").present
 
 
 def test_node_that_only_a_cordon_names_is_not_there() -> None:
-    """A misspelt name must not become a node."""
+    """A cordon alone creates no node, so that a typo does not."""
     ledger = Ledger(NodeCordoned(node="nobody", by="ann", reason="typo"))
     assert not ledger.node("nobody").present
     assert not ledger.node("nobody").ready
 
 
 def test_policy_and_queue_replace_what_was() -> None:
-    """The newest counts, with its revision."""
+    """The newest policy and queue replace older ones, with their revision."""
     spread = PolicyChanged(by="ann", node_policy="spread")
     ledger = Ledger(spread, QueueObserved(queue="q"), QueueObserved(queue="q", weight=4))
     assert (ledger.state.policy, ledger.state.policy_revision) == (spread, 1)

@@ -1,4 +1,4 @@
-"""Every invariant is seen to break: the checker trusts nothing that the fold keeps."""
+"""Every invariant can fail: the checker relies on nothing that the fold maintains."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ NEEDS = NodeConstraints(cpu_milli=100, memory_mib=10, extended={"example.com/nic
 
 
 def busy() -> State:
-    """Three pods on a GPU, a MIG card and an NPU, one of them failing, one of a gang."""
+    """Return three pods on a GPU, a MIG device and an NPU; one is failing, one is in a gang."""
     devices = (gpu("g0"), gpu("m1", model=A100_40, mode="mig"), npu("u2"))
     return Ledger(
         node("n1", *devices),
@@ -76,20 +76,20 @@ BREAKS: list[tuple[str, Callable[[State], object]]] = [
 
 
 def test_what_the_fold_made_breaks_nothing() -> None:
-    """Else the cases below would prove nothing."""
+    """A state built by the fold has no violations; otherwise the cases below prove nothing."""
     assert not violations(busy())
 
 
 @pytest.mark.parametrize(("said", "damage"), BREAKS, ids=[said for said, _ in BREAKS])
 def test_damage_is_seen(said: str, damage: Callable[[State], object]) -> None:
-    """One field changed behind the fold's back is one sentence that names it."""
+    """Each damaged field gives exactly one violation that names it."""
     state = busy()
     damage(state)
     assert any(said in line for line in violations(state)), violations(state)
 
 
 def test_oversold_is_a_placement_beyond_the_offer(golden: Golden) -> None:
-    """A report that shrinks under its holders is not; a share that was charged beyond it is."""
+    """Only a placement beyond the offer is oversold, not a report that shrinks under its pods."""
     ledger = Ledger(
         rack("n1", 1), pod("p1", ask(9000)), placement("p1", shares=[share("n1-g0", 9000)])
     )

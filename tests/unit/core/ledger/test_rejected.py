@@ -1,4 +1,4 @@
-"""Pods that cannot be read, in the ledger: known, mended, gone."""
+"""Unreadable pods in the ledger: known, repaired, gone."""
 
 from typing import Any
 
@@ -8,33 +8,33 @@ from tests.support.pods import ask, pod
 
 
 def rejected(uid: str = "p1", **fields: Any) -> PodRejected:
-    """A pod with an affinity that we do not implement."""
+    """Return a pod with an affinity that we do not support."""
     said = {"field": "spec.affinity.podAffinity", "value": "an object of 1"}
     said |= {"problem": "is not implemented yet", "fix": "remove it"}
     return PodRejected(uid=uid, namespace="default", name=uid, **(said | fields))
 
 
 def test_it_is_known_and_takes_no_part_in_anything() -> None:
-    """No pod, no decision."""
+    """A rejected pod is known, but is not decided."""
     ledger = Ledger(rejected())
     assert ledger.state.rejected == {"p1": rejected()}
     assert ledger.decide() == []
 
 
 def test_once_mended_it_is_a_pod_like_any_other() -> None:
-    """And what was wrong is forgotten."""
+    """A repaired pod is a normal pod, and its error is forgotten."""
     ledger = Ledger(rejected()).submit(pod("p1", ask(1024)))
     assert not ledger.state.rejected
     assert list(ledger.state.pods) == ["p1"]
 
 
 def test_a_live_pod_cannot_be_rejected() -> None:
-    """It has been read already."""
+    """A live pod cannot be rejected."""
     assert "submitted already" in Ledger(pod("p1", ask(1024))).contradict(rejected())
 
 
 def test_once_gone_it_is_forgotten() -> None:
-    """And gone a second time it is unknown."""
+    """A deleted rejected pod is forgotten; a second deletion is refused."""
     ledger = Ledger(rejected()).gone("p1")
     assert not ledger.state.rejected
     assert "not live" in ledger.contradict(PodGone(uid="p1"))

@@ -1,4 +1,4 @@
-"""Which bytes are events, by what operators have said: one answer for every reader."""
+"""Which bytes are events is decided by operators' events, equally for every reader."""
 
 import json
 from collections.abc import Sequence
@@ -30,13 +30,13 @@ Entry = tuple[int, str, bytes]
 
 
 def entry(revision: int, data: Payload, source: str = "cli/ada") -> Entry:
-    """An event as it stands in a ledger."""
+    """Return an event as it is in a ledger."""
     event = Event(id=f"id-{revision}", source=source, time=TIME, data=data)
     return revision, subject_of(data), encode(event)
 
 
 def unheard(revision: int, version: int = 1, name: str = "PodWeighed") -> Entry:
-    """One that no build of today knows, on the subject of a pod."""
+    """Return an event of an unknown type, on the subject of a pod."""
     document = {
         "specversion": "1.0", "type": f"apportion.dev/{name}", "schemaversion": version,
         "id": f"id-{revision}", "source": "watcher", "time": TIME, "data": {"more": 1},
@@ -45,22 +45,22 @@ def unheard(revision: int, version: int = 1, name: str = "PodWeighed") -> Entry:
 
 
 def enabled(revision: int, version: int = 1, name: str = "PodWeighed") -> Entry:
-    """An operator enables it."""
+    """Return the event by which an operator enables a format."""
     return entry(revision, FormatEnabled(format=name, version=version, by="ada"))
 
 
 def aside(revision: int, of: int, reason: str = "bug 99") -> Entry:
-    """An operator sets one aside."""
+    """Return the event by which an operator sets a revision aside."""
     return entry(revision, RevisionSetAside(revision=of, by="ada", reason=reason))
 
 
 def ahead(entries: Sequence[Entry]) -> Rules:
-    """What is looked up before anything is folded."""
+    """Return the rules that are read before anything is folded."""
     return rules_of(said for each in entries if (said := said_at(*each)) is not None)
 
 
 def folded(entries: Sequence[Entry], state: State | None = None) -> State:
-    """What they fold to, behind that state."""
+    """Fold these entries into a state."""
     state = state or State(rules=ahead(entries))
     for each in entries[state.revision :]:
         Auditor(state).take(*each)
@@ -96,7 +96,8 @@ REASONS = {
 
 
 def test_every_rule_at_once() -> None:
-    """What is not enabled, set aside, and set aside in vain; nothing else is touched."""
+    """Unknown formats, set-aside events and ineffective rules are each handled; nothing else
+    changes."""
     state = folded(LEDGER)
     found = {each.revision: each.reason for each in state.refused_events}
     assert found.keys() == REASONS.keys()
@@ -108,7 +109,7 @@ def test_every_rule_at_once() -> None:
 
 @pytest.mark.parametrize("at", range(len(LEDGER) + 1))
 def test_a_snapshot_anywhere_and_the_tail_are_the_whole(at: int) -> None:
-    """Whoever begins with a state that was folded by the rules of now holds the same state."""
+    """A snapshot under current rules, at any revision, plus the rest gives the same state."""
     begun = State(rules=ahead(LEDGER))
     for each in LEDGER[:at]:
         Auditor(begun).take(*each)
@@ -120,14 +121,15 @@ def test_a_snapshot_anywhere_and_the_tail_are_the_whole(at: int) -> None:
 
 @pytest.mark.parametrize("at", range(1, len(LEDGER)))
 def test_a_snapshot_of_before_a_rule_is_used_as_long_as_it_holds(at: int) -> None:
-    """Not once it holds what was set aside since; and it never leads to another state."""
+    """A snapshot from before a rule is used only if it contains nothing that was set aside
+    since."""
     known = ahead(LEDGER[:at])
     state = State(rules=known)
     try:
         for each in LEDGER[:at]:
             Auditor(state).take(*each)
     except UnknownEvent:
-        assert at in (4, 5)  # a reader that has halted takes no snapshot
+        assert at in (4, 5)  # a halted reader takes no snapshot
         return
     again = restore(take(state))
     if again.rules.go_on(ahead(LEDGER), at):
@@ -137,7 +139,7 @@ def test_a_snapshot_of_before_a_rule_is_used_as_long_as_it_holds(at: int) -> Non
 
 
 def test_who_has_folded_what_is_set_aside_begins_anew() -> None:
-    """The state is not touched by the event that says so."""
+    """A reader that has folded a set-aside event restarts; the rule itself changes no state."""
     entries = [entry(1, pod("p1"), "watcher"), aside(2, 1)]
     state = State()
     Auditor(state).take(*entries[0])
@@ -149,7 +151,7 @@ def test_who_has_folded_what_is_set_aside_begins_anew() -> None:
 
 
 def test_a_format_is_legal_behind_the_event_alone() -> None:
-    """Up to that version, of that name, at that revision, however far the reader is."""
+    """A format is enabled only for its name, up to its version, from its revision on."""
     rules = ahead([enabled(3, 2)])
     for at, version in ((2, 1), (3, 1), (4, 3)):
         with pytest.raises(NotEnabledEvent):
@@ -164,7 +166,7 @@ def test_a_format_is_legal_behind_the_event_alone() -> None:
 
 
 def test_what_was_set_aside_when_the_ledger_was_trimmed_stays_so() -> None:
-    """The events that said it are in no ledger any more, and the snapshot knows them."""
+    """Rules in a trimmed part of the ledger stay valid through the snapshot."""
     state = folded(LEDGER)
     again = restore(take(state))
     assert again.rules.go_on(Rules(), state.revision)
@@ -172,7 +174,7 @@ def test_what_was_set_aside_when_the_ledger_was_trimmed_stays_so() -> None:
 
 
 def test_a_snapshot_that_knows_what_no_ledger_says_is_not_used() -> None:
-    """As after a ledger was put back from before it was said."""
+    """A snapshot with rules that the ledger lacks is not used, as after a ledger was restored."""
     entries = [entry(1, pod("p1"), "watcher"), entry(2, pod("p2"), "watcher"), aside(3, 1)]
     state = State(rules=ahead(entries))
     Auditor(state).take(*entries[0])
@@ -180,13 +182,13 @@ def test_a_snapshot_that_knows_what_no_ledger_says_is_not_used() -> None:
 
 
 def test_nobody_waits_for_what_is_legal_everywhere() -> None:
-    """On a ledger where nobody has enabled anything."""
+    """Formats that every build can read are valid without being enabled."""
     for writer in {row.writer for row in CATALOGUE}:
         assert missing(Rules(), writer, 1) == []
 
 
 def test_a_refused_format_moves_the_fence_of_its_node() -> None:
-    """The bytes stand on a placement subject, and the next placement names them."""
+    """A refused format on a placement subject moves its node's fence."""
     revision, _, payload = unheard(1)
     state = State()
     Auditor(state).take(revision, "apportion.v1.placement.n1", payload)

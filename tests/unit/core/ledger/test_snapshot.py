@@ -1,4 +1,4 @@
-"""What happens while a snapshot is taken is in it: each turn that a slice could miss."""
+"""A snapshot includes events that arrive while it is taken, whichever slice they affect."""
 
 from hashlib import sha256
 
@@ -37,7 +37,7 @@ N1 = node("n1", gpu("g0"), gpu("g1"))
 
 
 def folded(*events: Payload) -> State:
-    """The state of these events."""
+    """Return the state of these events."""
     state = State()
     for data in events:
         happen(state, data)
@@ -45,12 +45,12 @@ def folded(*events: Payload) -> State:
 
 
 def on(uid: str, at: str = "n1", device: str = "g0", attempt: int = 1) -> PodPlaced:
-    """A placement."""
+    """Return a placement."""
     return placed(uid, at, [share(device)], attempt=attempt)
 
 
 def refused(name: str) -> ReportRefused:
-    """What an intake says of this node's agent."""
+    """Return an intake's refusal of this node's agent."""
     return ReportRefused(node=name, cause="implausible-device", message="a T4 of 16 TiB")
 
 
@@ -105,7 +105,7 @@ BETWEEN: dict[str, tuple[list[Payload], list[Payload]]] = {
 @pytest.mark.parametrize("first", [0, 1, 2, 99])
 @pytest.mark.parametrize("turn", BETWEEN)
 def test_what_happens_between_slices_is_in_it(turn: str, first: int) -> None:
-    """However much had been taken by then."""
+    """An event between two slices is in the snapshot, however much was taken before."""
     before, between = BETWEEN[turn]
     state = folded(*before)
     taking = Taking(state)
@@ -120,21 +120,21 @@ def test_what_happens_between_slices_is_in_it(turn: str, first: int) -> None:
 
 
 def test_pods_of_a_node_keep_the_order_of_their_placements() -> None:
-    """Which is not that of their submissions."""
+    """Pods of a node keep the order of their placements, not of their submissions."""
     state = folded(N1, pod("p1", ask(1)), pod("p2", ask(1)), on("p2"), on("p1"))
     assert list(restore(take(state)).nodes["n1"].pods) == ["p2", "p1"]
     assert_same(restore(take(state)), state)
 
 
 def test_the_same_state_is_the_same_bytes() -> None:
-    """Two schedulers that fold alike write alike; a restored state too."""
+    """Equal states, also a restored one, give the same bytes."""
     events = [N1, pod("p1", ask(1)), pod("p2", ask(2)), on("p2")]
     data = take(folded(*events))
     assert data == take(folded(*events)) == take(restore(data))
 
 
 def test_every_byte_counts() -> None:
-    """Flipped anywhere, cut anywhere, or lengthened: never a state."""
+    """Changed, truncated or extended bytes are never restored."""
     data = take(folded(N1, pod("p1", ask(1)), on("p1")))
     for at in range(len(data)):
         flipped = data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
@@ -147,10 +147,11 @@ def test_every_byte_counts() -> None:
 
 
 def test_a_frame_that_is_too_deep_is_no_state() -> None:
-    """A writer that lies may nest what it adds; a reader refuses it as any other wrong bytes."""
+    """A frame that is nested too deep is refused."""
     good = take(folded(N1))
     head = len(MAGIC) + 2
-    part = b"\x97\x00" + b"\x90" * 5 + b"\x91" * 100_000 + b"\xc0"  # one field more than it has
+    # one more field than the format has
+    part = b"\x97\x00" + b"\x90" * 5 + b"\x91" * 100_000 + b"\xc0"
     body = good[:head] + len(part).to_bytes(4, "big") + part + good[head:-32]
     with pytest.raises(CorruptSnapshot):
         restore(body + sha256(body).digest())

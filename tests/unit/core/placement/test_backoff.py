@@ -1,4 +1,4 @@
-"""A pod whose placements agents refuse: it pauses, longer each time, and tries another node."""
+"""A pod whose placements agents refuse backs off longer each time, and tries another node."""
 
 from apportion.core.explain.why import why
 from apportion.core.ledger.moments import SECOND, micros_of
@@ -21,14 +21,14 @@ BEGIN = micros_of(TIME) or 0
 
 
 def timed(*payloads: object) -> Ledger:
-    """A ledger whose engine knows that it is as late as its events."""
+    """Return a ledger whose engine has the time of its events."""
     ledger = Ledger(*payloads)  # type: ignore[arg-type]
     ledger.engine = Engine(ledger.state, now=BEGIN)
     return ledger.settle()
 
 
 def refuse(ledger: Ledger, uid: str = "p") -> str:
-    """The agent refuses the pod's placement, which is voided; the node where it was."""
+    """Refuse and void the pod's placement, as its agent. Returns its node."""
     held = ledger.placement(uid)
     failed = AllocationFailed(pod=uid, node=held.node, attempt=held.attempt, message="conflict")
     ledger.play(failed)
@@ -38,13 +38,13 @@ def refuse(ledger: Ledger, uid: str = "p") -> str:
 
 
 def placed_at(ledger: Ledger, seconds: float) -> list[str]:
-    """The pods that are placed once it is so many seconds later than the events."""
+    """Return the pods placed this many seconds after the events."""
     ledger.engine.tell_time(BEGIN + int(seconds * SECOND))
     return [event.pod for event in ledger.decide() if isinstance(event, PodPlaced)]
 
 
 def test_a_refused_pod_pauses_and_prefers_another_node() -> None:
-    """It is placed again when the pause ends, on a node that has not refused it last."""
+    """A refused pod is placed after its pause, on a node that has not just refused it."""
     ledger = timed(rack("n1", 2), rack("n2", 1), pod("p", ask(1)))
     first = refuse(ledger)
     assert ledger.decide() == []
@@ -55,7 +55,7 @@ def test_a_refused_pod_pauses_and_prefers_another_node() -> None:
 
 
 def test_the_only_node_is_tried_again_after_a_longer_pause_each_time() -> None:
-    """One second, then two, then four; at most five minutes."""
+    """The only node is tried again after one, two, four seconds, up to five minutes."""
     ledger = timed(rack("n1", 1), pod("p", ask(1)))
     for pause_s in (1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300):
         refuse(ledger)
@@ -68,7 +68,7 @@ def test_the_only_node_is_tried_again_after_a_longer_pause_each_time() -> None:
 
 
 def test_an_engine_that_begins_later_holds_the_pod_back_as_well() -> None:
-    """The pause is a fact of the ledger, and of its snapshot."""
+    """A new engine keeps the pause, which is in the ledger and in its snapshot."""
     ledger = timed(rack("n1", 1), pod("p", ask(1)))
     refuse(ledger)
     state = restore(take(ledger.state))
@@ -79,7 +79,7 @@ def test_an_engine_that_begins_later_holds_the_pod_back_as_well() -> None:
 
 
 def test_other_pods_do_not_wait_for_the_pause() -> None:
-    """One of the same shape takes the room."""
+    """Pods of the same shape do not wait for the pause."""
     ledger = timed(rack("n1", 1), pod("p", cards()))
     refuse(ledger)
     ledger.submit(pod("q", cards()))
@@ -87,7 +87,7 @@ def test_other_pods_do_not_wait_for_the_pause() -> None:
 
 
 def test_the_pods_of_a_gang_come_back_together() -> None:
-    """None of them is reported as missing while it is held back."""
+    """A gang's pods return together, and none is reported as missing during the pause."""
     ledger = timed(rack("n1", 2), gang(min_available=2), member("a", cards()), member("b", cards()))
     refuse(ledger, "a")
     refuse(ledger, "b")
@@ -96,7 +96,7 @@ def test_the_pods_of_a_gang_come_back_together() -> None:
 
 
 def test_a_gang_is_asked_again_when_the_pod_that_it_lacked_is_due() -> None:
-    """Nothing else has to happen first: one pod of two was refused by its agent."""
+    """A gang is decided again when its refused pod's pause ends."""
     ledger = timed(rack("n1", 2), gang(min_available=2), member("a", cards()), member("b", cards()))
     refuse(ledger, "a")
     ledger.voided("b")
@@ -106,7 +106,7 @@ def test_a_gang_is_asked_again_when_the_pod_that_it_lacked_is_due() -> None:
 
 
 def test_why_says_how_often_where_and_until_when() -> None:
-    """As facts, while the pod waits."""
+    """`why` shows the number of refusals, the nodes and the end of the pause."""
     ledger = timed(rack("n1", 1), pod("p", ask(1)))
     refuse(ledger)
     found = why(ledger.state, ledger.state.pods["p"]).held_back

@@ -1,4 +1,4 @@
-"""What follows for placements when a live pod says otherwise of itself: gates, labels, size."""
+"""Placement of live pods whose gates, labels or size change."""
 
 from msgspec import structs
 
@@ -32,7 +32,7 @@ FAR_FROM_WEB = PodConstraints(anti_affinity=(PodTerm(pods=WEB, topology_key=HOST
 
 
 def test_F14_a_pod_with_gates_waits_and_says_for_what() -> None:
-    """It is refused nothing, it stands in no line, and it goes on when the last gate is gone."""
+    """A gated pod is neither refused nor queued, and is placed when its last gate is removed."""
     ledger = Ledger(rack("n1", 1), pod("p", ask(1000), gates=("quota", "team.io/data")))
     assert ledger.decide() == []
     assert "quota, team.io/data" in why(ledger.state, ledger.pod("p")).sentence
@@ -43,14 +43,14 @@ def test_F14_a_pod_with_gates_waits_and_says_for_what() -> None:
 
 
 def test_a_pod_with_gates_keeps_nobody_behind_it_waiting() -> None:
-    """Pods of the same shape go past it."""
+    """A gated pod does not block pods of the same shape."""
     ledger = Ledger(rack("n1", 1), pod("first", ask(1000), gates=("g",), priority=9))
     ledger.submit(pod("second", ask(1000))).settle()
     assert [ledger.where(uid) for uid in ("first", "second")] == ["", "n1"]
 
 
 def test_a_gang_is_whole_without_its_gates_only() -> None:
-    """As long as one of two has a gate, none of them is placed."""
+    """A gang is not placed while one of its pods is gated."""
     ledger = Ledger(rack("n1", 2), gang(min_available=2), member("a", ask(1000)))
     ledger.submit(member("b", ask(1000), gates=("g",))).settle()
     short = ledger.refusal("a").gang
@@ -61,7 +61,7 @@ def test_a_gang_is_whole_without_its_gates_only() -> None:
 
 
 def test_a_label_that_comes_later_counts_for_those_who_look_for_it() -> None:
-    """Whoever must be near such a pod waits for it, and is asked again."""
+    """A pod with affinity is woken when a label appears that it waits for."""
     ledger = Ledger(rack("n1", 1), pod("x", ask(1000))).settle()
     ledger.submit(pod("p", shape=shape(ask(1000), pods=NEAR_WEB))).settle()
     assert ledger.where("p") == ""
@@ -70,7 +70,7 @@ def test_a_label_that_comes_later_counts_for_those_who_look_for_it() -> None:
 
 
 def test_H3_a_label_that_comes_later_keeps_others_away() -> None:
-    """kube-scheduler sees it too: the label of a running pod is a fact like any other."""
+    """A new label of a running pod counts for anti-affinity, as in kube-scheduler."""
     ledger = Ledger(rack("n1", 1), pod("x", ask(1000))).settle()
     ledger.submit(pod("q", shape=shape(ask(1000), pods=FAR_FROM_WEB))).settle()
     ledger.play(PodChanged(uid="x", labels={"app": "web"}))
@@ -81,7 +81,8 @@ def test_H3_a_label_that_comes_later_keeps_others_away() -> None:
 
 
 def test_H2_spread_does_not_count_a_pod_that_is_being_deleted() -> None:
-    """Its replacement takes its place at once; required affinity to it still holds."""
+    """Spread ignores a terminating pod, so its replacement is placed; required affinity to it
+    still holds."""
     one = wants(cpu_milli=1000, selector={HOST: "n1"})
     alone = SpreadConstraint(pods=WEB, topology_key=HOST, any_node=True)
     spreads = structs.replace(one, pods=PodConstraints(spread=(alone,)))
@@ -98,7 +99,7 @@ def test_H2_spread_does_not_count_a_pod_that_is_being_deleted() -> None:
 
 
 def test_H2_spread_does_not_count_others_pods_that_are_being_deleted() -> None:
-    """Pods that other schedulers placed count by what their node's watcher says of them."""
+    """Spread ignores terminating pods of other schedulers too."""
     alone = SpreadConstraint(pods=WEB, topology_key=HOST, any_node=True)
     asked = wants(selector={HOST: "n1"})
     asked = structs.replace(asked, pods=PodConstraints(spread=(alone,)))
@@ -112,7 +113,7 @@ def test_H2_spread_does_not_count_others_pods_that_are_being_deleted() -> None:
 
 
 def test_a_waiting_pod_with_another_label_is_another_question() -> None:
-    """A placed pod keeps pods with this label away, and no others."""
+    """A pending pod whose label changes is decided again."""
     keeper = pod("x", shape=shape(ask(1000), pods=FAR_FROM_WEB))
     ledger = Ledger(rack("n1", 1), keeper).settle()
     ledger.submit(pod("p", ask(1000), labels={"app": "web"})).settle()
@@ -122,7 +123,7 @@ def test_a_waiting_pod_with_another_label_is_another_question() -> None:
 
 
 def test_a_pod_that_shrinks_makes_room() -> None:
-    """`pods/resize`: the node is charged what the pod says now, and gets back that at its end."""
+    """A pod that shrinks (`pods/resize`) frees room; its end releases the new size."""
     big = pod("x", shape=wants(cpu_milli=200_000))
     ledger = Ledger(observed("n1"), big, pod("p", shape=wants(cpu_milli=100_000))).settle()
     assert ledger.where("p") == ""
@@ -136,7 +137,7 @@ def test_a_pod_that_shrinks_makes_room() -> None:
 
 
 def test_a_waiting_pod_that_asks_for_less_may_fit() -> None:
-    """Its old question is forgotten with its answer."""
+    """A pending pod that requests less is decided again."""
     ledger = Ledger(observed("n1"), pod("p", shape=wants(cpu_milli=300_000))).settle()
     assert ledger.where("p") == ""
     ledger.play(PodChanged(uid="p", cpu_milli=1000)).settle()
@@ -144,7 +145,7 @@ def test_a_waiting_pod_that_asks_for_less_may_fit() -> None:
 
 
 def test_a_pod_that_shrinks_frees_its_queue() -> None:
-    """CPU counts for the capability of a queue."""
+    """A pod that shrinks frees CPU of its queue's capability."""
     capability = QueueObserved(queue="ml", capability={"cpu": 4000})
     asked = {"queue": "ml", "shape": wants(cpu_milli=3000)}
     ledger = Ledger(observed("n1"), capability, pod("x", **asked), pod("p", **asked)).settle()
@@ -154,7 +155,7 @@ def test_a_pod_that_shrinks_frees_its_queue() -> None:
 
 
 def test_nodes_that_a_pod_cannot_take_count_only_where_it_says_so() -> None:
-    """A spread over nodes of which one has a taint: full by the others, or not."""
+    """Nodes with untolerated taints count for spread only if the constraint says so."""
     tainted = observed("n2", taints=(Taint(key="t", effect="NoSchedule"),), labels={HOST: "n2"})
     for untainted, where in ((False, ""), (True, "n1")):
         spread = SpreadConstraint(pods=WEB, topology_key=HOST, untainted=untainted)
@@ -166,7 +167,7 @@ def test_nodes_that_a_pod_cannot_take_count_only_where_it_says_so() -> None:
 
 
 def test_nodes_that_the_selector_leaves_out_count_where_it_says_so() -> None:
-    """With `nodeAffinityPolicy: Ignore` an empty node elsewhere forbids a second pod here."""
+    """Nodes excluded by the selector count for spread with `nodeAffinityPolicy: Ignore`."""
     for any_node, where in ((False, "n1"), (True, "")):
         spread = SpreadConstraint(pods=WEB, topology_key=HOST, any_node=any_node)
         asked = shape(
@@ -179,7 +180,7 @@ def test_nodes_that_the_selector_leaves_out_count_where_it_says_so() -> None:
 
 
 def test_a_restart_finds_the_same() -> None:
-    """An engine that begins with the changed state decides as one that saw it change."""
+    """A new engine over the changed state decides like the old one."""
     ledger = Ledger(rack("n1", 1), pod("x", ask(1000))).settle()
     ledger.submit(pod("p", shape=shape(ask(1000), pods=NEAR_WEB)), pod("g", ask(1), gates=("g",)))
     ledger.settle().play(PodChanged(uid="x", labels={"app": "web"}))
@@ -188,7 +189,7 @@ def test_a_restart_finds_the_same() -> None:
 
 
 def test_a_pod_that_changed_while_another_placed_it_waits_once() -> None:
-    """It stood here for what it wanted before, and comes back with what it wants now."""
+    """A pod that changed while another scheduler placed it is queued once, with its new request."""
     ledger = Ledger(rack("n1", 2), pod("a", ask(300)))
     ledger.play(*ledger.consider().events)  # another scheduler's decision
     ledger.play(PodChanged(uid="a", cpu_milli=300)).voided("a")

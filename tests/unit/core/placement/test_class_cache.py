@@ -1,4 +1,4 @@
-"""The classes that are kept: which, how long, and made of what."""
+"""The cache of classes: which are kept, for how long, and from what they are built."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ GEOMETRIES = [{"models": ["A100-SXM4-40GB"], "allowedGeometries": [ONE_GROUP]}]
 
 
 class Asked:
-    """A cache over a ledger's state, asked by the memory of one share."""
+    """A cache over a ledger's state, queried by the memory of one share."""
 
     def __init__(self, *payloads: Any) -> None:
         self.ledger = Ledger(*payloads)
@@ -35,13 +35,13 @@ class Asked:
             self.columns.touch(change.node, change.shares)
 
     def class_of(self, memory_mib: int) -> PlacementClass:
-        """The class of a share of so much memory."""
+        """Return the class of a share with this memory."""
         about = pod("p", ask(memory_mib))
         return self.cache.class_of(str(memory_mib).encode(), about.shape)
 
 
 def test_the_class_not_asked_for_longest_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was asked for meanwhile stays."""
+    """The least recently used class is dropped."""
     monkeypatch.setattr(classes, "CLASSES_MAX", 2)
     asked = Asked(rack("n1", 1))
     first, second = asked.class_of(1), asked.class_of(2)
@@ -60,7 +60,7 @@ OTHERWISE_CUT = ConfigurationChanged(
 
 
 def test_a_class_knows_how_cards_may_be_cut_now() -> None:
-    """What fitted a card that might be cut otherwise fits no longer; and again, once it may."""
+    """A class follows changes of the allowed geometries, in both directions."""
     asked = Asked(node("n1", card("m1", model=A100_40, mode="mig")))
     class_ = asked.class_of(20_000)
     found = [class_.fitting]
@@ -72,7 +72,7 @@ def test_a_class_knows_how_cards_may_be_cut_now() -> None:
 
 
 def test_where_nodes_are_preferred_otherwise_a_class_stays() -> None:
-    """What fits it knows already; only points are given anew."""
+    """A changed node policy keeps a class and only scores it again."""
     asked = Asked(PRICE, rack("n1", 1))
     before = asked.class_of(1)
     found = [before.node_score.policy]
@@ -86,7 +86,7 @@ def test_where_nodes_are_preferred_otherwise_a_class_stays() -> None:
 
 
 def test_who_does_not_weigh_by_prices_does_not_mind_others() -> None:
-    """Not one row is looked at."""
+    """A class that does not use prices is not updated for new prices."""
     asked = Asked(SPREAD, rack("n1", 1))
     board = asked.class_of(1).board
     asked.play(PRICES)
@@ -94,15 +94,16 @@ def test_who_does_not_weigh_by_prices_does_not_mind_others() -> None:
 
 
 def parts(cache: ClassCache) -> int:
-    """How many calls it takes until all is ready."""
+    """Return how many calls it takes until everything is prepared."""
     return next(number for number in range(100) if cache.prepare())
 
 
 def test_prices_are_made_ready_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kind of device, then so many nodes; then nothing is left to do until others come."""
+    """Prices are prepared in parts: a kind of device, then some nodes; then nothing until new
+    ones."""
     monkeypatch.setattr(classes, "READ_MAX", 2)
     asked = Asked(SPREAD, PRICES, *(rack(f"n{n}", 1) for n in range(1, 7)))
-    assert asked.cache.prepare()  # nobody asks
+    assert asked.cache.prepare()  # no class uses prices
     asked.play(PRICE)
     assert parts(asked.cache) > 6 // 2
     assert parts(asked.cache) == 0
@@ -113,7 +114,7 @@ def test_prices_are_made_ready_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_kinds_that_are_worked_out_are_not_worked_out_again() -> None:
-    """A card that is now of this kind and now of that one does not keep everybody waiting."""
+    """A known kind of device is not computed again when a device changes its kind."""
     cards = [card(f"m{n}", model=model) for n, model in enumerate((A100_40, A30, T4))]
     asked = Asked(PRICE, PRICES, *(node(f"n{n}", each) for n, each in enumerate(cards)))
     before = parts(asked.cache)
@@ -122,7 +123,7 @@ def test_kinds_that_are_worked_out_are_not_worked_out_again() -> None:
 
 
 def test_another_kind_of_device_weighs_with_prices() -> None:
-    """Tables are of all kinds that there are; without prices nobody asks for tables."""
+    """A new kind of device updates the tables, only if prices are used."""
     asked = Asked(PRICE, rack("n1", 1))
     asked.play(node("n2", card("m1", model=A100_40)))
     rows = len(asked.class_of(1).board.points)
@@ -134,7 +135,7 @@ def test_another_kind_of_device_weighs_with_prices() -> None:
 
 
 def test_the_same_geometries_are_no_change() -> None:
-    """A configuration that says the same of how cards are cut concerns no class."""
+    """A configuration with the same geometries changes no class."""
     asked = Asked(rack("n1", 1))
     before = asked.class_of(1)
     asked.play(ConfigurationChanged(by="ada", configuration=ANY_CUT))

@@ -1,4 +1,4 @@
-"""A class of pods: the score of every node, kept up to date by looking only at what changed."""
+"""A class of pods: the score of every node, updated by evaluating only what changed."""
 
 import pytest
 
@@ -28,7 +28,7 @@ BINPACK = PolicyChanged(by="ann", node_policy="binpack", device_policy="binpack"
 
 
 def class_of(wanted: Shape, state: State) -> tuple[PlacementClass, Columns]:
-    """A class that has looked at the state, and the columns that it looked at."""
+    """Return an up-to-date class and its columns."""
     columns = Columns(state)
     columns.sync()
     class_ = PlacementClass(wanted, BINPACK, None)
@@ -37,7 +37,7 @@ def class_of(wanted: Shape, state: State) -> tuple[PlacementClass, Columns]:
 
 
 def take(ledger: Ledger, columns: Columns, *events: Payload) -> None:
-    """Play events, and let the columns know."""
+    """Play events, and update the columns."""
     for data in events:
         change = ledger.take(data)
         if change.node is not None:
@@ -46,13 +46,13 @@ def take(ledger: Ledger, columns: Columns, *events: Payload) -> None:
 
 
 def three() -> Ledger:
-    """Node `b` is half full."""
+    """Return three nodes; node `b` is half full."""
     ledger = Ledger(*(rack(name, 1, memory_mib=1000) for name in "abc"), pod("x"))
     return ledger.play(placement("x", "b", [share("b-g0", 500, cores=50)]))
 
 
 def test_best_rows_come_by_points_and_then_by_name() -> None:
-    """At most so many, and asking changes nothing."""
+    """The best rows come by score, then name, up to a limit; a query changes nothing."""
     class_, _ = class_of(shape(ask(100)), three().state)
     assert class_.board.best(2) == [(1, POINTS // 2), (0, 0)]
     assert class_.board.best(9) == [(1, POINTS // 2), (0, 0), (2, 0)]
@@ -61,7 +61,7 @@ def test_best_rows_come_by_points_and_then_by_name() -> None:
 
 
 def test_where_it_fits_nowhere() -> None:
-    """No row is best; so it is where there is no node at all."""
+    """If no node fits, or there is none, there is no best row."""
     class_, _ = class_of(shape(ask(9999)), three().state)
     assert (class_.board.best(3), class_.fitting, class_.fits_somewhere) == ([], 0, False)
     nothing, _ = class_of(shape(ask(1)), State())
@@ -72,7 +72,7 @@ UNLOOKED = 77
 
 
 def looked_at(class_: PlacementClass, columns: Columns) -> list[int]:
-    """The rows that a refresh looks at: they are given points, whatever they had."""
+    """Return the rows that a refresh evaluates."""
     class_.board.points[:] = UNLOOKED
     class_.refresh(columns)
     return [row for row, points in enumerate(class_.board.points.tolist()) if points != UNLOOKED]
@@ -83,7 +83,7 @@ POLICIES = pytest.mark.parametrize("policy", ["binpack", "spread", "bestfit"])
 
 @POLICIES
 def test_only_changed_rows_are_looked_at(policy: str) -> None:
-    """However often they changed; nothing if none did."""
+    """Only changed rows are evaluated, once each."""
     ledger = three()
     class_, columns = class_of(shape(ask(100), node_policy=policy), ledger.state)
     assert UNLOOKED not in class_.board.points
@@ -99,7 +99,7 @@ def test_only_changed_rows_are_looked_at(policy: str) -> None:
 
 @POLICIES
 def test_a_class_that_was_not_asked_for_long_looks_at_every_row(policy: str) -> None:
-    """Once, and not at each as often as it changed."""
+    """A class that was not used for long evaluates every row once, not once per change."""
     ledger = three()
     class_, columns = class_of(shape(ask(100), node_policy=policy), ledger.state)
     for number in range(5):
@@ -108,7 +108,7 @@ def test_a_class_that_was_not_asked_for_long_looks_at_every_row(policy: str) -> 
 
 
 def test_a_row_follows_its_node() -> None:
-    """Full, free again, cordoned: refused, scored, refused, with the filter that stands."""
+    """A row follows its node when it is full, free again and cordoned, with the right filter."""
     ledger = three()
     class_, columns = class_of(shape(ask(600)), ledger.state)
     assert class_.board.points.tolist() == [0, REFUSED, 0]
@@ -125,7 +125,7 @@ def test_a_row_follows_its_node() -> None:
 
 
 def test_a_new_filter_of_facts_is_asked_of_every_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of those that keep nobody out by what the columns know."""
+    """A new filter of facts is evaluated for every node, regardless of the columns."""
 
     def short(shape: Shape, node: NodeState) -> tuple[int, int]:
         return len(node.name), len(shape.asks)
@@ -137,7 +137,8 @@ def test_a_new_filter_of_facts_is_asked_of_every_node(monkeypatch: pytest.Monkey
 
 
 def test_collided_row_is_refused_until_it_changes() -> None:
-    """It still counts as fitting: no filter refuses it."""
+    """A row whose containers collide is skipped until it changes, but counts as passing the
+    filters."""
     ledger = three()
     class_, columns = class_of(shape(ask(300), ask(301, container="b")), ledger.state)
     assert class_.may_collide
@@ -156,7 +157,8 @@ def test_collided_row_is_refused_until_it_changes() -> None:
 
 
 def test_containers_that_ask_alike_are_counted_beside_one_another() -> None:
-    """On one card or on several; where only one of them finds room, the node is refused."""
+    """Containers with equal asks are counted together; a node with room for one of them is
+    refused."""
     ledger = Ledger(
         rack("a", 1, memory_mib=1000),
         rack("b", 2, memory_mib=300),
@@ -180,7 +182,7 @@ def test_containers_that_ask_alike_are_counted_beside_one_another() -> None:
 
 
 def test_slices_count_beside_amounts() -> None:
-    """A MIG card with memory enough and no aligned place is refused."""
+    """A MIG device with enough memory but no aligned slices is refused."""
     held = [share("m0", 5120, 0, instance=instance("1g.5gb", start, 1)) for start in (3, 6)]
     ledger = Ledger(
         node("a", gpu("m0", model=A100_40, mode="mig")),
@@ -193,7 +195,7 @@ def test_slices_count_beside_amounts() -> None:
 
 
 def test_count_is_devices_with_room() -> None:
-    """Not devices that are there."""
+    """A count needs devices with room, not just existing ones."""
     ledger = Ledger(rack("a", 2), rack("b", 3), pod("x"), placement("x", "b", [share("b-g0")]))
     class_, _ = class_of(shape(cards(2)), ledger.state)
     assert [score == REFUSED for score in class_.board.points.tolist()] == [False, False]
@@ -202,7 +204,7 @@ def test_count_is_devices_with_room() -> None:
 
 
 def test_host_amounts_count_as_well() -> None:
-    """CPU, memory, room for a pod, extended resources."""
+    """CPU, memory, pod count and extended resources of the host are checked."""
     ledger = Ledger(rack("a", 1))
     for wanted, fits in (
         (wants(cpu_milli=256_000, memory_mib=2_000_000), True),
@@ -215,7 +217,8 @@ def test_host_amounts_count_as_well() -> None:
 
 
 def test_the_first_node_that_is_shunned_is_a_point_of_all_others() -> None:
-    """Also where the pods prefer nodes for their labels already."""
+    """The first node with PreferNoSchedule raises the scores of all others, also next to
+    preferences."""
     prefers = NodeConstraints(preferred=(PreferredTerm(weight=1, term=()),))
     ledger = three()
     class_, columns = class_of(shape(node=prefers), ledger.state)

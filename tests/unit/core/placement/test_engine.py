@@ -1,4 +1,4 @@
-"""The engine: where pods go, what a decision leaves behind, and what becomes of lost ones."""
+"""The engine: where pods are placed, the effects of a decision, and lost decisions."""
 
 import pytest
 
@@ -44,12 +44,12 @@ C = RefusalCode
 
 
 def policy(nodes: str, devices: str = "binpack") -> PolicyChanged:
-    """The policy for nodes and devices."""
+    """Return the policies for nodes and devices."""
     return PolicyChanged(by="ann", node_policy=nodes, device_policy=devices)  # type: ignore[arg-type]
 
 
 def half_full(*policies: PolicyChanged) -> Ledger:
-    """Two nodes of two cards; the second has half a card in use."""
+    """Return two nodes of two devices; the second node has half a device in use."""
     return Ledger(
         *policies,
         rack("a", 2),
@@ -69,14 +69,14 @@ def half_full(*policies: PolicyChanged) -> Ledger:
     ],
 )
 def test_policies(nodes: str, devices: str, where: str) -> None:
-    """Nodes and their devices are chosen by two policies that do not depend on one another."""
+    """Nodes and devices are chosen by two independent policies."""
     ledger = half_full(policy(nodes, devices)).submit(pod("p", ask(1000)))
     ledger.decide()
     assert ledger.devices("p") == [where]
 
 
 def test_a_pod_may_name_its_own_policies() -> None:
-    """Whatever the cluster's are."""
+    """A pod's own policies override the cluster's."""
     own = shape(ask(1000), node_policy="spread", device_policy="spread")
     ledger = half_full(policy("binpack")).submit(pod("p", shape=own), pod("q", ask(1000)))
     ledger.decide()
@@ -84,7 +84,7 @@ def test_a_pod_may_name_its_own_policies() -> None:
 
 
 def test_a_policy_changes_live() -> None:
-    """From its revision on."""
+    """A changed policy applies from its revision on."""
     ledger = half_full(policy("binpack"))
     ledger.submit(pod("p", ask(1000))).settle()
     ledger.play(policy("spread")).submit(pod("q", ask(1000))).settle()
@@ -92,13 +92,13 @@ def test_a_policy_changes_live() -> None:
 
 
 def test_equal_nodes_go_by_name() -> None:
-    """Whatever the order in which they were learnt."""
+    """Among equal nodes the first name wins, whatever the order of arrival."""
     ledger = Ledger(rack("c", 1), rack("a", 1), rack("b", 1), pod("p", ask(1))).settle()
     assert ledger.where("p") == "a"
 
 
 def test_pods_without_devices_go_by_the_host() -> None:
-    """The fuller host under binpack."""
+    """Pods without devices go to the fuller host with binpack."""
     ledger = Ledger(
         policy("binpack"),
         rack("a", 1),
@@ -111,7 +111,7 @@ def test_pods_without_devices_go_by_the_host() -> None:
 
 
 def test_preferred_affinity_weighs_as_much_as_the_policy() -> None:
-    """A node that gains all the weights outdoes a fuller one."""
+    """Preferred affinity weighs as much as the policy: all its weights beat a fuller node."""
     term = PreferredTerm(weight=10, term=(NodeExpression(key="zone", operator="Exists"),))
     ledger = half_full(policy("binpack")).play(observed("a", labels={"zone": "z"}))
     ledger.submit(pod("p", shape=wants(ask(1000), preferred=(term,)))).settle()
@@ -123,9 +123,9 @@ SHUN = Taint(key="t", effect="PreferNoSchedule")
 
 
 def test_H4_a_taint_that_prefers_no_pods_outdoes_the_policy() -> None:
-    """The fuller node is left to others as soon as its taint says so, and taken where it must be.
+    """A PreferNoSchedule taint outweighs the policy, but the node is used if it must be.
 
-    Whoever tolerates the taint does not mind it."""
+    A pod that tolerates the taint ignores it."""
     tolerant = wants(ask(1000), tolerations=(Toleration(key="t", operator="Exists"),))
     ledger = half_full(policy("binpack")).submit(pod("before", ask(1000))).settle()
     ledger.play(observed("b", taints=(SHUN,))).submit(pod("after", ask(1000))).settle()
@@ -135,7 +135,8 @@ def test_H4_a_taint_that_prefers_no_pods_outdoes_the_policy() -> None:
 
 
 def test_H4_who_tolerates_a_cordon_goes_there() -> None:
-    """As pods of a DaemonSet do; for others the node is named as cordoned in Kubernetes."""
+    """A pod that tolerates the cordon taint is placed, as in a DaemonSet; others see a
+    Kubernetes cordon."""
     cordon = Toleration(key="node.kubernetes.io/unschedulable", operator="Exists")
     ledger = Ledger(rack("n1", 1), observed("n1", unschedulable=True))
     ledger.submit(pod("p", shape=wants(ask(1000), tolerations=(cordon,)))).settle()
@@ -145,7 +146,7 @@ def test_H4_who_tolerates_a_cordon_goes_there() -> None:
 
 
 def test_taints_and_affinity_count_three_to_two() -> None:
-    """As in kube-scheduler: what a node gains by its label its taint takes away."""
+    """Taints and affinity weigh three to two, as in kube-scheduler."""
     term = PreferredTerm(weight=10, term=(NodeExpression(key="zone", operator="Exists"),))
     wish = wants(ask(1000), preferred=(term,))
     ledger = half_full(policy("binpack")).submit(pod("early", shape=wish)).settle()
@@ -156,7 +157,7 @@ def test_taints_and_affinity_count_three_to_two() -> None:
 
 
 def test_placement_names_score_runners_up_and_how_many_fitted() -> None:
-    """The best of the others, in order; each score in parts."""
+    """A placement names its score in parts, the runners-up in order, and how many nodes fitted."""
     ledger = half_full(policy("binpack")).report(rack("c", 1), node("bare"))
     ledger.submit(pod("p", ask(1000))).settle()
     found = ledger.placement("p")
@@ -167,9 +168,9 @@ def test_placement_names_score_runners_up_and_how_many_fitted() -> None:
 
 @pytest.mark.parametrize(("second", "fitting"), [(50_000, 2), (50_001, 4)])
 def test_runners_up_could_have_taken_the_pod(second: int, fitting: int) -> None:
-    """A node on which the containers collide is none, though no filter refuses it.
+    """A runner-up could have taken the pod: nodes where its containers collide are excluded.
 
-    Where containers ask for the same, such a node does not count as fitting either."""
+    For equal containers such a node does not count as fitting either."""
     both = [ask(50_000, container="a"), ask(second, container="b")]
     ledger = Ledger(
         policy("spread"), rack("a", 1), rack("b", 2), rack("c", 1), rack("d", 2), pod("p", *both)
@@ -180,7 +181,7 @@ def test_runners_up_could_have_taken_the_pod(second: int, fitting: int) -> None:
 
 
 def test_what_one_pod_takes_is_not_there_for_the_next() -> None:
-    """In the same decision; the last is refused with what the others left."""
+    """Pods in one decision count against each other; the last is refused for what is left."""
     ledger = Ledger(rack("n1", 1), *(pod(f"p{n}", ask(30_000)) for n in range(3)))
     events = ledger.decide()
     assert [type(event) for event in events] == [PodPlaced, PodPlaced, PodRefused]
@@ -203,7 +204,7 @@ EVERYTHING = (
 
 
 def test_decide_leaves_the_state_as_it_was() -> None:
-    """Byte for byte, with placements, refusals, gangs and voids in the decision."""
+    """A decision leaves the state unchanged, byte for byte, with all kinds of events in it."""
     ledger = Ledger(*EVERYTHING, pod("p4", ask(7)), placement("p4", "a", [share("a-g0", 7, 0)]))
     ledger.play(AllocationFailed(pod="p4", node="a", attempt=1, message="x"))
     before = ledger.digest()
@@ -215,12 +216,12 @@ def test_decide_leaves_the_state_as_it_was() -> None:
 
 
 def by_pod(decision: Decision) -> list[DecisionEvent]:
-    """The events of a decision, by the pods that they are about."""
+    """Return the events of a decision, by pod."""
     return sorted(decision.events, key=lambda event: event.pod)
 
 
 def test_a_decision_that_never_arrived_is_decided_again() -> None:
-    """`retry` puts its pods back: the same placements and refusals, once each."""
+    """After `retry`, a lost decision is made again with the same events, once each."""
     ledger = Ledger(*EVERYTHING)
     first = lost = ledger.engine.decide()
     for _ in range(3):
@@ -231,14 +232,14 @@ def test_a_decision_that_never_arrived_is_decided_again() -> None:
 
 
 def test_without_retry_nothing_is_decided_twice() -> None:
-    """What is under way is not in any line."""
+    """Without `retry`, pods of a pending decision are not decided again."""
     ledger = Ledger(*EVERYTHING)
     ledger.engine.decide()
     assert ledger.engine.decide().events == []
 
 
 def test_pods_of_a_lost_decision_that_ended_are_dropped() -> None:
-    """Or were placed by somebody else in the meantime."""
+    """After a lost decision, pods that ended or were placed elsewhere are dropped."""
     ledger = Ledger(rack("n1", 4), *(pod(uid, ask(1)) for uid in "abc"))
     lost = ledger.engine.decide()
     ledger.gone("a").play(placement("b", shares=[share("n1-g0")]))
@@ -247,7 +248,8 @@ def test_pods_of_a_lost_decision_that_ended_are_dropped() -> None:
 
 
 def test_a_refused_pod_that_is_woken_after_a_lost_decision_is_placed_once() -> None:
-    """A doubled pod would make a batch that the server refuses for ever."""
+    """A pod that is woken after a lost decision is placed once; the server would refuse a
+    duplicate."""
     ledger = Ledger(rack("n1", 1), pod("first", cards())).settle()
     ledger.submit(pod("p", cards()))
     for _ in range(3):
@@ -257,7 +259,7 @@ def test_a_refused_pod_that_is_woken_after_a_lost_decision_is_placed_once() -> N
 
 
 def test_a_refused_pod_that_others_mind_stands_in_one_queue_after_a_lost_decision() -> None:
-    """It was moved to those that mind others, and does not wait with those of its shape as well."""
+    """A pod moved to the affinity queue is in one queue after a lost decision."""
     app = LabelExpression(key="app", operator="In", values=("web",))
     web = PodSelector(expressions=(app,))
     away = PodTerm(pods=web, topology_key="kubernetes.io/hostname")
@@ -271,7 +273,7 @@ def test_a_refused_pod_that_others_mind_stands_in_one_queue_after_a_lost_decisio
 
 
 def test_nobody_is_refused_in_the_decision_that_places_him() -> None:
-    """Though others of his shape were refused before, for the very reasons of the next one."""
+    """A pod is never refused in the decision that places it."""
     ledger = Ledger(rack("n1", 1), pod("first", cards())).settle()
     ledger.submit(pod("old", cards())).settle()
     ledger.gone("first").submit(pod("urgent", cards(), priority=9))
@@ -286,7 +288,8 @@ def test_nobody_is_refused_in_the_decision_that_places_him() -> None:
     ],
 )
 def test_what_failed_for_good_is_voided_and_placed_again(failure: Payload) -> None:
-    """With the cause; nothing is voided twice, and the next attempt is the second."""
+    """A permanently failed placement is voided once, with its cause, and placed again as attempt
+    2."""
     ledger = Ledger(rack("n1", 1), pod("p", ask(1))).settle()
     ledger.play(failure)
     assert ledger.decide() == [PlacementVoided(pod="p", attempt=1, node="n1", reason="conflict")]
@@ -297,14 +300,14 @@ def test_what_failed_for_good_is_voided_and_placed_again(failure: Payload) -> No
 
 
 def test_a_failure_that_may_pass_voids_nothing() -> None:
-    """The binder tries again."""
+    """A temporary failure voids nothing, because the binder retries."""
     ledger = Ledger(rack("n1", 1), pod("p", ask(1))).settle()
     ledger.play(BindFailed(pod="p", node="n1", attempt=1, message="timeout", final=False))
     assert ledger.decide() == []
 
 
 def test_a_placement_that_no_fold_took_is_made_anew() -> None:
-    """A rogue one uses up the attempt of a pod that waits; its next is the second."""
+    """A refused rogue placement uses up the pod's attempt; the next is attempt 2."""
     ledger = Ledger(rack("n1", 1), pod("p", ask(1)))
     ledger.contradict(placement("p", shares=[share("n1-g0", 99_999)]))
     (found,) = ledger.decide()
@@ -350,7 +353,8 @@ CLOSED: list[tuple[str, Payload, Payload, RefusalCode]] = [
 def test_nothing_goes_onto_what_is_closed(
     closing: Payload, opening: Payload, code: RefusalCode
 ) -> None:
-    """Whoever is there stays; once it is open again, who waited is placed."""
+    """Nothing is placed on a closed node or device; placed pods stay, and pending ones follow
+    when it opens."""
     ledger = Ledger(rack("n1", 1), pod("there", ask(1))).settle()
     ledger.play(closing).submit(pod("p", ask(2))).settle()
     assert ledger.reasons("p") == {code: 1}
@@ -360,13 +364,13 @@ def test_nothing_goes_onto_what_is_closed(
 
 
 def test_a_batch_holds_so_many_events() -> None:
-    """The rest come with the next."""
+    """A batch has a limited number of events; the rest follow in the next one."""
     ledger = Ledger(rack("n1", 8), *(pod(f"p{n}", ask(1)) for n in range(5)), pod("q", ask(99_999)))
     assert [len(ledger.decide(events_max=2)) for _ in range(4)] == [2, 2, 2, 0]
 
 
 def test_shapes_beyond_the_limit_are_indexed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A class that was dropped answers the same when it is back."""
+    """A class that was dropped from the cache answers the same when it is rebuilt."""
     monkeypatch.setattr(classes, "CLASSES_MAX", 2)
     ledger = Ledger(rack("n1", 8))
     for number in range(12):
@@ -375,14 +379,14 @@ def test_shapes_beyond_the_limit_are_indexed_anew(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_engine_that_is_new_to_a_state_decides_as_the_old_one() -> None:
-    """Restart, or another replica."""
+    """A new engine decides like an old one."""
     ledger = half_full(policy("binpack")).submit(*(pod(f"p{n}", ask(1000 * n)) for n in range(9)))
     fresh: Decision = Engine(ledger.state).decide()
     assert fresh.events == decided(ledger.engine).events
 
 
 def test_devices_that_are_no_more_weigh_nothing() -> None:
-    """A card of a kind that has left, on which one of the asks would have been the larger."""
+    """Devices that no longer exist do not affect the order of asks."""
     small, part = ask(1000, container="a"), ask(memory_percent=30, container="b")
     sorts = (ask(3000), ask(memory_percent=50), cards())
     priced = tuple(
@@ -398,7 +402,7 @@ def test_devices_that_are_no_more_weigh_nothing() -> None:
 
 
 def test_ids_that_left_and_came_are_looked_at_again() -> None:
-    """A pod that wants one card by its uuid follows it to another node."""
+    """A pod that requests a device by UUID follows it to another node."""
     only = shape(ask(1), devices=DeviceConstraints(use_ids=("g7",)))
     ledger = Ledger(node("a", gpu("g6"), gpu("g7")), node("b", gpu("g5")))
     ledger.submit(pod("p", shape=only)).settle()
@@ -408,7 +412,7 @@ def test_ids_that_left_and_came_are_looked_at_again() -> None:
 
 
 def test_who_looks_for_another_is_placed_in_the_decision_that_places_him() -> None:
-    """Waiting or new: an engine that has seen more is no slower than one that has seen nothing."""
+    """A pod with affinity to another is placed in the decision that places the other."""
     near = PodTerm(
         pods=PodSelector(expressions=(LabelExpression(key="app", operator="Exists"),)),
         topology_key="kubernetes.io/hostname",
@@ -423,7 +427,7 @@ def test_who_looks_for_another_is_placed_in_the_decision_that_places_him() -> No
 
 
 def test_a_pod_refused_beside_one_that_never_came_is_asked_again() -> None:
-    """Both wanted the last card; the decision was lost, and the winner went elsewhere."""
+    """A pod refused next to a lost decision is decided again."""
     ledger = Ledger(rack("a", 1), rack("b", 1), pod("x", cards())).settle()
     ledger.submit(pod("first", cards()), pod("second", cards(memory_percent=100)))
     lost = ledger.engine.decide()

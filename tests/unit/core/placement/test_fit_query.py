@@ -1,4 +1,4 @@
-"""Questions about devices alone, and placements on nodes that somebody else has chosen."""
+"""Queries about devices alone, and placements on nodes chosen by another scheduler."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ CHOOSER = "kube-scheduler"
 
 
 class Asked(Ledger):
-    """A ledger with a fit query of it, and choices."""
+    """A ledger with a fit query and external choices."""
 
     def __init__(self, *payloads: Any) -> None:
         super().__init__()
@@ -36,28 +36,28 @@ class Asked(Ledger):
         self.play(*payloads)
 
     def take(self, data: Any) -> Any:
-        """Fold one event, and tell both of it."""
+        """Fold one event, and update both."""
         change = super().take(data)
         self.fit_query.observe(change)
         self.chosen.observe(change)
         return change
 
     def refusals(self, of: Shape, *names: str) -> dict[str, RefusalCode | None]:
-        """Why these nodes do not fit."""
+        """Return why these nodes do not fit."""
         return self.fit_query.filter(of, names).refused
 
     def decided(self) -> list[PodPlaced | PodRefused]:
-        """What comes of the choices now."""
+        """Return the decisions on the choices."""
         return [event for _, event in self.chosen.decide(lambda _: True, events_max=256)]
 
 
 def chosen_pod(uid: str, *asks: Any, **fields: Any) -> PodSubmitted:
-    """A pod whose node somebody else chooses."""
+    """Return a pod whose node is chosen by another scheduler."""
     return pod(uid, *asks, chooser=CHOOSER, **fields)
 
 
 def test_only_devices_are_asked_about() -> None:
-    """A taint, a selector, and CPU that is not there: kube-scheduler has looked at them already."""
+    """Only devices are checked: kube-scheduler has checked taints, selectors and CPU."""
     tainted = structs.replace(
         observed("n1"), cpu_milli=0, taints=(Taint(key="k", effect="NoSchedule"),)
     )
@@ -76,20 +76,20 @@ def test_only_devices_are_asked_about() -> None:
     ],
 )
 def test_every_node_that_does_not_fit_has_a_reason(asked: Shape, code: RefusalCode) -> None:
-    """The filter that stopped it; nothing for a node that nobody told of."""
+    """Every node that does not fit has the code of its filter; unknown nodes have none."""
     ledger = Asked(rack("n1", 2))
     assert ledger.refusals(asked, "n1", "unheard-of") == {"n1": code, "unheard-of": None}
 
 
 def test_containers_that_collide_are_seen() -> None:
-    """Each fits alone; there is one card."""
+    """Containers that each fit but collide are detected."""
     ledger = Asked(rack("n1", 1))
     both = shape(cards(container="a"), cards(container="b"))
     assert ledger.refusals(both, "n1") == {"n1": RefusalCode.CONTAINERS_COLLIDE}
 
 
 def test_answers_follow_the_ledger_and_change_nothing() -> None:
-    """A placement, a release, a cordon and a node that leaves are seen at the next question."""
+    """Answers follow placements, releases, cordons and removed nodes, and change nothing."""
     ledger = Asked(rack("n1", 1))
     whole = shape(cards())
     before = digest(ledger.state)
@@ -106,7 +106,7 @@ def test_answers_follow_the_ledger_and_change_nothing() -> None:
 
 
 def test_points_follow_the_policy() -> None:
-    """The fuller node under binpack, the emptier under spread; a pod may say otherwise."""
+    """Scores follow the policy: fuller with binpack, emptier with spread, or the pod's own."""
     ledger = Asked(rack("n1", 1), rack("n2", 1))
     ledger.submit(pod("p", ask(10_000))).decide()
     used = ledger.placement("p").node
@@ -123,7 +123,7 @@ def test_points_follow_the_policy() -> None:
 
 
 def test_the_queue_leaves_a_pod_with_a_chooser_alone() -> None:
-    """Nobody decides for it until somebody chooses; also after a restart, and after a void."""
+    """A pod with a chooser is not queued, also after a restart and after a void."""
     ledger = Asked(rack("n1"))
     ledger.submit(chosen_pod("p", ask(1000)))
     assert not ledger.engine.decide().events
@@ -135,7 +135,8 @@ def test_the_queue_leaves_a_pod_with_a_chooser_alone() -> None:
 
 
 def test_a_choice_is_placed_where_it_says() -> None:
-    """On the worse of two nodes, too; and it is done when the ledger says so."""
+    """A choice is placed on the chosen node, even the worse one, and ends once it is in the
+    ledger."""
     ledger = Asked(rack("n1", 2), rack("n2", 2))
     ledger.submit(chosen_pod("p", ask(1000)))
     for node in ("n1", "n2"):
@@ -149,7 +150,7 @@ def test_a_choice_is_placed_where_it_says() -> None:
 
 
 def test_a_choice_that_does_not_fit_is_refused_with_the_amounts() -> None:
-    """By the node alone, whatever others could take the pod."""
+    """A choice that does not fit is refused with that node's amounts."""
     ledger = Asked(rack("n1", 1), rack("n2", 1))
     ledger.submit(chosen_pod("p", ask(1000)), chosen_pod("q", ask(1000)), pod("x", cards()))
     memory_mib = ledger.device("n1-g0").device.memory_mib
@@ -168,7 +169,7 @@ def test_a_choice_that_does_not_fit_is_refused_with_the_amounts() -> None:
 
 
 def test_choices_of_one_batch_count_for_one_another() -> None:
-    """Of two for the last card one is placed, and the state is as it was before the ledger says."""
+    """Choices in one batch count against each other, and leave the state unchanged."""
     ledger = Asked(rack("n1", 1))
     ledger.submit(chosen_pod("p", cards()), chosen_pod("q", cards()))
     ledger.chosen.choose("p", "n1")
@@ -180,7 +181,7 @@ def test_choices_of_one_batch_count_for_one_another() -> None:
 
 
 def test_choices_share_the_columns_of_the_engine() -> None:
-    """What either reserves is undone before the other looks, and both see what is folded."""
+    """Choices and engine share columns: each undoes its reservations, and both see the fold."""
     ledger = Asked(rack("n1", 2), rack("n2", 1))
     shared = ExternalChoices(ledger.state, ledger.engine.columns)
     ledger.submit(chosen_pod("p", cards(2)), chosen_pod("q", cards()), pod("r", cards(2)))
@@ -201,7 +202,7 @@ def test_choices_share_the_columns_of_the_engine() -> None:
 
 
 def test_a_choice_waits_for_its_pod_and_for_its_scheduler() -> None:
-    """The pod may come later; the choice is for whose shard the pod is of."""
+    """A choice waits for its pod, and is decided by the pod's scheduler."""
     ledger = Asked(rack("n1"))
     ledger.chosen.choose("p", "n1")
     assert ledger.decided() == []
@@ -214,7 +215,7 @@ def test_a_choice_waits_for_its_pod_and_for_its_scheduler() -> None:
 
 
 def test_choices_are_bounded() -> None:
-    """One that never comes true is forgotten in the end."""
+    """Choices that never match a pod are dropped."""
     ledger = Asked(rack("n1"))
     ledger.submit(chosen_pod("p", ask(1000)))
     ledger.chosen.choose("p", "n1")

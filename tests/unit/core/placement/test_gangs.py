@@ -1,4 +1,4 @@
-"""Gangs: placed whole or not at all, and the rest of them one by one."""
+"""Gangs: the minimum is placed as a whole, further pods one by one."""
 
 from typing import Any
 
@@ -25,18 +25,18 @@ BIG = ask(99_999)
 
 
 def workers(count: int, *asks: Any, task: str = "worker", first: int = 0) -> list[PodSubmitted]:
-    """Members `worker-0` and so on, one whole card each unless asked otherwise."""
+    """Return members `worker-0` and so on, with a whole device each by default."""
     numbers = range(first, first + count)
     return [member(f"{task}-{n}", *(asks or (cards(),)), task=task) for n in numbers]
 
 
 def placed(events: list[Payload]) -> list[str]:
-    """The pods that were placed, in order."""
+    """Return the placed pods, in order."""
     return [event.pod for event in events if isinstance(event, PodPlaced)]
 
 
 def test_all_of_a_gang_in_one_decision() -> None:
-    """Four workers of two cards on two nodes of four: one batch."""
+    """A gang is placed in one decision and one batch."""
     ledger = Ledger(rack("n1", 4), rack("n2", 4), gang(min_available=4), *workers(4, cards(2)))
     assert placed(ledger.decide()) == [f"worker-{n}" for n in range(4)]
     held = [device for n in range(4) for device in ledger.devices(f"worker-{n}")]
@@ -44,7 +44,7 @@ def test_all_of_a_gang_in_one_decision() -> None:
 
 
 def test_none_of_a_gang_that_does_not_fit_whole() -> None:
-    """Three of four would fit: nothing is held, and everyone is told how far it got."""
+    """A gang that does not fit as a whole reserves nothing, and is told how many would fit."""
     ledger = Ledger(rack("n1", 7), gang(min_available=4), *workers(4, cards(2)))
     events = ledger.decide()
     assert placed(events) == []
@@ -59,7 +59,7 @@ def test_none_of_a_gang_that_does_not_fit_whole() -> None:
 
 
 def test_a_refusal_counts_no_node_against_what_the_gang_itself_would_take() -> None:
-    """Another pod holds n2; n1 has room for one of the gang, whichever that is."""
+    """A refusal does not count nodes that the gang itself would use."""
     ledger = Ledger(rack("n2", 2), pod("other", cards(2))).settle()
     ledger.report(rack("n1", 2)).play(gang(min_available=2)).submit(*workers(2, cards(2)))
     ledger.settle()
@@ -71,7 +71,7 @@ def test_a_refusal_counts_no_node_against_what_the_gang_itself_would_take() -> N
 
 
 def test_incomplete_gang_waits_for_its_members() -> None:
-    """It is told once; the member that completes it brings all of them their places."""
+    """An incomplete gang is told once; the member that completes it gets all of them placed."""
     ledger = Ledger(rack("n1", 8), gang(min_available=3), *workers(2))
     assert [type(event) for event in ledger.decide()] == [PodRefused, PodRefused]
     assert ledger.decide() == []
@@ -80,7 +80,7 @@ def test_incomplete_gang_waits_for_its_members() -> None:
 
 
 def test_nothing_of_a_gang_before_it_is_declared() -> None:
-    """Its pods may be learnt first: they wait in silence, for nobody knows what they need."""
+    """Members of an undeclared gang wait without a refusal."""
     ledger = Ledger(rack("n1", 8), *workers(3))
     assert ledger.decide() == []
     ledger.gone("worker-2").submit(*workers(1, first=2))
@@ -90,7 +90,7 @@ def test_nothing_of_a_gang_before_it_is_declared() -> None:
 
 
 def test_elastic_members_come_one_by_one() -> None:
-    """Once enough hold places the others take what is there, and no more are needed at once."""
+    """Members beyond the minimum are placed one by one."""
     ledger = Ledger(rack("n1", 4), gang(min_available=2), *workers(6))
     events = ledger.decide()
     assert placed(events) == [f"worker-{n}" for n in range(4)]
@@ -101,14 +101,14 @@ def test_elastic_members_come_one_by_one() -> None:
 
 
 def test_a_member_that_joins_late_takes_a_place() -> None:
-    """The gang runs already."""
+    """A member that joins a running gang is placed."""
     ledger = Ledger(rack("n1", 4), gang(min_available=2), *workers(2)).settle()
     ledger.submit(*workers(1, first=2))
     assert placed(ledger.decide()) == ["worker-2"]
 
 
 def test_members_that_fit_nowhere_hold_up_no_others() -> None:
-    """Two of three suffice, and two fit."""
+    """A member that fits nowhere does not block the minimum of the others."""
     odd = member("odd", BIG, task="worker")
     ledger = Ledger(rack("n1", 3), gang(min_available=2), odd, *workers(2))
     assert placed(ledger.decide()) == ["worker-0", "worker-1"]
@@ -116,7 +116,7 @@ def test_members_that_fit_nowhere_hold_up_no_others() -> None:
 
 
 def test_elastic_member_that_fits_nowhere_holds_up_no_others() -> None:
-    """It stands first in the line and always will; a card that comes free goes to the next."""
+    """A member beyond the minimum that fits nowhere does not block the next."""
     ledger = Ledger(rack("n1", 3), gang(min_available=1), *workers(1)).settle()
     ledger.submit(member("odd", BIG, priority=9), *workers(3, first=1))
     assert placed(ledger.decide()) == ["worker-1", "worker-2"]
@@ -125,7 +125,7 @@ def test_elastic_member_that_fits_nowhere_holds_up_no_others() -> None:
 
 
 def test_each_task_has_its_minimum() -> None:
-    """One launcher and two workers, though three workers would fit as well."""
+    """Each task has its minimum: one launcher and two workers, although three workers would fit."""
     declared = gang(min_available=3, min_tasks={"launcher": 1, "worker": 2})
     ledger = Ledger(rack("n1", 3), declared, *workers(3))
     assert placed(ledger.decide()) == []
@@ -135,7 +135,7 @@ def test_each_task_has_its_minimum() -> None:
 
 
 def test_a_task_that_is_met_counts_for_the_rest_of_the_decision() -> None:
-    """The launcher that was placed last is not lacking when its workers are looked at."""
+    """A task's minimum that is met counts for the rest of the decision."""
     declared = gang(min_available=1, min_tasks={"launcher": 1})
     ledger = Ledger(rack("n1", 3), declared, *workers(1, task="launcher"), *workers(2))
     assert placed(ledger.decide()) == ["launcher-0", "worker-0", "worker-1"]
@@ -143,14 +143,14 @@ def test_a_task_that_is_met_counts_for_the_rest_of_the_decision() -> None:
 
 
 def test_a_gang_that_lost_a_member_asks_for_one() -> None:
-    """What still holds a place counts."""
+    """A gang that lost a member needs one more; placed members count."""
     ledger = Ledger(rack("n1", 4), gang(min_available=4), *workers(4)).settle()
     ledger.gone("worker-1").submit(*workers(1, first=9))
     assert placed(ledger.decide()) == ["worker-9"]
 
 
 def test_a_voided_member_is_placed_again_alone() -> None:
-    """The others are bound already."""
+    """A voided member is placed again alone."""
     ledger = Ledger(rack("n1", 3), gang(min_available=2), *workers(2)).settle()
     ledger.play(BindFailed(pod="worker-0", node="n1", attempt=1, message="x", final=True))
     ledger.decide()
@@ -159,14 +159,14 @@ def test_a_voided_member_is_placed_again_alone() -> None:
 
 
 def test_a_gang_larger_than_a_batch_has_one_of_its_own() -> None:
-    """Never half of it; what was decided before it goes first."""
+    """A gang larger than a batch gets its own, undivided, after what was decided before it."""
     ledger = Ledger(rack("n1", 8), pod("single", ask(1)), gang(min_available=6), *workers(6))
     assert placed(ledger.decide(events_max=4)) == ["single"]
     assert len(placed(ledger.decide(events_max=4))) == 6
 
 
 def test_placements_by_another_scheduler_count() -> None:
-    """Two of a gang were placed elsewhere: what is left may come one by one."""
+    """Members placed by another scheduler count, and the rest are placed one by one."""
     ledger = Ledger(rack("n1", 2), gang(min_available=3), *workers(3, cards(2))).settle()
     assert ledger.reasons("worker-0") == {}
     ledger.play(placement("worker-1", "n1"), placement("worker-2", "n1"))
@@ -174,7 +174,7 @@ def test_placements_by_another_scheduler_count() -> None:
 
 
 def test_declaring_a_gang_anew_asks_again() -> None:
-    """A lower minimum lets it start."""
+    """A lower minimum in a new declaration starts the gang."""
     ledger = Ledger(rack("n1", 2), gang(min_available=3), *workers(3)).settle()
     assert not ledger.where("worker-0")
     ledger.play(gang(min_available=2))
@@ -182,7 +182,7 @@ def test_declaring_a_gang_anew_asks_again() -> None:
 
 
 def test_refused_gang_leaves_room_for_others() -> None:
-    """What it was assumed to hold is free again in the same decision."""
+    """A refused gang frees its reservations within the decision."""
     ledger = Ledger(
         rack("n1", 2),
         rack("n2", 1, model=T4),
@@ -195,7 +195,7 @@ def test_refused_gang_leaves_room_for_others() -> None:
 
 
 def group_of(declared: PodGroupObserved | None, *pods: PodSubmitted) -> GroupState:
-    """A gang with these pods, none of them placed."""
+    """Return a gang with these pending pods."""
     ledger = Ledger(*pods, *([declared] if declared else []))
     return ledger.state.groups["team/job"]
 
@@ -213,14 +213,14 @@ def group_of(declared: PodGroupObserved | None, *pods: PodSubmitted) -> GroupSta
     ],
 )
 def test_lack(declared: PodGroupObserved, tasks: dict[str, int], others: int, pods: int) -> None:
-    """What the next batch must hold, of each task and beside."""
+    """The deficit lists the members needed per task and in addition."""
     deficit = deficit_of(group_of(declared, member("m")))
     assert deficit is not None
     assert (dict(deficit.tasks), deficit.others, deficit.pods) == (tasks, others, pods)
 
 
 def test_lack_shrinks_by_who_is_placed() -> None:
-    """First for its task, then beside; one too many is none."""
+    """A placed member reduces the deficit of its task first; extra ones count for nothing."""
     group = group_of(gang(min_available=3, min_tasks={"a": 1}), member("m", task="a"))
     (one,) = group.pods.values()
     deficits: list[GangDeficit | None] = [deficit_of(group)]
@@ -231,5 +231,5 @@ def test_lack_shrinks_by_who_is_placed() -> None:
 
 
 def test_an_undeclared_gang_lacks_nobody_knows_what() -> None:
-    """Its pods may have come first."""
+    """The deficit of an undeclared gang is unknown."""
     assert deficit_of(group_of(None, member("m"))) is None

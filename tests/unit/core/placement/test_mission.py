@@ -1,6 +1,7 @@
-"""The rows of the mission that a decision alone can keep, each asserting the placement it promises.
+"""Rows of the compatibility table that placement alone can satisfy.
 
-Asks are as the dialects make them of the sample manifests; the dialects have tests of their own."""
+Asks are as the dialects derive them from the sample manifests; the dialects have their own
+tests."""
 
 import pytest
 
@@ -27,17 +28,17 @@ BINPACK = PolicyChanged(by="ann", node_policy="binpack", device_policy="binpack"
 
 
 def amounts(ledger: Ledger, uid: str) -> list[tuple[str, int, int]]:
-    """Device, memory in MiB and cores of each share."""
+    """Return device, memory in MiB and cores of each share."""
     return [(share.device, share.memory_mib, share.cores) for share in ledger.shares(uid)]
 
 
 def instances(ledger: Ledger, uid: str) -> list[str]:
-    """The profiles of the MIG instances that the pod has."""
+    """Return the profiles of the pod's MIG instances."""
     return [share.instance.profile for share in ledger.shares(uid) if share.instance]
 
 
 def test_A1_slice_by_memory_and_cores() -> None:
-    """3000 MiB and 50 % of any NVIDIA GPU on a HAMi-core node; the MIG node is passed over."""
+    """3000 MiB and 50 % are placed on a HAMi-core GPU, not on the MIG node."""
     wanted = shape(ask(3000, cores=50, cap_memory=True), devices=HAMI_CORE)
     ledger = Ledger(CUT, SHARED, pod("p", shape=wanted)).settle()
     assert amounts(ledger, "p") == [("shared-g0", 3000, 50)]
@@ -55,7 +56,7 @@ def test_A1_slice_by_memory_and_cores() -> None:
 def test_A2_smallest_instance_that_holds_the_memory(
     model: str, memory_mib: int, profile: str
 ) -> None:
-    """3 GB get a 5 GB instance; only the slices of that instance are taken."""
+    """A share gets the smallest MIG instance with enough memory, and only its slices."""
     wanted = shape(ask(memory_mib, cap_memory=True), devices=MIG)
     ledger = Ledger(rack("n1", 1, model=model, mode="mig"), pod("p", shape=wanted)).settle()
     assert instances(ledger, "p") == [profile]
@@ -65,7 +66,8 @@ def test_A2_smallest_instance_that_holds_the_memory(
 
 
 def test_A2_geometry_changes_on_demand() -> None:
-    """Seven small instances; when they are gone the same card is cut in half, then left whole."""
+    """A MIG device is split as requested: seven small instances, later two halves, later one
+    whole."""
     small, half, whole = (
         shape(ask(mib, cap_memory=True), devices=MIG) for mib in (3000, 20000, 40000)
     )
@@ -81,7 +83,7 @@ def test_A2_geometry_changes_on_demand() -> None:
 
 
 def test_A2_instances_never_overlap() -> None:
-    """However they come and go, two containers never have a slice in common."""
+    """MIG instances never overlap, however they come and go."""
     ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig"))
     for number, mib in enumerate((3000, 20000, 8000, 3000)):
         ledger.submit(pod(f"p{number}", shape=shape(ask(mib), devices=MIG))).settle()
@@ -97,7 +99,7 @@ def test_A2_instances_never_overlap() -> None:
 
 
 def test_A3_modes_live_side_by_side() -> None:
-    """The mode is the node's; each pod goes where its own is."""
+    """Nodes of different modes coexist, and each pod goes to its mode."""
     ledger = Ledger(
         CUT,
         SHARED,
@@ -112,19 +114,19 @@ def test_A3_modes_live_side_by_side() -> None:
 
 
 def test_A6_memory_above_the_card_is_capped() -> None:
-    """It gets what the card has, and not a card more."""
+    """Memory above the device's is capped to one device."""
     ledger = Ledger(SHARED, pod("p", ask(999_999, cap_memory=True))).settle()
     assert amounts(ledger, "p") == [("shared-g0", 81920, 0)]
 
 
 def test_A6_memory_is_per_vgpu() -> None:
-    """Two vGPUs of 3000 MiB are 3000 MiB on each of two cards."""
+    """Memory is per vGPU: two of 3000 MiB are 3000 MiB on each of two devices."""
     ledger = Ledger(SHARED, pod("p", ask(3000, count=2, cap_memory=True))).settle()
     assert amounts(ledger, "p") == [("shared-g0", 3000, 0), ("shared-g1", 3000, 0)]
 
 
 def test_A6_percentage() -> None:
-    """A quarter of whatever card it is."""
+    """A percentage is of the device that is used."""
     quarter = ask(memory_percent=25)
     ledger = Ledger(rack("n1", 1, model=V100), pod("p", quarter)).settle()
     assert amounts(ledger, "p") == [("n1-g0", 8192, 0)]
@@ -132,14 +134,14 @@ def test_A6_percentage() -> None:
 
 @pytest.mark.parametrize(("nodes", "where"), [((CUT, SHARED), "cut"), ((SHARED,), "shared")])
 def test_A7_without_a_mode_fit_and_policy_choose(nodes: tuple[object, ...], where: str) -> None:
-    """Any mode will do: of equal nodes the first, in whatever mode it is."""
+    """Without a mode any will do: the first of equal nodes."""
     ledger = Ledger(BINPACK, *nodes, pod("p", ask(4096, cap_memory=True))).settle()  # type: ignore[arg-type]
     assert ledger.where("p") == where
     assert instances(ledger, "p") == (["1g.5gb"] if where == "cut" else [])
 
 
 def test_A7_policy_prefers_the_fuller_node_whatever_its_mode() -> None:
-    """Binpack goes on with the node that is in use."""
+    """Binpack prefers the node in use, whatever its mode."""
     ledger = Ledger(BINPACK, CUT, SHARED)
     ledger.submit(pod("first", shape=shape(ask(8000), devices=HAMI_CORE))).settle()
     ledger.submit(pod("p", ask(4096))).settle()
@@ -147,7 +149,7 @@ def test_A7_policy_prefers_the_fuller_node_whatever_its_mode() -> None:
 
 
 def test_B4_shared_takes_the_tightest_node_and_card_that_fit() -> None:
-    """20 hundredths and 2560 MiB beside what is there, not on an empty card."""
+    """A share goes to the fullest node and device that fit."""
     ledger = Ledger(BINPACK, rack("a", 2), rack("b", 2))
     filler = shape(ask(70_000, cores=70), devices=DeviceConstraints(use_ids=("b-g1",)))
     ledger.submit(pod("filler", shape=filler)).settle()
@@ -157,7 +159,7 @@ def test_B4_shared_takes_the_tightest_node_and_card_that_fit() -> None:
 
 
 def test_B4_exclusive_is_that_many_whole_cards() -> None:
-    """200 is two cards with nobody else on them, whatever memory was written."""
+    """200 is two whole devices, whatever memory was requested."""
     ledger = Ledger(rack("n1", 3), pod("other", ask(1))).settle()
     ledger.submit(pod("p", cards(2))).settle()
     assert amounts(ledger, "p") == [("n1-g1", 81920, 100), ("n1-g2", 81920, 100)]
@@ -166,7 +168,7 @@ def test_B4_exclusive_is_that_many_whole_cards() -> None:
 
 
 def test_C1_sharing_by_memory() -> None:
-    """Two replicas that start together, 4096 MiB of one card each; they may share it."""
+    """Two replicas of 4096 MiB each may share a device."""
     needs = {"cpu_milli": 2000, "memory_mib": 4096}
     pods = [member(f"i{n}", shape=wants(ask(4096), **needs)) for n in range(2)]
     ledger = Ledger(BINPACK, rack("n1", 2), gang(min_available=2), *pods)
@@ -175,7 +177,7 @@ def test_C1_sharing_by_memory() -> None:
 
 
 def test_C2_whole_cards_by_number() -> None:
-    """One whole card: nothing else goes there."""
+    """A whole device is not shared with other pods."""
     ledger = Ledger(rack("n1", 1), pod("p", cards(1))).settle()
     assert amounts(ledger, "p") == [("n1-g0", 81920, 100)]
     ledger.submit(pod("q", ask(1))).settle()
@@ -183,14 +185,14 @@ def test_C2_whole_cards_by_number() -> None:
 
 
 def test_C3_mps_share() -> None:
-    """8000 MiB and 25 % under MPS."""
+    """8000 MiB and 25 % are placed under MPS."""
     wanted = shape(ask(8000, cores=25), devices=DeviceConstraints(modes=("mps",)))
     ledger = Ledger(SHARED, rack("n1", 1, model=A30, mode="mps"), pod("p", shape=wanted)).settle()
     assert amounts(ledger, "p") == [("n1-g0", 8000, 25)]
 
 
 def test_C4_smallest_template_that_holds_the_memory() -> None:
-    """6 GiB of a 310P are vir02; the template's cores and AI CPUs are charged."""
+    """6 GiB of a 310P become vir02, with the template's cores and AI CPUs."""
     ledger = Ledger(node("n1", npu("u0")), pod("p", ask(6144, family="ascend310p"))).settle()
     (share,) = ledger.shares("p")
     assert (share.template, share.memory_mib, share.cores) == ("vir02", 6144, 2)
@@ -198,7 +200,7 @@ def test_C4_smallest_template_that_holds_the_memory() -> None:
 
 
 def test_C7_whole_cards_on_one_node() -> None:
-    """Four of them, or nowhere: two nodes with three each will not do."""
+    """Four whole devices need one node: two nodes with three each do not fit."""
     ledger = Ledger(rack("a", 3), rack("b", 3), pod("p", cards(4))).settle()
     assert ledger.reasons("p") == {RefusalCode.DEVICES_TOO_FEW: 2}
     ledger.report(rack("c", 4)).settle()
@@ -206,7 +208,7 @@ def test_C7_whole_cards_on_one_node() -> None:
 
 
 def test_C7_distributed_training_all_or_none() -> None:
-    """Four workers of two cards: with seven cards nobody starts, with eight all at once."""
+    """Four workers of two devices start all together: not with seven devices, but with eight."""
     pods = [member(f"w{n}", cards(2)) for n in range(4)]
     ledger = Ledger(rack("a", 4), rack("b", 3), gang(min_available=4), *pods).settle()
     assert not any(ledger.where(f"w{n}") for n in range(4))
@@ -236,7 +238,7 @@ FLEET = (
     ],
 )
 def test_C8_types_and_uuids(constraints: DeviceConstraints, fits: set[str]) -> None:
-    """Only A100 or V100; anything but T4; A10 is no A100; one card, or any but these."""
+    """Types and UUIDs restrict devices: only these, or all but these; A10 is not A100."""
     ledger = Ledger(*FLEET)
     wanted = shape(cards(1), devices=constraints)
     ledger.submit(*(pod(f"p{n}", shape=wanted) for n in range(5))).settle()
@@ -244,14 +246,14 @@ def test_C8_types_and_uuids(constraints: DeviceConstraints, fits: set[str]) -> N
 
 
 def test_C8_card_indexes() -> None:
-    """Cards 0 and 2 of a node, and no others."""
+    """Indexes restrict devices to 0 and 2 of a node."""
     wanted = shape(cards(2), devices=DeviceConstraints(indexes=(0, 2)))
     ledger = Ledger(rack("n1", 4), pod("p", shape=wanted)).settle()
     assert ledger.devices("p") == ["n1-g0", "n1-g2"]
 
 
 def test_C8_unhealthy_cards_are_left_out() -> None:
-    """As `volcano.sh/gpu-unhealthy-ids` says."""
+    """Unhealthy devices are not used, as with `volcano.sh/gpu-unhealthy-ids`."""
     sick = DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79")
     ledger = Ledger(rack("n1", 2), sick, pod("p", cards(1)), pod("q", cards(1))).settle()
     assert ledger.devices("p") == ["n1-g1"]
@@ -263,13 +265,13 @@ def test_C8_unhealthy_cards_are_left_out() -> None:
     [(ask(3000, cores=30), 3000, 30), (ask(memory_percent=50), 40960, 0)],
 )
 def test_D1_memory_cores_and_percentage(wanted: Ask, memory_mib: int, cores: int) -> None:
-    """3000 MiB and 30 %; half a card."""
+    """Memory, cores and percentages are allocated as requested."""
     ledger = Ledger(SHARED, pod("p", wanted)).settle()
     assert amounts(ledger, "p") == [("shared-g0", memory_mib, cores)]
 
 
 def test_D2_one_percent() -> None:
-    """A hundred pods of 1 % fill the cores of a card of a hundred slots; no more go there."""
+    """A hundred pods of 1 % fill a device of a hundred slots, and no more fit."""
     ledger = Ledger(rack("n1", 1, slots=200))
     ledger.submit(*(pod(f"p{n}", ask(memory_percent=1, cores=1)) for n in range(101))).settle()
     assert amounts(ledger, "p0") == [("n1-g0", 819, 1)]
@@ -279,20 +281,20 @@ def test_D2_one_percent() -> None:
 
 @pytest.mark.parametrize("cores", [0, 100])
 def test_D3_no_cores_is_any_card_with_the_memory_and_all_is_the_card_alone(cores: int) -> None:
-    """Beside another pod, or not."""
+    """Without cores a pod shares any device with the memory; with 100 it gets one alone."""
     ledger = Ledger(BINPACK, rack("n1", 2), pod("there", ask(1000, cores=10))).settle()
     ledger.submit(pod("p", ask(5000, cores=cores))).settle()
     assert amounts(ledger, "p") == [("n1-g1" if cores else "n1-g0", 5000, cores)]
 
 
 def test_D3_no_cores_is_refused_where_all_are_taken() -> None:
-    """HAMi's CardComputeUnitsExhausted."""
+    """A pod without cores is refused where all are in use (HAMi's CardComputeUnitsExhausted)."""
     ledger = Ledger(rack("n1", 1), pod("all", ask(1000, cores=100)), pod("p", ask(1))).settle()
     assert ledger.reasons("p") == {RefusalCode.CORES_INSUFFICIENT: 1}
 
 
 def test_D3_each_container_has_its_own_share() -> None:
-    """Two containers of one pod on one card, and one that asks for none."""
+    """Each container has its own share, and may have none."""
     asks = (ask(10_000, cores=50, container="train"), ask(2000, container="eval"))
     ledger = Ledger(SHARED, pod("p", *asks)).settle()
     assert [(s.container, s.device, s.memory_mib) for s in ledger.shares("p")] == [
@@ -302,7 +304,7 @@ def test_D3_each_container_has_its_own_share() -> None:
 
 
 def test_D4_split_count_and_scaling() -> None:
-    """Ten tasks share a card and an eleventh does not; memory above the physical is on offer."""
+    """Ten slots take ten tasks, and scaled memory exceeds the physical one."""
     scaled = gpu("g0", memory_mib=163_840, physical_memory_mib=81_920)
     ledger = Ledger(node("n1", scaled))
     ledger.submit(*(pod(f"p{n}", ask(16_384)) for n in range(11))).settle()
@@ -311,7 +313,7 @@ def test_D4_split_count_and_scaling() -> None:
 
 
 def test_E1_taint_of_the_vgpu_nodes() -> None:
-    """Whoever tolerates it may come, and nobody else."""
+    """Only pods that tolerate the vGPU nodes' taint are placed there."""
     taint = Taint(key="volcano.sh/vgpu", value="hami", effect="NoSchedule")
     tolerating = Toleration(key="volcano.sh/vgpu", operator="Exists", effect="NoSchedule")
     ledger = Ledger(rack("n1", 1), observed("n1", taints=(taint,)))
@@ -322,7 +324,7 @@ def test_E1_taint_of_the_vgpu_nodes() -> None:
 
 
 def test_E3_two_vgpus_are_two_different_cards() -> None:
-    """3000 MiB and 50 % of each, though one card could hold both."""
+    """Two vGPUs are on two devices, although one has room for both."""
     wanted = ask(3000, count=2, cores=50, cap_memory=True)
     ledger = Ledger(SHARED, pod("p", wanted)).settle()
     assert amounts(ledger, "p") == [("shared-g0", 3000, 50), ("shared-g1", 3000, 50)]
@@ -331,7 +333,8 @@ def test_E3_two_vgpus_are_two_different_cards() -> None:
 
 
 def test_E4_only_the_count_is_whole_cards() -> None:
-    """Under the NVIDIA name: two whole cards, also beside nodes of the NVIDIA plugin (E5)."""
+    """A count under the NVIDIA name is whole devices, also next to nodes of NVIDIA's plugin
+    (E5)."""
     exclusive = rack("plain", 2, mode="exclusive")
     ledger = Ledger(exclusive, pod("p", cards(2)), pod("q", ask(1))).settle()
     assert amounts(ledger, "p") == [("plain-g0", 81920, 100), ("plain-g1", 81920, 100)]
@@ -339,7 +342,7 @@ def test_E4_only_the_count_is_whole_cards() -> None:
 
 
 def test_whole_card_of_a_mig_node_is_its_largest_instance() -> None:
-    """A pod that names no mode may get one; the card is then full."""
+    """A whole device on a MIG node is its largest instance, which fills it."""
     ledger = Ledger(CUT, pod("p", cards(1)), pod("q", ask(1, container="x"))).settle()
     assert [share.instance for share in ledger.shares("p")] == [
         MigInstance(profile="7g.40gb", start=0, size=8)

@@ -1,4 +1,4 @@
-"""Rows of the compatibility table about policies, gangs, causes and nodes of other plugins."""
+"""Rows of the compatibility table about policies, gangs, causes and other plugins' nodes."""
 
 import pytest
 from msgspec import structs
@@ -30,7 +30,8 @@ CARD = [share("a-g0", 81920, 100)]
     [("binpack", 10, "a"), ("binpack", 0, "b"), ("spread", 10, "b"), ("spread", 0, "a")],
 )
 def test_A5_policy_with_a_weight(policy: str, weight: int, where: str) -> None:
-    """Node a has a card in use, node b its CPU: the weight of devices says which is fuller."""
+    """The weight of devices decides which node is fuller: one with a device or one with CPU in
+    use."""
     weights = NodeWeights(cpu=1, memory=1, devices=weight)
     change = PolicyChanged(by="ann", node_policy=policy, node_weights=weights)  # type: ignore[arg-type]
     ledger = Ledger(change, rack("a", 2), rack("b", 2))
@@ -43,7 +44,7 @@ def test_A5_policy_with_a_weight(policy: str, weight: int, where: str) -> None:
 
 @pytest.mark.parametrize(("weights", "where"), [((1, 10), "a"), ((10, 1), "b")])
 def test_C5_node_binpack_by_resource(weights: tuple[int, int], where: str) -> None:
-    """`nvidia.com/gpu: 10` beside CPU and memory goes to the node whose cards are in use."""
+    """`nvidia.com/gpu: 10` next to CPU and memory prefers the node whose GPUs are in use."""
     cpu, devices = weights
     change = PolicyChanged(
         by="ann", node_policy="binpack", node_weights=NodeWeights(cpu=cpu, devices=devices)
@@ -58,7 +59,7 @@ def test_C5_node_binpack_by_resource(weights: tuple[int, int], where: str) -> No
 
 @pytest.mark.parametrize(("policy", "device"), [("binpack", "n1-g1"), ("spread", "n1-g0")])
 def test_C5_cards_of_a_node(policy: str, device: str) -> None:
-    """The card in use, or the idle one, as the pod's annotation says."""
+    """The pod's annotation chooses the device in use, or the idle one."""
     notes = {"hami.io/gpu-scheduler-policy": policy}
     found = draft(manifest({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}, notes))
     ledger = Ledger(rack("n1", 2), pod("x", ask(1)), placement("x", "n1", [share("n1-g1")]))
@@ -66,17 +67,17 @@ def test_C5_cards_of_a_node(policy: str, device: str) -> None:
 
 
 def exclusive(name: str, index: int = 0) -> Device:
-    """A card that the vendor's own plugin hands out whole."""
+    """Return a device that the vendor's own plugin allocates whole."""
     return gpu(name, index=index, mode="exclusive", slots=1)
 
 
 def beside() -> NodeReported:
-    """A node whose cards are left to NVIDIA's plugin."""
+    """Return a node whose devices are left to NVIDIA's plugin."""
     return node("theirs", exclusive("e0"), exclusive("e1", 1))
 
 
 def test_B5_nodes_of_the_plain_plugin_give_whole_cards() -> None:
-    """`nvidia.com/gpu: 2` has a place there, as before."""
+    """`nvidia.com/gpu: 2` is placed on a node of NVIDIA's plugin, as before."""
     found = draft(manifest({"nvidia.com/gpu": 2}))
     ledger = Ledger(beside(), pod("p", shape=found.shape)).settle()
     assert ledger.devices("p") == ["e0", "e1"]
@@ -90,7 +91,7 @@ def test_B5_nodes_of_the_plain_plugin_give_whole_cards() -> None:
     ],
 )
 def test_E5_no_share_goes_to_a_node_of_the_plain_plugin(limits: dict[str, object]) -> None:
-    """Its cards are not cut; the shared ones of another node are."""
+    """A share is not placed on a node of NVIDIA's plugin, but on another."""
     found = draft(manifest(limits))
     ledger = Ledger(beside(), pod("p", shape=found.shape)).settle()
     assert ledger.reasons("p") == {RefusalCode.MODE_MISMATCH: 1}
@@ -99,13 +100,13 @@ def test_E5_no_share_goes_to_a_node_of_the_plain_plugin(limits: dict[str, object
 
 
 def test_B7_a_node_without_an_agent_takes_no_part() -> None:
-    """Kubernetes knows the node, and nobody offers a device of it."""
+    """A node without an agent offers no devices."""
     ledger = Ledger(observed("bare"), pod("p", cards())).settle()
     assert ledger.reasons("p") == {RefusalCode.NO_SUCH_DEVICE: 1}
 
 
 def test_B7_a_pod_may_choose_the_labelled_nodes() -> None:
-    """`nodeSelector: {nvidia-device-enable: enable}`, as gpu-manager's documents have it."""
+    """`nodeSelector: {nvidia-device-enable: enable}` from gpu-manager's documents selects nodes."""
     label = {"nvidia-device-enable": "enable"}
     found = draft(manifest({"docker.com/vcuda-core": 100}, nodeSelector=label))
     ledger = Ledger(rack("a", 1), observed("a"), rack("b", 1), observed("b", labels=label))
@@ -113,14 +114,15 @@ def test_B7_a_pod_may_choose_the_labelled_nodes() -> None:
 
 
 def test_C6_priority_goes_first() -> None:
-    """Of two that wait for one card, the one with the higher priority has it, although later."""
+    """Of two pods that wait for one device, the one with higher priority is placed, although
+    later."""
     ledger = Ledger(rack("n1", 1), pod("low", cards()), pod("high", cards(), priority=100))
     ledger.settle()
     assert (ledger.where("high"), ledger.where("low")) == ("n1", "")
 
 
 def test_C6_a_gang_waits_for_all_of_its_pods() -> None:
-    """`minAvailable: 3` and two cards: nothing is held until there are three."""
+    """A gang with `minAvailable: 3` and room for two reserves nothing until there are three."""
     ledger = Ledger(rack("n1", 2), gang(min_available=3))
     ledger.submit(*(member(f"m{n}", cards()) for n in range(3)), pod("other", cards())).settle()
     assert [ledger.where(f"m{n}") for n in range(3)] == ["", "", ""]
@@ -133,7 +135,7 @@ QUEUED = {"scheduling.volcano.sh/queue-name": "ml"}
 
 
 def queued(uid: str, limits: dict[str, object]) -> PodSubmitted:
-    """A pod whose manifest names the queue `ml`."""
+    """Return a pod whose manifest names the queue `ml`."""
     return submitted(structs.replace(draft(manifest(limits, QUEUED)), name=uid), uid)
 
 
@@ -152,7 +154,7 @@ def queued(uid: str, limits: dict[str, object]) -> PodSubmitted:
 def test_C6_a_queue_holds_no_more_than_its_capability(
     resource: str, limits: dict[str, object]
 ) -> None:
-    """The third pod waits until one of the queue ends; other names are no way around it."""
+    """A queue's capability makes the third pod wait, also under other resource names."""
     ledger = Ledger(rack("n1", 8), QueueObserved(queue="ml", capability={resource: 2}))
     ledger.submit(*(queued(f"p{n}", limits) for n in range(3)), pod("other", cards())).settle()
     assert [ledger.where(uid) for uid in ("p0", "p1", "p2", "other")] == ["n1", "n1", "", "n1"]
@@ -161,7 +163,7 @@ def test_C6_a_queue_holds_no_more_than_its_capability(
 
 
 def test_C6_queues_share_by_their_weight() -> None:
-    """Twelve cards, weights 2 and 1: eight and four, although one queue was there first."""
+    """Twelve devices and weights 2 and 1 give eight and four, whatever the order of arrival."""
     queues = [QueueObserved(queue="ml", weight=2), QueueObserved(queue="web", weight=1)]
     ledger = Ledger(rack("n1", 8), rack("n2", 4), *queues)
     for name in ("web", "ml"):
@@ -172,7 +174,7 @@ def test_C6_queues_share_by_their_weight() -> None:
 
 
 def test_C6_a_gang_is_in_its_queue_whole_or_not_at_all() -> None:
-    """Three cards are free and the queue may hold two: nothing of the gang is held."""
+    """A gang that exceeds its queue's capability is not placed, although devices are free."""
     ledger = Ledger(rack("n1", 4), QueueObserved(queue="ml", capability={"nvidia.com/gpu": 2}))
     ledger.play(gang(min_available=3, queue="ml"))
     ledger.submit(*(member(f"m{n}", cards()) for n in range(3))).settle()
@@ -182,7 +184,8 @@ def test_C6_a_gang_is_in_its_queue_whole_or_not_at_all() -> None:
 
 
 def test_E6_the_card_quota_of_a_queue() -> None:
-    """`volcano.sh/card.quota: {"NVIDIA-A100-SXM4-80GB": 1}`: one card of it, and no other model."""
+    """`volcano.sh/card.quota: {"NVIDIA-A100-SXM4-80GB": 1}` allows one of that model and no
+    other."""
     quota = QueueObserved(queue="ml", cards={"NVIDIA-A100-SXM4-80GB": 1})
     ledger = Ledger(rack("a", 4), rack("b", 4, model=T4), quota)
     ledger.submit(*(queued(f"p{n}", {"nvidia.com/gpu": 1}) for n in range(2))).settle()
@@ -217,7 +220,7 @@ CAUSES = [
 
 @pytest.mark.parametrize("cause", CAUSES, ids=[cause[0] for cause in CAUSES])
 def test_C9_causes_are_told(cause: tuple[str, list[object], object, str]) -> None:
-    """What is on Volcano's list of troubles is in the sentence that the pod's owner reads."""
+    """Each cause on Volcano's list of problems is named in the sentence for the pod's owner."""
     _, events, wanted, says = cause
     ledger = Ledger(*events, pod("p", shape=wanted)).settle()  # type: ignore[arg-type]
     assert says in words.refusal(ledger.refusal("p"))

@@ -1,4 +1,4 @@
-"""Preemption: who goes for whom, in which order nodes are compared, and when nobody goes."""
+"""Preemption: victims and beneficiaries, the comparison of nodes, and when nothing is evicted."""
 
 from typing import Any
 
@@ -32,22 +32,22 @@ C = RefusalCode
 
 
 def low(uid: str, count: int = 1, priority: int = 0, **fields: Any) -> PodSubmitted:
-    """A pod of whole cards that others may go before."""
+    """Return a pod of whole devices with low priority."""
     return pod(uid, cards(count), priority=priority, **fields)
 
 
 def high(uid: str, count: int = 1, priority: int = 100, **fields: Any) -> PodSubmitted:
-    """A pod of whole cards for which others go."""
+    """Return a pod of whole devices with high priority."""
     return pod(uid, cards(count), priority=priority, **fields)
 
 
 def evicted(ledger: Ledger) -> list[tuple[str, str]]:
-    """Who goes for whom, of all events since the beginning."""
+    """Return all evictions so far as (pod, beneficiary)."""
     return [(e.pod, e.beneficiary) for e in ledger.events if isinstance(e, PodEvicted)]
 
 
 def full(nodes: int = 1, width: int = 1, **fields: Any) -> Ledger:
-    """Nodes of so many cards, each held by one pod of low priority: `low-0-0` and so on."""
+    """Return nodes of `width` devices, each used by one low-priority pod: `low-0-0` and so on."""
     ledger = Ledger(*(rack(f"n{at}", width) for at in range(nodes)))
     for at in range(nodes):
         for slot in range(width):
@@ -56,13 +56,13 @@ def full(nodes: int = 1, width: int = 1, **fields: Any) -> Ledger:
 
 
 def on(ledger: Ledger, uid: str) -> str:
-    """Where the pod is."""
+    """Return the node of the pod."""
     return ledger.where(uid)
 
 
 @pytest.mark.parametrize("shape", [cards(), cards(1, memory_mib=1)])
 def test_room_made_for_a_pod_does_not_go_to_an_older_one_that_never_preempts(shape: Ask) -> None:
-    """The older pod has the same priority, and requests the same or other devices."""
+    """Freed room does not go to an older pod of equal priority with preemptionPolicy Never."""
     ledger = full()
     ledger.submit(pod("older", shape, priority=100, preempts=False), high("younger")).settle()
     assert evicted(ledger) == [("low-0-0", "younger")]
@@ -71,7 +71,8 @@ def test_room_made_for_a_pod_does_not_go_to_an_older_one_that_never_preempts(sha
 
 
 def test_H8_a_pod_of_lower_priority_goes_and_then_the_other_has_its_place() -> None:
-    """It is told once, holds its place until it is gone, and is in nobody's way afterwards."""
+    """A lower-priority pod is evicted once, keeps its place until it ends, and then the other is
+    placed."""
     ledger = full()
     ledger.submit(high("h")).settle()
     assert evicted(ledger) == [("low-0-0", "h")]
@@ -87,7 +88,7 @@ def test_H8_a_pod_of_lower_priority_goes_and_then_the_other_has_its_place() -> N
 
 
 def test_the_refusal_comes_before_the_eviction() -> None:
-    """The pod is told why it waits; that others go for it is said after that."""
+    """A pod's refusal comes before the eviction for it."""
     ledger = full()
     ledger.submit(high("h")).settle()
     kinds = [type(event) for event in ledger.events]
@@ -96,14 +97,14 @@ def test_the_refusal_comes_before_the_eviction() -> None:
 
 @pytest.mark.parametrize("priority", [100, 101])
 def test_nobody_goes_for_a_pod_of_the_same_priority_or_less(priority: int) -> None:
-    """Only lower ones do."""
+    """Pods of equal or higher priority are not evicted."""
     ledger = full(priority=priority)
     ledger.submit(high("h")).settle()
     assert evicted(ledger) == []
 
 
 def test_nobody_goes_for_a_pod_of_another_queue() -> None:
-    """Whose turn it is between queues their shares say; in a queue it is priority."""
+    """Pods of other queues are not evicted, because shares decide between queues."""
     ledger = Ledger(rack("n1", 1), low("low", queue="training")).settle()
     ledger.submit(high("other")).settle()
     assert evicted(ledger) == []
@@ -112,7 +113,7 @@ def test_nobody_goes_for_a_pod_of_another_queue() -> None:
 
 
 def test_what_a_queue_gets_by_its_share_is_not_taken_back_at_once() -> None:
-    """The first of the queue with more is of higher priority, and waits for its queue's turn."""
+    """A pod whose queue is not next evicts no pod that another queue just got by its share."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), low("a", 1, 9), low("b", 1, 9)).settle()
     ledger.submit(high("urgent", 1, 5), low("next", queue="training")).settle()
     ledger.gone("b").settle()
@@ -120,7 +121,7 @@ def test_what_a_queue_gets_by_its_share_is_not_taken_back_at_once() -> None:
 
 
 def test_nobody_goes_for_a_pod_that_never_preempts() -> None:
-    """`preemptionPolicy: Never`: it is first in the queue all the same."""
+    """A pod with `preemptionPolicy: Never` evicts no pod, but keeps its position in the queue."""
     ledger = full()
     ledger.submit(high("h", preempts=False), low("l")).settle()
     assert evicted(ledger) == []
@@ -129,14 +130,14 @@ def test_nobody_goes_for_a_pod_that_never_preempts() -> None:
 
 
 def test_a_pod_that_never_preempts_stands_in_nobodys_way() -> None:
-    """Another of the same shape and priority comes after it, and has room made all the same."""
+    """A pod with `preemptionPolicy: Never` does not block preemption for others of its shape."""
     ledger = full()
     ledger.submit(high("patient", preempts=False), high("h")).settle()
     assert evicted(ledger) == [("low-0-0", "h")]
 
 
 def test_who_is_not_evictable_goes_for_nobody() -> None:
-    """Nor does the gang of such a pod."""
+    """A pod that is not evictable, or its gang, is not evicted."""
     ledger = full(evictable=False)
     ledger.report(rack("n1", 1), rack("n2", 1)).play(gang(min_available=2))
     ledger.submit(member("w-0", cards()), member("w-1", cards(), evictable=False)).settle()
@@ -145,14 +146,14 @@ def test_who_is_not_evictable_goes_for_nobody() -> None:
 
 
 def test_nobody_goes_in_vain() -> None:
-    """The node would be too small though everybody left it."""
+    """Nothing is evicted on a node that would be too small even when empty."""
     ledger = full(width=2)
     ledger.submit(high("h", count=3)).settle()
     assert evicted(ledger) == []
 
 
 def test_no_more_go_than_have_to() -> None:
-    """Of four pods two go, the least important ones."""
+    """No more pods are evicted than needed, and the least important ones."""
     ledger = Ledger(rack("n0", 4))
     for at, priority in enumerate((5, 1, 9, 3)):
         ledger.submit(low(f"low-{at}", priority=priority)).settle()
@@ -161,20 +162,20 @@ def test_no_more_go_than_have_to() -> None:
 
 
 Held = tuple[tuple[int, int], ...]
-"""What pods of low priority hold on a node of two cards: priority and cards of each."""
+"""Low-priority pods on a node of two devices: priority and device count of each."""
 
 
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (((7, 2),), ((0, 2),)),  # the least important of the most important
-        (((7, 1), (7, 1)), ((7, 1), (3, 1))),  # the least sum
-        (((3, 1), (3, 1)), ((3, 2),)),  # fewer
-        (((-5, 1), (-5, 1)), ((-5, 2),)),  # fewer, also where more would be a lesser sum
+        (((7, 2),), ((0, 2),)),  # the lower highest priority
+        (((7, 1), (7, 1)), ((7, 1), (3, 1))),  # the lower sum
+        (((3, 1), (3, 1)), ((3, 2),)),  # fewer pods
+        (((-5, 1), (-5, 1)), ((-5, 2),)),  # fewer pods, even if more would have a lower sum
     ],
 )
 def test_which_node_is_cleared(first: Held, second: Held) -> None:
-    """As kube-scheduler compares them, the second of two nodes is the better one."""
+    """The victims' node is chosen as in kube-scheduler; the second of two is better."""
     ledger = Ledger()
     for at, held in enumerate((first, second)):
         ledger.report(rack(f"n{at}", 2))
@@ -185,7 +186,7 @@ def test_which_node_is_cleared(first: Held, second: Held) -> None:
 
 
 def test_who_started_last_goes_of_equals() -> None:
-    """All else being equal the younger pod loses less."""
+    """Among equal pods the youngest is evicted."""
     ledger = Ledger(rack("n0", 1))
     ledger.submit(low("old")).settle()
     ledger.report(rack("n1", 1)).submit(low("young")).settle()
@@ -195,13 +196,13 @@ def test_who_started_last_goes_of_equals() -> None:
 
 
 def budget(allowed: int, app: str = "a") -> BudgetObserved:
-    """How many pods with this label may be evicted."""
+    """Return a budget that allows this many evictions of pods with the label."""
     selector = (LabelExpression(key="app", operator="In", values=(app,)),)
     return BudgetObserved(namespace="default", budget="b", selector=selector, allowed=allowed)
 
 
 def test_a_disruption_budget_spares_whom_it_can() -> None:
-    """A pod of more priority goes rather than one that a budget protects."""
+    """A pod of higher priority is evicted rather than one protected by a budget."""
     ledger = full(nodes=1)
     ledger.pod("low-0-0")
     ledger.report(rack("n1", 1)).submit(low("guarded", labels={"app": "a"})).settle()
@@ -211,7 +212,7 @@ def test_a_disruption_budget_spares_whom_it_can() -> None:
 
 
 def test_a_disruption_budget_forbids_nothing() -> None:
-    """Where nobody else can go it is exceeded, and the event says so."""
+    """If only protected pods can be evicted, the budget is exceeded, and the event says so."""
     ledger = full(labels={"app": "a"})
     ledger.play(budget(0)).submit(high("h")).settle()
     (event,) = (e for e in ledger.events if isinstance(e, PodEvicted))
@@ -219,7 +220,7 @@ def test_a_disruption_budget_forbids_nothing() -> None:
 
 
 def test_a_budget_that_allows_it_is_not_exceeded() -> None:
-    """One of two pods may go; the second of them would be one too many."""
+    """A budget that allows one eviction is exceeded by the second."""
     ledger = full(width=2, labels={"app": "a"})
     ledger.play(budget(1)).submit(high("h", count=2)).settle()
     found = [e.budgets for e in ledger.events if isinstance(e, PodEvicted)]
@@ -227,7 +228,7 @@ def test_a_budget_that_allows_it_is_not_exceeded() -> None:
 
 
 def test_the_room_is_kept_for_whom_it_is_made() -> None:
-    """Nobody of the same priority or less takes a card that one of two victims has left."""
+    """Freed devices are reserved for the beneficiary against pods of equal or lower priority."""
     ledger = full(width=2)
     ledger.submit(high("h", count=2)).settle()
     ledger.gone("low-0-0").submit(low("l"), high("same")).settle()
@@ -239,7 +240,7 @@ def test_the_room_is_kept_for_whom_it_is_made() -> None:
 
 
 def test_a_pod_of_higher_priority_may_take_the_room() -> None:
-    """And the one for which it was made looks for other room."""
+    """A pod of higher priority may use the freed room; the beneficiary then finds other room."""
     ledger = full()
     ledger.submit(high("h")).settle()
     ledger.submit(high("higher", priority=500))
@@ -248,7 +249,8 @@ def test_a_pod_of_higher_priority_may_take_the_room() -> None:
 
 
 def test_each_of_several_has_a_node_of_its_own() -> None:
-    """Three pods, two nodes: two evictions, and the third waits."""
+    """Each of several beneficiaries has its own node: three pods and two nodes give two
+    evictions."""
     ledger = full(nodes=2)
     ledger.submit(high("h1"), high("h2"), high("h3")).settle()
     assert sorted(beneficiary for _, beneficiary in evicted(ledger)) == ["h1", "h2"]
@@ -257,7 +259,7 @@ def test_each_of_several_has_a_node_of_its_own() -> None:
 
 
 def test_a_node_is_kept_no_longer_than_the_pod_waits() -> None:
-    """The pod has gone: others may come, and what leaves leaves."""
+    """When the beneficiary ends, its node is open to others."""
     ledger = full(width=2)
     ledger.submit(high("h", count=2)).settle()
     ledger.gone("low-0-0").submit(low("l")).settle()
@@ -267,16 +269,16 @@ def test_a_node_is_kept_no_longer_than_the_pod_waits() -> None:
 
 
 def test_another_search_where_the_room_has_gone() -> None:
-    """The node was cordoned meanwhile: the pod is refused again, and another node is cleared."""
+    """If the freed node is cordoned, the pod is refused again and another node is freed."""
     ledger = full()
     ledger.submit(high("h")).settle()
     ledger.report(rack("n1", 1)).submit(low("late")).settle()
-    assert on(ledger, "late") == ""  # the one that preempts goes there itself
+    assert on(ledger, "late") == ""  # the preempting pod goes there itself
     assert on(ledger, "h") == "n1"
 
 
 def test_a_nomination_ends_with_a_refusal() -> None:
-    """Its node takes nobody when all have gone: that is said, and another search begins."""
+    """If the freed node does not fit after all, the pod is refused and searches again."""
     ledger = full()
     ledger.submit(high("h")).settle()
     ledger.play(NodeCordoned(node="n0", by="ada", reason="fans")).gone("low-0-0").settle()
@@ -288,7 +290,7 @@ def test_a_nomination_ends_with_a_refusal() -> None:
 
 
 def test_H8_a_gang_goes_whole() -> None:
-    """One of its cards would do, and both of its pods are told to go."""
+    """A gang is evicted as a whole, although one of its devices would suffice."""
     ledger = Ledger(rack("n0", 1), rack("n1", 1), gang(min_available=2))
     ledger.submit(member("w-0", cards()), member("w-1", cards())).settle()
     ledger.submit(high("h")).settle()
@@ -297,7 +299,7 @@ def test_H8_a_gang_goes_whole() -> None:
 
 
 def test_a_single_pod_goes_rather_than_a_gang() -> None:
-    """Fewer pods go."""
+    """A single pod is evicted rather than a gang, because that is fewer pods."""
     ledger = Ledger(rack("n0", 1), rack("n1", 1), gang(min_available=2))
     ledger.submit(member("w-0", cards()), member("w-1", cards())).settle()
     ledger.report(rack("n2", 1)).submit(low("single")).settle()
@@ -306,7 +308,7 @@ def test_a_single_pod_goes_rather_than_a_gang() -> None:
 
 
 def test_a_gang_is_as_important_as_its_most_important_pod() -> None:
-    """One of its pods has more priority than who comes: none of it goes."""
+    """A gang is as important as its most important pod, so none of it is evicted."""
     ledger = Ledger(rack("n0", 1), rack("n1", 1), gang(min_available=2))
     ledger.submit(member("w-0", cards()), member("w-1", cards(), priority=900)).settle()
     ledger.submit(high("h")).settle()
@@ -314,7 +316,7 @@ def test_a_gang_is_as_important_as_its_most_important_pod() -> None:
 
 
 def test_room_for_a_whole_gang() -> None:
-    """Two go for its two pods, and both come at once."""
+    """A gang's preemption evicts for all its pods, which are then placed together."""
     ledger = full(nodes=2)
     ledger.play(gang(min_available=2))
     workers = [member(f"w-{n}", cards(), priority=100) for n in range(2)]
@@ -327,7 +329,7 @@ def test_room_for_a_whole_gang() -> None:
 
 
 def test_nobody_goes_for_a_gang_that_would_not_fit_whole() -> None:
-    """Room for two of three is room for none."""
+    """Nothing is evicted for a gang that would still not fit as a whole."""
     ledger = full(nodes=2)
     ledger.play(gang(min_available=3))
     ledger.submit(*(member(f"w-{n}", cards(), priority=100) for n in range(3))).settle()
@@ -335,7 +337,7 @@ def test_nobody_goes_for_a_gang_that_would_not_fit_whole() -> None:
 
 
 def test_a_decision_that_is_lost_is_made_again() -> None:
-    """Nothing of it is in the state before it is folded; another engine decides alike."""
+    """A lost preemption leaves no trace in the state, and a new engine makes the same one."""
     ledger = full()
     ledger.submit(high("h"))
     while not any(isinstance(event, PodRefused) for event in ledger.decide()):
@@ -346,7 +348,7 @@ def test_a_decision_that_is_lost_is_made_again() -> None:
 
 
 def test_cpu_alone_is_room_enough() -> None:
-    """Pods without devices are evicted and evict like others."""
+    """Pods without devices preempt and are evicted like others."""
     ledger = Ledger(node("n0", host=Host(cpu_milli=1000, memory_mib=1000, pods=9)))
     ledger.submit(pod("l", shape=wants(cpu_milli=800))).settle()
     ledger.submit(pod("h", shape=wants(cpu_milli=500), priority=1)).settle()
@@ -356,7 +358,7 @@ def test_cpu_alone_is_room_enough() -> None:
 
 
 def test_what_the_fold_refuses() -> None:
-    """A rogue scheduler evicts nobody for a pod of the same priority, nor for one that is gone."""
+    """The fold refuses an eviction for a pod of equal priority, or for one that ended."""
     ledger = full()
     ledger.submit(low("same"), high("h"))
     event = PodEvicted(
@@ -377,7 +379,7 @@ def test_what_the_fold_refuses() -> None:
 
 
 def test_why_tells_both_sides(golden: Golden) -> None:
-    """Who goes for whom, from the record, and where room is made."""
+    """`why` shows evictions from the beneficiary's and the victim's side."""
     ledger = full(width=2)
     ledger.submit(high("h", count=2)).settle()
     goes, waits = (why(ledger.state, ledger.pod(uid)) for uid in ("low-0-0", "h"))
@@ -397,7 +399,7 @@ def test_why_tells_both_sides(golden: Golden) -> None:
 
 
 def test_whoever_takes_over_a_pod_gives_it_the_room_that_was_made() -> None:
-    """Its like was refused here before, as its node is kept from it; the pod was never asked."""
+    """A scheduler that takes over a pod places it in the room that was freed for it."""
     ledger = full()
     ledger.submit(high("h")).settle()
     own = Shard(frozenset({part_of(key_of(ledger.pod("h")))}))
@@ -414,7 +416,7 @@ def test_whoever_takes_over_a_pod_gives_it_the_room_that_was_made() -> None:
 
 
 def test_pods_that_become_ours_are_evicted_for_although_nothing_else_happened() -> None:
-    """A scheduler takes over the pods of one that died; no event of the ledger says so."""
+    """Pods taken over from a dead scheduler preempt, although no event announces them."""
     ledger = full()
     ledger.submit(high("h"))
     assert [type(event) for event in ledger.decide()] == [PodRefused]

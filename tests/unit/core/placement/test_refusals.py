@@ -1,4 +1,4 @@
-"""Why a pod has no place: a decision reaches every code, with the amounts that are missing."""
+"""Refusals: a decision can reach every code, with the missing amounts."""
 
 import pytest
 
@@ -50,17 +50,17 @@ NEAR = node("n1", gpu("g0", numa=0), gpu("g1", numa=1))
 
 
 def held(*shares: object, report: Payload = MIG) -> tuple[Payload, ...]:
-    """A node on which a pod holds these shares."""
+    """Return a node with a pod that has these shares."""
     return report, pod("x"), placement("x", "n1", shares)  # type: ignore[arg-type]
 
 
 def small(start: int) -> object:
-    """The smallest instance of a 40 GB card."""
+    """Return the smallest instance of a 40 GB GPU."""
     return share("m0", 5120, 0, instance=instance("1g.5gb", start, 1))
 
 
 def die(index: int) -> Device:
-    """A die of a 910C."""
+    """Return a die of a 910C."""
     return npu(f"d{index}", family="ascend910c", model="Ascend910C", memory_mib=65536, cores=20)
 
 
@@ -152,7 +152,7 @@ REACHED: dict[RefusalCode, Reached] = {
 
 @pytest.mark.parametrize("code", REACHED)
 def test_every_code_is_reached(code: RefusalCode) -> None:
-    """With the node, the device where it was one, what was needed and what there was."""
+    """Each code comes with node, device if there is one, and needed and available amounts."""
     events, asked, needed, available, device = REACHED[code]
     ledger = Ledger(*events, pod("p", shape=asked))
     (refused,) = ledger.decide()
@@ -164,9 +164,9 @@ def test_every_code_is_reached(code: RefusalCode) -> None:
 
 
 def test_no_code_is_left_out() -> None:
-    """What a gang lacks is no filter, nor what a queue does; each has a test of its own.
+    """Every code is covered here, except those of gangs, queues, nominated nodes and volumes.
 
-    So have a node that is kept for another pod, and what is about volumes."""
+    They are no filters, and have their own tests."""
     volumes = {C.VOLUME_CLAIM_NOT_READY, C.VOLUME_CLAIM_IN_USE}
     volumes |= {C.VOLUME_NODE_MISMATCH, C.VOLUMES_EXHAUSTED}
     others = {C.GANG_INCOMPLETE, C.GANG_TOO_LARGE, C.NODE_NOMINATED, *LIMIT_CODES, *volumes}
@@ -174,7 +174,7 @@ def test_no_code_is_left_out() -> None:
 
 
 def test_incomplete_gang() -> None:
-    """It counts no nodes, for none was looked at."""
+    """The refusal of an incomplete gang counts no nodes, because none was evaluated."""
     ledger = Ledger(*ONE, gang(min_available=3), member("a", ask(1)), member("b", ask(1)))
     ledger.decide()
     refused = ledger.refusal("a")
@@ -184,7 +184,7 @@ def test_incomplete_gang() -> None:
 
 
 def test_gang_that_is_too_large() -> None:
-    """It is told so, and the pods behind it are decided."""
+    """A gang that is too large is refused, and pods behind it are decided."""
     pods = [member(f"m{n}", ask(1)) for n in range(GANG_PODS_MAX + 1)]
     ledger = Ledger(*ONE, gang(min_available=GANG_PODS_MAX + 1), *pods, pod("p", ask(1)))
     ledger.decide(events_max=2000)
@@ -195,7 +195,7 @@ def test_gang_that_is_too_large() -> None:
 
 
 def test_nodes_are_counted_by_the_filter_that_stopped_them() -> None:
-    """Each node once, by its own reason."""
+    """Each node counts once, by the filter that stopped it."""
     ledger = Ledger(
         rack("a", 1, model=T4),
         rack("b", 1, model=T4),
@@ -209,7 +209,7 @@ def test_nodes_are_counted_by_the_filter_that_stopped_them() -> None:
 
 
 def test_a_node_is_stopped_by_the_last_device_that_it_would_have_needed() -> None:
-    """Of three cards two are wanted: one has the memory, the better of the others lacks some."""
+    """A node that lacks the second of two devices is stopped by the better of the others."""
     devices = (gpu("g0"), gpu("g1", memory_mib=900), gpu("g2", healthy=False))
     ledger = Ledger(node("n1", *devices), pod("p", ask(1000, count=2)))
     ledger.decide()
@@ -229,21 +229,22 @@ def test_a_node_is_stopped_by_the_last_device_that_it_would_have_needed() -> Non
 def test_the_first_rule_that_fails_is_named(
     constraints: DeviceConstraints, code: RefusalCode
 ) -> None:
-    """In the order of the filters, where a device breaks more than one."""
+    """If a device fails several rules, the first in filter order is reported."""
     ledger = Ledger(*ONE, pod("p", shape=shape(ask(99_999), devices=constraints)))
     ledger.decide()
     assert ledger.reasons("p") == {code: 1}
 
 
 def test_alone_on_a_device_of_one_slot_is_in_use_not_full() -> None:
-    """As the filters say it."""
+    """An exclusive request on a one-slot device in use is refused as in use, not as full."""
     ledger = Ledger(*held(share("n1-g0"), report=rack("n1", 1, slots=1)), pod("p", cards()))
     ledger.decide()
     assert ledger.reasons("p") == {C.DEVICE_IN_USE: 1}
 
 
 def test_nearest_misses_are_the_three_that_lack_least() -> None:
-    """The furthest filter first, then the smallest shortage as a part of what is needed."""
+    """The nearest nodes are the three that pass most filters, then those with the smallest
+    relative shortage."""
     sizes = {"a": 500, "b": 990, "c": 100, "d": 900, "e": 700}
     ledger = Ledger(
         *(rack(name, 1, memory_mib=mib) for name, mib in sizes.items()),
@@ -267,7 +268,7 @@ def test_nearest_misses_are_the_three_that_lack_least() -> None:
 
 @pytest.mark.parametrize("events", [(), (observed("n1"),), (node("n1"),)])
 def test_where_there_is_no_device_at_all(events: tuple[Payload, ...]) -> None:
-    """No node; a node without an agent; an agent without devices."""
+    """Without any node, agent or device, the refusal says so."""
     ledger = Ledger(*events, pod("p", ask(1)))
     ledger.decide()
     assert ledger.reasons("p") == ({C.NO_SUCH_DEVICE: 1} if events else {})
@@ -275,7 +276,7 @@ def test_where_there_is_no_device_at_all(events: tuple[Payload, ...]) -> None:
 
 
 def test_the_first_ask_that_fails_names_the_reason() -> None:
-    """Of several containers."""
+    """Of several containers, the first ask that fails gives the reason."""
     asks: list[Ask] = [ask(1000, container="fits"), ask(99_999, container="does not")]
     ledger = Ledger(*ONE, pod("p", *asks))
     ledger.decide()

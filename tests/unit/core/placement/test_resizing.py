@@ -1,4 +1,4 @@
-"""Pods that run and are to have more or less of their devices: what they get, and why not."""
+"""Resizing running pods: what they get, and why not."""
 
 from typing import Any
 
@@ -15,18 +15,18 @@ from tests.support.pods import ask, pod, shape
 
 
 def running(*asks: Any, memory_mib: int = 10_000) -> Ledger:
-    """A card of so much memory, and pod `a` that runs on it."""
+    """Return a device with this memory, and pod `a` running on it."""
     ledger = Ledger(rack("n1", 1, memory_mib=memory_mib), pod("a", *asks)).settle()
     return ledger.bound("a").allocated("a")
 
 
 def wish(uid: str = "a", **fields: Any) -> ResizeAsked:
-    """What a person wants."""
+    """Return a user's resize request."""
     return ResizeAsked(pod=uid, by="ann", **fields)
 
 
 def answer(ledger: Ledger, asked: ResizeAsked) -> PodResized | ResizeRefused:
-    """What the scheduler says to it, folded."""
+    """Return the scheduler's answer, folded."""
     ledger.play(asked)
     (event,) = ledger.decide()
     assert isinstance(event, PodResized | ResizeRefused)
@@ -36,7 +36,7 @@ def answer(ledger: Ledger, asked: ResizeAsked) -> PodResized | ResizeRefused:
 
 
 def test_a_pod_that_runs_gets_more_and_less_where_it_is() -> None:
-    """The card, `why` and what the pod asks for follow; what is left is for others."""
+    """A running pod grows and shrinks in place; device, `why` and its request follow."""
     ledger = running(ask(4000, cores=30))
     answer(ledger, wish(memory_mib=9000, cores=60))
     (share,) = ledger.pod("a").placement.shares  # type: ignore[union-attr]
@@ -54,7 +54,7 @@ def test_a_pod_that_runs_gets_more_and_less_where_it_is() -> None:
 
 
 def test_who_waits_for_the_room_that_is_given_back_gets_it() -> None:
-    """A smaller share wakes the pod that did not fit beside the larger one."""
+    """A shrunk share wakes a pod that now fits."""
     ledger = running(ask(9000)).submit(pod("b", ask(4000))).settle()
     assert ledger.where("b") == ""
     answer(ledger, wish(memory_mib=6000))
@@ -63,7 +63,7 @@ def test_who_waits_for_the_room_that_is_given_back_gets_it() -> None:
 
 
 def test_one_of_several_containers_is_resized_by_name() -> None:
-    """The others keep what they have; without a name it is not clear which is meant."""
+    """One of several containers is resized by name; without a name the request is ambiguous."""
     ledger = running(ask(1000, container="one"), ask(2000, container="two"))
     refused = answer(ledger, wish(memory_mib=3000))
     assert isinstance(refused, ResizeRefused)
@@ -88,7 +88,7 @@ def test_one_of_several_containers_is_resized_by_name() -> None:
     ],
 )
 def test_never_more_than_the_card_has(fields: dict[str, Any], said: str) -> None:
-    """Nothing changes, and what is missing is told."""
+    """A resize beyond the device is refused with the missing amount, and changes nothing."""
     ledger = running(ask(4000, cores=30)).submit(pod("b", ask(3000, cores=50))).settle()
     before = ledger.shares("a")
     refused = answer(ledger, wish(**fields))
@@ -98,7 +98,7 @@ def test_never_more_than_the_card_has(fields: dict[str, Any], said: str) -> None
 
 
 def test_a_quota_counts_what_a_pod_has_been_resized_to() -> None:
-    """Its own share is no reason against it; what goes beyond the quota is refused by its name."""
+    """A quota counts the resized amount, without the pod's old share, and is named if exceeded."""
     quota = QuotaObserved(quota="gpus", namespace="default", hard={"nvidia.com/gpumem": 6000})
     ledger = Ledger(rack("n1", 1), quota, pod("a", ask(4000))).settle().bound("a")
     assert isinstance(answer(ledger, wish(memory_mib=5000)), PodResized)
@@ -122,7 +122,7 @@ def test_a_quota_counts_what_a_pod_has_been_resized_to() -> None:
     ],
 )
 def test_shares_of_one_size_are_refused_by_the_name_of_their_mode(device: Any, mode: str) -> None:
-    """MIG instances, MPS clients and vNPUs are as large as they were made."""
+    """MIG instances, MPS clients and vNPUs have a fixed size, and their mode is named."""
     family = {"family": device.family} if device.family != "nvidia" else {}
     ledger = Ledger(node("n1", device), pod("a", ask(3000, **family))).settle().bound("a")
     refused = answer(ledger, wish(memory_mib=4000))
@@ -131,7 +131,7 @@ def test_shares_of_one_size_are_refused_by_the_name_of_their_mode(device: Any, m
 
 
 def test_wishes_and_answers_that_contradict_the_ledger_change_nothing() -> None:
-    """Of a pod that waits, of one that nobody knows, of a wish that was answered."""
+    """A resize of a pending or unknown pod, and a second answer, are refused and change nothing."""
     ledger = running(ask(4000)).submit(pod("b", ask(900_000))).settle()
     assert "not bound" in ledger.contradict(wish("b", memory_mib=1))
     assert "not live" in ledger.contradict(wish("z", memory_mib=1))
@@ -154,7 +154,7 @@ def test_wishes_and_answers_that_contradict_the_ledger_change_nothing() -> None:
 
 
 def test_a_wish_ends_with_its_pod_and_outlives_a_snapshot() -> None:
-    """Whoever begins with the snapshot answers it."""
+    """A resize request ends with its pod, survives a snapshot, and is then answered."""
     ledger = running(ask(4000)).play(wish(memory_mib=5000))
     restored = snapshot.restore(snapshot.take(ledger.state))
     assert digest(restored) == digest(ledger.state)
@@ -164,7 +164,7 @@ def test_a_wish_ends_with_its_pod_and_outlives_a_snapshot() -> None:
 
 
 def test_a_pod_that_is_placed_anew_keeps_its_size() -> None:
-    """What it asks for is what it was resized to."""
+    """A pod that is placed again keeps its resized amounts."""
     ledger = Ledger(rack("n1", 1), pod("a", shape=shape(ask(4000)))).settle().bound("a")
     answer(ledger, wish(memory_mib=5000))
     ledger.voided("a").settle()

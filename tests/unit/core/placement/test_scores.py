@@ -1,4 +1,4 @@
-"""The scores: which node, and which of its devices, is preferred under each policy."""
+"""Scores: the preferred node and device under each policy."""
 
 from typing import get_args
 
@@ -36,12 +36,13 @@ from tests.support.pods import placed as placement
     ],
 )
 def test_mean_load(amounts: tuple[int, int, int, int], points: int) -> None:
-    """The mean of two used parts; 0 where either is not there; never outside of the range."""
+    """The load is the mean of two used fractions, 0 if a total is 0, within the range."""
     assert mean_load(*amounts) == points
 
 
 def three_nodes() -> State:
-    """One empty, one with a quarter of its device memory in use, one with half of its host."""
+    """Return an empty node, one with a quarter of its device memory in use, one with half of its
+    host."""
     return Ledger(
         *(rack(name, 1, memory_mib=1000) for name in ("empty", "gpu-busy", "host-busy")),
         pod("p1"),
@@ -65,10 +66,10 @@ def three_nodes() -> State:
     ],
 )
 def test_node_scores(policy: Policy, asked: Shape, percent: list[float]) -> None:
-    """By what its devices hold, or by its host where the pod wants no device.
+    """A node is scored by its devices, or by its host if the pod requests none.
 
-    Best fit counts what is left: 100 % of a device, and 1,600 % for 256 CPUs, of 20,000 %. Without
-    prices the policies that weigh shapes are best fit."""
+    bestfit counts what is left: 100 % of a device, and 1,600 % for 256 CPUs, of 20,000 %. Without
+    prices, policies that weigh shapes act as bestfit."""
     columns = Columns(three_nodes())
     columns.sync()
     assert columns.names == ["empty", "gpu-busy", "host-busy"]
@@ -79,14 +80,14 @@ def test_node_scores(policy: Policy, asked: Shape, percent: list[float]) -> None
 
 
 HELD = {"g0": [], "g1": [share("g1", 40_000, 0)], "g2": [share("g2", 100, 0), share("g2", 100, 0)]}
-"""One idle, one half full by one holder, one nearly idle by two."""
+"""One idle, one half full with one pod, one nearly idle with two."""
 
 
 @pytest.mark.parametrize(
     ("policy", "order"), [("binpack", ["g1", "g2", "g0"]), ("spread", ["g0", "g1", "g2"])]
 )
 def test_device_orders(policy: str, order: list[str]) -> None:
-    """The fullest first; or the fewest holders first."""
+    """The fullest device comes first, or the one with the fewest pods."""
     shares: list[Share] = [held for all_held in HELD.values() for held in all_held]
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1"), gpu("g2")), pod("p1"))
     ledger.play(placement("p1", shares=shares))
@@ -95,17 +96,17 @@ def test_device_orders(policy: str, order: list[str]) -> None:
 
 @pytest.mark.parametrize("policy", get_args(Policy))
 def test_equal_devices_come_in_the_order_of_their_index(policy: str) -> None:
-    """No two devices tie."""
+    """Equal devices come by index, so that none tie."""
     ledger = Ledger(node("n1", npu("u3"), npu("u1"), npu("u2")))
     devices = ordered(ledger, order_of(chain(policy), None))
     assert [state.device.index for state in devices] == [1, 2, 3]
 
 
 def ordered(ledger: Ledger, order: Order) -> list[DeviceState]:
-    """The devices of the node as they would be tried."""
+    """Return the devices of the node in the order in which they are tried."""
     return sorted(ledger.node().devices, key=lambda state: order(free_amounts(state), state))
 
 
 def test_every_policy_that_may_be_chosen_is_known_to_both() -> None:
-    """`PolicyChanged` and the pods' own wishes are looked up by name."""
+    """Every policy of the schemas has a score and an order, which are looked up by name."""
     assert set(POLICIES) == set(get_args(Policy)) == {*LOADS, *WEIGH_SHAPES}

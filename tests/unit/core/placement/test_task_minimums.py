@@ -1,4 +1,4 @@
-"""Minimums of a gang's tasks, and the rule under which Volcano does not look at them."""
+"""Minimums of a gang's tasks, and when Volcano ignores them."""
 
 import pytest
 
@@ -10,19 +10,20 @@ from tests.support.pods import cards, gang, member
 @pytest.mark.parametrize(
     ("min_available", "placed"),
     [
-        (3, False),  # one chief and two workers must start, and there is room for two pods
-        (2, True),  # the minimums add up to more than the gang needs: any two will do
+        (3, False),  # one chief and two workers must start, and two pods fit
+        (2, True),  # the minimums exceed the gang's own, so any two will do
     ],
 )
 def test_C6_minimums_above_the_gang_s_own_bind_nothing(min_available: int, placed: bool) -> None:
-    """Two workers start without their chief only where the minimums are not looked at."""
+    """Task minimums that sum to more than the gang's own are ignored, so two workers start
+    without a chief."""
     ledger = Ledger(rack("n1", 2), gang("team/job", min_available, min_tasks={"c": 1, "w": 2}))
     ledger.submit(*(member(f"w{i}", cards(), task="w") for i in range(2))).settle()
     assert bool(ledger.where("w0") and ledger.where("w1")) is placed
 
 
 def test_C6_minimums_hold_where_the_gang_needs_them_all() -> None:
-    """Three workers are enough pods, yet one of them must be the chief."""
+    """With minimums that match the gang's own, three workers do not start without a chief."""
     minimums = gang("team/job", 3, min_tasks={"c": 1, "w": 2})
     ledger = Ledger(rack("n1", 4), minimums)
     ledger.submit(*(member(f"w{i}", cards(), task="w") for i in range(3))).settle()

@@ -1,4 +1,4 @@
-"""Volumes: where the claims of a pod let it go, and what it is told where that is nowhere."""
+"""Volumes: the nodes that a pod's claims allow, and refusals if there are none."""
 
 from typing import Any
 
@@ -25,25 +25,25 @@ DRIVER = "csi.example.com"
 
 
 def zone(*names: str) -> tuple[NodeExpression, ...]:
-    """A term of nodes in these zones."""
+    """Return a term for nodes in these zones."""
     return (NodeExpression(key="zone", operator="In", values=names),)
 
 
 def claim(
     name: str = "data", state: Any = "bound", *terms: tuple[NodeExpression, ...], **fields: Any
 ) -> VolumeClaimObserved:
-    """A claim of the default namespace."""
+    """Return a claim of the default namespace."""
     return VolumeClaimObserved(namespace="default", claim=name, state=state, nodes=terms, **fields)
 
 
 def mounting(uid: str = "p", *claims: str, **fields: Any) -> PodSubmitted:
-    """A pod that mounts these claims."""
+    """Return a pod that mounts these claims."""
     fields.setdefault("shape", shape(ask(1_000)))
     return pod(uid, volume_claims=claims or ("data",), **fields)
 
 
 def zones(*names: str) -> Ledger:
-    """A node in each of these zones: `n-a` in zone a, and so on."""
+    """Return a node in each of these zones: `n-a` in zone a, and so on."""
     ledger = Ledger()
     for name in names:
         ledger.report(rack(f"n-{name}", 1))
@@ -52,7 +52,7 @@ def zones(*names: str) -> Ledger:
 
 
 def test_H11_a_pod_goes_where_its_volume_is() -> None:
-    """And a pod of the same shape without the claim where it likes."""
+    """A pod goes where its volume is; one of the same shape without the claim goes anywhere."""
     ledger = zones("a", "b", "c")
     ledger.play(claim("data", "bound", zone("c")), claim("other", "bound", zone("b")))
     ledger.submit(mounting("p"), mounting("q", "other"), mounting("r", "data")).settle()
@@ -60,7 +60,7 @@ def test_H11_a_pod_goes_where_its_volume_is() -> None:
 
 
 def test_all_claims_and_the_affinity_of_the_pod_count_together() -> None:
-    """One term of each must match."""
+    """All claims and the pod's affinity must match, with one term of each."""
     ledger = zones("a", "b", "c")
     ledger.play(
         claim("x", "bound", zone("a", "b")), claim("y", "first-consumer", zone("b"), zone("c"))
@@ -71,14 +71,14 @@ def test_all_claims_and_the_affinity_of_the_pod_count_together() -> None:
 
 
 def test_a_volume_that_is_anywhere_ties_nothing() -> None:
-    """No term is no constraint."""
+    """A volume without terms is no constraint."""
     ledger = zones("a").play(claim())
     ledger.submit(mounting()).settle()
     assert ledger.where("p") == "n-a"
 
 
 def test_a_volume_on_no_node_is_told_apart_from_labels() -> None:
-    """The pod's own selector would do."""
+    """A volume that is on no node has its own code, unlike labels."""
     ledger = zones("a", "b").play(claim("data", "bound", zone("x")))
     ledger.submit(mounting()).settle()
     refused = ledger.refusal("p")
@@ -90,7 +90,7 @@ def test_a_volume_on_no_node_is_told_apart_from_labels() -> None:
 
 
 def test_a_term_that_matches_nothing_matches_nothing() -> None:
-    """An empty one beside no other."""
+    """A single empty term matches no node."""
     ledger = zones("a").play(claim("data", "bound", ()))
     ledger.submit(mounting()).settle()
     assert ledger.refusal("p").reasons == {C.VOLUME_NODE_MISMATCH: 1}
@@ -98,7 +98,8 @@ def test_a_term_that_matches_nothing_matches_nothing() -> None:
 
 @pytest.mark.parametrize("state", ["unbound", "unavailable", "lost", "missing", "deleting"])
 def test_a_claim_that_is_not_ready_holds_the_pod_back(state: Any) -> None:
-    """It is told which and why, and placed as soon as it is bound."""
+    """A claim that is not ready holds the pod back with a reason; the pod is placed once it is
+    bound."""
     ledger = zones("a").play(claim("data", state))
     ledger.submit(mounting()).settle()
     refused = ledger.refusal("p")
@@ -110,7 +111,8 @@ def test_a_claim_that_is_not_ready_holds_the_pod_back(state: Any) -> None:
 
 
 def test_a_claim_of_which_nothing_is_told_is_missing() -> None:
-    """Until a watcher says otherwise; what is said then is told anew."""
+    """An unobserved claim is missing until a watcher reports it; its state is then a new
+    refusal."""
     ledger = zones("a")
     ledger.submit(mounting()).settle()
     assert ledger.refusal("p").volume == VolumeShortage(claim="data", state="missing")
@@ -121,13 +123,14 @@ def test_a_claim_of_which_nothing_is_told_is_missing() -> None:
 
 
 def test_without_kubernetes_claims_mean_nothing() -> None:
-    """Nobody could tell of them; the pod is placed."""
+    """Without Kubernetes, claims are ignored."""
     ledger = Ledger(rack("n1", 1)).submit(mounting()).settle()
     assert ledger.where("p") == "n1"
 
 
 def test_only_one_pod_has_a_claim_of_a_single_pod() -> None:
-    """Also of two in one decision; the other comes when that has gone."""
+    """A single-pod claim admits one pod, also within a decision; the other follows when that has
+    ended."""
     ledger = zones("a", "b").play(claim("data", "bound", single_pod=True))
     ledger.submit(mounting("p"), mounting("q"))
     placed = [event.pod for event in ledger.decide() if isinstance(event, PodPlaced)]
@@ -141,14 +144,14 @@ def test_only_one_pod_has_a_claim_of_a_single_pod() -> None:
 
 
 def test_pods_of_one_shape_wait_for_their_own_claims() -> None:
-    """The first of them stands in nobody's way."""
+    """Pods of one shape wait for their own claims, and do not block each other."""
     ledger = zones("a").play(claim("x", "unbound"), claim("y"))
     ledger.submit(mounting("p", "x"), mounting("q", "y")).settle()
     assert (ledger.where("p"), ledger.where("q")) == ("", "n-a")
 
 
 def test_nobody_is_evicted_where_the_volume_is_not() -> None:
-    """Only the node of the volume is cleared."""
+    """Only the volume's node is considered for preemption."""
     ledger = zones("a", "b").play(claim("data", "bound", zone("b")))
     for name in ("a", "b"):
         ledger.submit(pod(f"low-{name}", cards())).settle()
@@ -158,7 +161,7 @@ def test_nobody_is_evicted_where_the_volume_is_not() -> None:
 
 
 def limited(*names: str, limit: int = 1, **fields: Any) -> Ledger:
-    """Nodes that can have so many volumes of a driver."""
+    """Return nodes with a limit of volumes for a driver."""
     ledger = Ledger()
     for name in names:
         ledger.report(rack(name, 1))
@@ -167,7 +170,8 @@ def limited(*names: str, limit: int = 1, **fields: Any) -> Ledger:
 
 
 def test_H13_a_node_has_so_many_volumes_of_a_driver() -> None:
-    """Also of two pods in one decision; who fits nowhere says so and comes when one has gone."""
+    """A node's volume limit applies, also within a decision; a refused pod follows when another
+    has ended."""
     ledger = limited("n1", "n2")
     ledger.play(*(claim(name, driver=DRIVER) for name in "xyz"))
     ledger.submit(*(mounting(uid, uid) for uid in "xyz"))
@@ -182,7 +186,7 @@ def test_H13_a_node_has_so_many_volumes_of_a_driver() -> None:
 
 
 def test_a_volume_of_several_pods_counts_once_on_a_node() -> None:
-    """A second pod with the same volume finds room where the first is, and nowhere else."""
+    """A volume of several pods counts once per node, so a second pod fits only there."""
     ledger = limited("n1", "n2").play(claim("x", driver=DRIVER), claim("y", driver=DRIVER))
     ledger.submit(mounting("p", "x")).settle()
     ledger.submit(mounting("r", "y")).settle()
@@ -191,7 +195,7 @@ def test_a_volume_of_several_pods_counts_once_on_a_node() -> None:
 
 
 def test_other_drivers_and_nodes_without_a_limit_have_room() -> None:
-    """A limit of nothing is one."""
+    """Other drivers and nodes without a limit have room; a limit of zero is a limit."""
     ledger = limited("n1", limit=0).play(claim("x", driver=DRIVER), claim("y", driver="other"))
     ledger.submit(mounting("p", "y"), mounting("q", "x")).settle()
     assert (ledger.where("p"), ledger.where("q")) == ("n1", "")
@@ -200,12 +204,12 @@ def test_other_drivers_and_nodes_without_a_limit_have_room() -> None:
 
 
 def test_volumes_of_other_schedulers_pods_count() -> None:
-    """Also one whose driver is told of later; two claims of one pod take two places."""
+    """Volumes of other schedulers' pods count, even if their driver is reported later."""
     theirs = Neighbour(namespace="default", volume_claims=("t",))
     ledger = limited("n1", limit=2, others=(theirs,))
     ledger.play(*(claim(name, driver=DRIVER) for name in "xy"))
     ledger.submit(mounting("p", "x", "y", shape=shape(ask(50_000)))).settle()
-    assert ledger.where("p") == "n1"  # nobody knows yet what t is
+    assert ledger.where("p") == "n1"  # the driver of claim t is not known yet
     ledger.gone("p").play(claim("t", driver=DRIVER))
     ledger.submit(mounting("q", "x", "y", shape=shape(ask(50_000)))).settle()
     assert ledger.refusal("q").reasons == {C.VOLUMES_EXHAUSTED: 1}
@@ -214,7 +218,7 @@ def test_volumes_of_other_schedulers_pods_count() -> None:
 
 
 def test_a_claim_of_a_single_pod_that_another_schedulers_pod_has() -> None:
-    """It is in use, until that pod is on no node any more."""
+    """A single-pod claim is in use while a pod of another scheduler has it."""
     theirs = Neighbour(namespace="default", volume_claims=("data",), count=2)
     ledger = Ledger(rack("n1", 1)).play(observed("n1", others=(theirs,), version=1))
     ledger.play(claim("data", "bound", single_pod=True)).submit(mounting()).settle()

@@ -1,4 +1,4 @@
-"""Gangs and pods of one shape whose claims differ: each is looked at for its own."""
+"""Gangs and pods of one shape with different claims: each pod's own claims decide."""
 
 from typing import Any
 
@@ -11,17 +11,17 @@ GANG = "default/g"
 
 
 def of_gang(uid: str, *claims: str, **fields: Any) -> PodSubmitted:
-    """A pod of the gang that mounts these claims."""
+    """Return a pod of the gang that mounts these claims."""
     return mounting(uid, *claims, group=GANG, **fields)
 
 
 def together(least: int) -> PodGroupObserved:
-    """So many of the gang start together."""
+    """Return a gang with this minimum."""
     return PodGroupObserved(group=GANG, min_available=least)
 
 
 def full(*names: str) -> Ledger:
-    """Zones whose one card each a pod of no priority has: `low-a` and so on."""
+    """Return zones whose only GPU is used by a pod of no priority: `low-a` and so on."""
     ledger = zones(*names)
     for name in names:
         ledger.play(claim(f"in-{name}", "bound", zone(name)))
@@ -30,7 +30,7 @@ def full(*names: str) -> Ledger:
 
 
 def test_the_room_that_helps_any_of_a_gang_wakes_it() -> None:
-    """Two of one shape want different zones, and the one that is behind has its zone first."""
+    """A gang is woken by room for any of its pods, not only for the first."""
     ledger = full("a", "b").play(together(1))
     ledger.submit(of_gang("p", "in-a"), of_gang("q", "in-b")).settle()
     assert (ledger.where("p"), ledger.where("q")) == ("", "")
@@ -39,7 +39,7 @@ def test_the_room_that_helps_any_of_a_gang_wakes_it() -> None:
 
 
 def test_the_claim_of_any_of_a_gang_wakes_it() -> None:
-    """Though another claim is what the gang was refused for."""
+    """A gang is woken by any of its claims, not only by the one that it was refused for."""
     ledger = zones("a").play(claim("x", "unbound"), claim("y", "unbound"), together(1))
     ledger.submit(of_gang("p", "x"), of_gang("q", "y"), of_gang("r", "x")).settle()
     ledger.play(claim("y")).settle()
@@ -47,7 +47,7 @@ def test_the_claim_of_any_of_a_gang_wakes_it() -> None:
 
 
 def test_a_gang_makes_room_where_the_volume_of_each_is() -> None:
-    """The nodes of one are not those of the other."""
+    """A gang's preemption frees the volume's node of each pod."""
     ledger = full("a", "b").play(together(2))
     of = {"priority": 9, "shape": shape(cards())}
     ledger.submit(of_gang("p", "in-a", **of), of_gang("q", "in-b", **of)).settle()
@@ -55,7 +55,7 @@ def test_a_gang_makes_room_where_the_volume_of_each_is() -> None:
 
 
 def test_a_gang_looks_again_once_a_claim_of_it_is_elsewhere() -> None:
-    """Also where the codes of what it was refused for stay the same."""
+    """A gang is decided again when one of its claims moves, even if the codes stay."""
     ledger = full("a", "b").play(claim("x", "first-consumer", zone("a")), together(1))
     ledger.gone("low-a").submit(pod("top", cards(), priority=100)).settle()
     ledger.submit(of_gang("p", "x", priority=9, shape=shape(cards()))).settle()
@@ -65,7 +65,7 @@ def test_a_gang_looks_again_once_a_claim_of_it_is_elsewhere() -> None:
 
 
 def test_of_a_gang_whose_pods_run_alone_only_one_goes() -> None:
-    """As in Kubernetes, where a PodGroup without a gang's policy keeps its pods apart."""
+    """Of a gang whose pods may run alone, only one is evicted, as in Kubernetes."""
     ledger = zones("a", "b").play(together(1))
     ledger.submit(*(pod(uid, cards(), group=GANG) for uid in ("one", "two"))).settle()
     ledger.submit(pod("h", cards(), priority=9)).settle()
@@ -73,7 +73,7 @@ def test_of_a_gang_whose_pods_run_alone_only_one_goes() -> None:
 
 
 def test_each_pod_is_told_of_its_own_claim() -> None:
-    """Of one shape, in one decision."""
+    """Pods of one shape in one decision are each told about their own claim."""
     ledger = zones("a").play(claim("x", "unbound"), claim("y", "lost"))
     ledger.submit(mounting("p", "x"), mounting("q", "y")).settle()
     assert ledger.refusal("p").volume == VolumeShortage(claim="x", state="unbound")
@@ -81,7 +81,7 @@ def test_each_pod_is_told_of_its_own_claim() -> None:
 
 
 def test_a_pod_whose_node_another_scheduler_chooses_only_has_its_claims() -> None:
-    """They are its scheduler's business, and those of other pods count them."""
+    """An external scheduler's pod is not checked for its claims, but they count for other pods."""
     ledger = zones("a").play(claim("x", "unbound", single_pod=True))
     chosen = mounting("p", "x", chooser="default-scheduler")
     ledger.submit(chosen)

@@ -1,4 +1,4 @@
-"""What an account makes of events: shares by memory, the rest of a card, and who has it when."""
+"""Accounting of events: shares by memory, the rest of a device, and its owner over time."""
 
 from apportion.core.ledger.moments import HOUR
 from apportion.core.reports.accounts import LATE
@@ -10,11 +10,11 @@ from tests.support.pods import gang, member, pod, share
 from tests.support.pods import placed as placement
 
 HALF = 40_960
-"""MiB: half of the usual card."""
+"""MiB: half of the default GPU."""
 
 
 def test_a_share_is_the_part_of_its_cards_memory() -> None:
-    """Half of the memory for four hours is two hours of a card, whatever its cores."""
+    """A share counts by its memory: half for four hours is two GPU-hours, whatever its cores."""
     accounted = Accounted().at(0, rack("n1", 2), pod("p1"))
     accounted.at(2, placement("p1", shares=[share("n1-g0", HALF, 90)])).at(6, PodGone(uid="p1"))
     answer = accounted.report()
@@ -27,14 +27,15 @@ def test_a_share_is_the_part_of_its_cards_memory() -> None:
 
 
 def test_a_share_without_memory_counts_by_its_cores() -> None:
-    """It takes that of the card which it holds."""
+    """A share without memory counts by its cores."""
     accounted = Accounted().at(0, rack("n1", 1), pod("p1"))
     accounted.at(0, placement("p1", shares=[share("n1-g0", 0, 25)]))
     assert accounted.rows()["default"].granted_gpu_hours == 2.5
 
 
 def test_the_rest_of_a_card_is_free_cordoned_or_broken() -> None:
-    """A card that is broken in a cordoned node is broken; what is held of either is granted."""
+    """The rest of a device is free, cordoned or broken, with broken first; shares stay
+    allocated."""
     accounted = Accounted("node").at(0, rack("n1", 2), pod("p1"))
     accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
     accounted.at(2, NodeCordoned(node="n1", by="x", reason="fan"))
@@ -49,7 +50,7 @@ def test_the_rest_of_a_card_is_free_cordoned_or_broken() -> None:
 
 
 def test_a_card_that_moved_counts_in_one_node() -> None:
-    """From when the other node reports it."""
+    """A device that moved counts in the new node from that node's report on."""
     accounted = Accounted("node").at(0, node("n1", gpu("g0")), observed("n1", version=1))
     accounted.at(3, observed("n2", version=2), observed("n1", ready=False, version=3))
     rows = accounted.at(4, node("n1"), node("n2", gpu("g0"))).rows()
@@ -58,7 +59,7 @@ def test_a_card_that_moved_counts_in_one_node() -> None:
 
 
 def test_a_card_counts_in_the_node_that_took_it_from_one_that_is_gone() -> None:
-    """The report of the new node is the only event that says so."""
+    """A device taken from a removed node counts in the new one, from that report alone."""
     accounted = Accounted("node").at(0, node("n1", gpu("g0")), node("n2"), pod("p1"))
     accounted.at(0, placement("p1", shares=[share("g0", HALF)]))
     accounted.at(2, observed("n2", version=1)).at(4, node("n2", gpu("g0")))
@@ -68,7 +69,7 @@ def test_a_card_counts_in_the_node_that_took_it_from_one_that_is_gone() -> None:
 
 
 def test_nodes_that_kubernetes_does_not_have_are_no_capacity() -> None:
-    """From when it tells of any: that one event is about another node."""
+    """Nodes that Kubernetes does not have are no capacity, once it has reported any node."""
     accounted = Accounted("node").at(0, rack("n1", 1), rack("n2", 1))
     rows = accounted.at(4, observed("n2", version=1)).rows()
     assert rows["n1"].capacity_gpu_hours == 4.0
@@ -76,7 +77,8 @@ def test_nodes_that_kubernetes_does_not_have_are_no_capacity() -> None:
 
 
 def test_a_card_that_offers_less_than_is_held_is_what_is_held() -> None:
-    """So that the parts come to the capacity, which is never below what was granted."""
+    """A device that offers less than is allocated counts as allocated, so parts sum to the
+    capacity."""
     accounted = Accounted().at(0, node("n1", gpu("g0")), pod("p1"))
     accounted.at(0, placement("p1", shares=[share("g0", 81_920)]))
     total = accounted.at(5, node("n1", gpu("g0", memory_mib=HALF))).report().total
@@ -85,7 +87,7 @@ def test_a_card_that_offers_less_than_is_held_is_what_is_held() -> None:
 
 
 def test_rows_follow_labels_and_queues_as_they_change() -> None:
-    """What was held before counts where it was."""
+    """Rows follow labels and queues as they change; earlier usage stays in its row."""
     accounted = Accounted("label:team").at(0, rack("n1", 1), pod("p1", labels={"team": "a"}))
     accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
     rows = accounted.at(4, PodChanged(uid="p1", labels={"team": "b"})).rows()
@@ -98,7 +100,7 @@ def test_rows_follow_labels_and_queues_as_they_change() -> None:
 
 
 def test_the_user_is_a_label() -> None:
-    """A pod without it is in a row that says so, and that is not the row of nobody."""
+    """`user` is a label, and pods without it have a row of their own."""
     accounted = Accounted("user").at(0, rack("n1", 1))
     accounted.at(0, pod("p1", labels={"apportion.dev/user": "ada"}), pod("p2"))
     accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
@@ -110,7 +112,7 @@ def test_the_user_is_a_label() -> None:
 
 
 def test_what_nobody_held_stands_apart_from_who_has_no_label() -> None:
-    """In steps too: both had the empty key, and the free hours of a step were lost in it."""
+    """Unallocated capacity is separate from pods without a label, in steps too."""
     accounted = Accounted("label:team", hours=4, step=4).at(0, rack("n1", 1), pod("p1"))
     answer = accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)])).report()
     nobody, unnamed = answer.steps
@@ -120,7 +122,7 @@ def test_what_nobody_held_stands_apart_from_who_has_no_label() -> None:
 
 
 def test_steps_are_the_whole_cut_at_their_edges() -> None:
-    """The last one ends with the period."""
+    """Steps divide the period at fixed times; the last one ends with the period."""
     accounted = Accounted(hours=5, step=2).at(0, rack("n1", 1), pod("p1"))
     accounted.at(1, placement("p1", shares=[share("n1-g0", HALF)]))
     steps = accounted.report().steps
@@ -131,7 +133,7 @@ def test_steps_are_the_whole_cut_at_their_edges() -> None:
 
 
 def test_steps_begin_with_the_clock_whenever_the_period_does() -> None:
-    """The first one is cut short."""
+    """Steps are aligned to the clock, so the first one may be short."""
     meters = Meters(3 * HOUR // 2, 5 * HOUR, 2 * HOUR)
     meters.turn(("a", "T4"), Part.GRANTED, 1, 0)
     meters.finish()
@@ -143,7 +145,7 @@ def test_steps_begin_with_the_clock_whenever_the_period_does() -> None:
 
 
 def test_what_comes_after_the_period_changes_nothing() -> None:
-    """It is read on for an hour, in which nodes tell of the hour before."""
+    """Events after the period change nothing, although usage reports are read for another hour."""
     accounted = Accounted(hours=2).at(0, rack("n1", 1), pod("p1"))
     accounted.at(3, placement("p1", shares=[share("n1-g0", HALF)]))
     over = [accounted.account.over]

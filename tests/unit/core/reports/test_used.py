@@ -1,4 +1,4 @@
-"""What records of use come to, and which shares did nothing."""
+"""Usage from nodes' reports, and idle shares."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ HALF = 40_960
 
 
 def running(by: str = "namespace", *, step: int = 0) -> Accounted:
-    """A pod that holds half of a card from the beginning."""
+    """Return a pod with half of a device from the start."""
     accounted = Accounted(by, step=step).at(0, rack("n1", 1), pod("p1", labels={"team": "a"}))
     return accounted.at(0, placement("p1", shares=[share("n1-g0", HALF, 50)]))
 
 
 def used(seconds: int = 3600, cores: int | None = 20, mib: int = 1024, **more: Any) -> ShareUsed:
-    """What the pod's share was used for: so many percent of the card, and so much memory."""
+    """Return the usage of the pod's share: percent of the device, and memory."""
     work: dict[str, Any] = {}
     if cores is not None:
         work = {"cores_seconds": cores * seconds, "cores_peak": cores}
@@ -31,32 +31,32 @@ def used(seconds: int = 3600, cores: int | None = 20, mib: int = 1024, **more: A
 
 
 def told(*shares: ShareUsed, seconds: int = 3600) -> UsageRecorded:
-    """The node's record of the last hour."""
+    """Return the node's report of the last hour."""
     return UsageRecorded(node="n1", seconds=seconds, shares=shares)
 
 
 def test_used_is_what_nodes_tell() -> None:
-    """Work in hours of the card, memory in GiB hours; and how much of the granted is told of."""
+    """Usage is shown in GPU-hours and GiB-hours, with the reported part of the allocated time."""
     row = running().at(1, told(used())).at(2, told(used(cores=40))).rows()["default"]
     assert (row.granted_gpu_hours, row.reported_gpu_hours) == (5.0, 1.0)
     assert (row.used_gpu_hours, row.used_gib_hours) == (0.6, 2.0)
 
 
 def test_where_work_is_not_told_memory_counts_alone() -> None:
-    """Nobody takes silence for idleness."""
+    """If work is not reported, only memory counts, and the share is not idle."""
     row = running().at(1, told(used(cores=None))).rows()["default"]
     assert (row.reported_gpu_hours, row.used_gpu_hours, row.used_gib_hours) == (0.0, 0.0, 1.0)
 
 
 def test_the_last_hour_of_a_pod_that_ended_is_its_rows() -> None:
-    """It is told of once the pod is gone."""
+    """The last hour of an ended pod counts in its row, although it is reported later."""
     accounted = running("label:team").at(0.9, PodGone(uid="p1"))
     row = accounted.at(1, told(used(seconds=3240))).rows()["a"]
     assert (row.used_gpu_hours, row.reported_gpu_hours) == (0.18, 0.45)
 
 
 def test_an_hour_counts_in_the_steps_that_it_lies_in() -> None:
-    """A record at half past says half of it of either, and none of what lies outside."""
+    """An hour is split over the steps that it overlaps; parts outside the period do not count."""
     accounted = running(step=1).at(1.5, told(used())).at(10.5, told(used()))
     hours = {row.start[11:13]: row.used_gpu_hours for row in accounted.report().steps if row.key}
     assert {key: value for key, value in hours.items() if value} == {
@@ -66,7 +66,8 @@ def test_an_hour_counts_in_the_steps_that_it_lies_in() -> None:
 
 
 def test_a_share_that_did_nothing_for_an_hour_is_named() -> None:
-    """Hours that follow one another are one stretch, which work ends."""
+    """A share without work for an hour is idle; consecutive hours form one stretch until it
+    works."""
     accounted = running().at(1, told(used(cores=0))).at(2, told(used(cores=0)))
     accounted.at(3, told(used())).at(4, told(used(1800, cores=0), seconds=1800))
     answer = accounted.idle()
@@ -81,20 +82,20 @@ def test_a_share_that_did_nothing_for_an_hour_is_named() -> None:
 
 
 def test_less_than_an_hour_is_no_stretch() -> None:
-    """Nor are two halves with a silence between them."""
+    """Less than an hour is not idle, nor are two halves with a gap."""
     half = told(used(1800, cores=0), seconds=1800)
     assert running().at(0.5, half).at(2, half).idle().found == 0
     assert running().at(0.5, half).at(1, half).idle().found == 1
 
 
 def test_memory_tells_of_nothing_where_work_is_not_told() -> None:
-    """A share that holds memory may be at work."""
+    """If work is not reported, a share with memory may be working."""
     assert running().at(1, told(used(cores=None, mib=0))).idle().found == 1
     assert running().at(1, told(used(cores=None, mib=5))).idle().found == 0
 
 
 def test_where_no_node_has_reported_nobody_knows_what_did_nothing() -> None:
-    """A record that lies outside of the period is none; one without a share is one."""
+    """Without any usage report in the period, idle shares are unknown."""
     assert not running().idle().reported
     assert not running().at(90, told(used())).idle().reported
     assert running().at(1, told()).idle().reported
@@ -102,7 +103,7 @@ def test_where_no_node_has_reported_nobody_knows_what_did_nothing() -> None:
 
 
 def test_idle_shares_are_named_also_where_their_card_has_no_price() -> None:
-    """What they cost is left out then, and why is said."""
+    """Idle shares are listed even if their GPU has no price, with the reason."""
     accounted = running().at(1, told(used(cores=0)))
     answer = accounted.idle(prices_of(b"currency = 'EUR'\n[models]\n'T4' = 1"))
     assert (answer.found, answer.total.cost) == (1, None)

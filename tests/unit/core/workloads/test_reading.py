@@ -1,4 +1,4 @@
-"""Documents and their outcomes: what is no manifest, what is too much, and who goes on."""
+"""Reading documents: invalid ones, size limits, and independence of each other."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tests.support.manifests import container, pod, refused
 
 
 def nested(levels: int) -> Any:
-    """A list in a list, so many levels deep."""
+    """Return lists nested this deep."""
     value: Any = 1
     for _ in range(levels):
         value = [value]
@@ -47,14 +47,14 @@ WRONG = [
 
 
 def test_refusals(golden: Golden) -> None:
-    """Whatever stands there, the error names the field and the way out."""
+    """Every refusal names the field and a fix."""
     errors = [refused(document) for document, _ in WRONG]
     assert [error.field for error in errors] == [field for _, field in WRONG]
     golden({"each names its field": "\n".join(map(str, errors))})
 
 
 def test_a_pod_of_very_many_containers(golden: Golden) -> None:
-    """A short answer, not a long decision; init containers count as well."""
+    """A pod with very many containers, with init containers, is refused at once."""
     error = refused(pod(containers=[{"name": f"c{i}"} for i in range(50_000)]))
     assert error.field == "spec.containers"
     golden({"50000 containers": str(error)})
@@ -62,11 +62,11 @@ def test_a_pod_of_very_many_containers(golden: Golden) -> None:
         kind: [container(f"{kind.lower()}{i}") for i in range(100)]
         for kind in ("containers", "initContainers")
     }
-    assert "makes 200 containers" in str(refused(pod(**split)))
+    assert "has 200 containers" in str(refused(pod(**split)))
 
 
 def test_a_bad_document_does_not_stop_the_others() -> None:
-    """Each has its number and what it calls itself."""
+    """A bad document does not affect the others; each outcome has its number and name."""
     bad = pod({"nvidia.com/gpu": "x"})
     bad["metadata"].update(name="bad", namespace="lab")
     outcomes = list(read_documents([pod(), bad, None, pod()]))
@@ -79,7 +79,7 @@ def test_a_bad_document_does_not_stop_the_others() -> None:
 
 
 def test_list() -> None:
-    """Its items are documents of their own, and errors say which item."""
+    """Items of a List are separate documents, and errors name the item."""
     items = [pod(), pod({"nvidia.com/gpu": -1}), {"apiVersion": "v1", "kind": "List"}]
     outcomes = list(read_documents([{"apiVersion": "v1", "kind": "List", "items": items}]))
     assert [o.document for o in outcomes] == [1, 1, 1]
@@ -95,14 +95,14 @@ def test_list() -> None:
     ("items", "says"), [(1, "write a list of documents"), ([None] * 10_001, "at most 10000")]
 )
 def test_bad_list(items: object, says: str) -> None:
-    """A List that is none, or too long."""
+    """A List that is invalid or too long is refused."""
     (outcome,) = read_documents([{"apiVersion": "v1", "kind": "List", "items": items}])
     assert says in str(outcome.error)
 
 
 def test_an_endless_document() -> None:
-    """A structure that contains itself, which YAML can write."""
+    """A document that contains itself, as YAML allows, is refused."""
     endless: list[Any] = []
     endless.append(endless)
-    with pytest.raises(ManifestError, match="nest at most 100 levels"):
+    with pytest.raises(ManifestError, match="use at most 100 levels"):
         read_document(pod(x=endless))

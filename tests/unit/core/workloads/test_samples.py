@@ -1,6 +1,6 @@
-"""The sample manifests mean what the five systems they come from would take them for.
+"""The sample manifests mean what their original systems take them to mean.
 
-Expectations are written by hand from the documentation of those systems, one line per pod."""
+Expectations are written by hand from those systems' documentation, one line per pod."""
 
 import io
 from pathlib import Path
@@ -18,7 +18,7 @@ GIB = 1024
 
 
 class Pods(NamedTuple):
-    """What one document means: equal pods, and the gang that they are."""
+    """The meaning of one document: equal pods, and their gang."""
 
     dialect: str
     asks: tuple[Ask, ...]
@@ -30,22 +30,22 @@ class Pods(NamedTuple):
 
 
 def gpu(container: str = "main", **fields: Any) -> Ask:
-    """An ask for NVIDIA cards."""
+    """Return an ask for NVIDIA GPUs."""
     return Ask(container=container, family="nvidia", **fields)
 
 
 def mode(name: Any) -> DeviceConstraints:
-    """Cards shared in this mode only."""
+    """Return a constraint to GPUs shared in this mode."""
     return DeviceConstraints(modes=(name,))
 
 
 def gang(name: str, pods: int) -> PodGroupObserved:
-    """A gang in the queue that the samples use."""
+    """Return a gang in the samples' queue."""
     return PodGroupObserved(group=f"default/{name}", min_available=pods, queue="training")
 
 
 def host(cpus: int, gib: int) -> NodeConstraints:
-    """CPUs and memory of the node."""
+    """Return CPUs and memory of the node."""
     return NodeConstraints(cpu_milli=cpus * 1000, memory_mib=gib * GIB)
 
 
@@ -139,7 +139,7 @@ EXPECTED: dict[str, tuple[Pods, ...]] = {
 
 
 def documents(name: str) -> list[Manifest]:
-    """The documents of one sample, read as `submit` reads them."""
+    """Return the documents of one sample, read as by `submit`."""
     found = list(read_manifest_files([str(SAMPLES / f"{name}.yaml")], io.BytesIO()))
     problems = [each for each in found if not isinstance(each, Document)]
     assert not problems
@@ -147,13 +147,13 @@ def documents(name: str) -> list[Manifest]:
 
 
 def test_every_sample_is_expected() -> None:
-    """A sample without an expectation would be read untested."""
+    """Every sample has an expectation."""
     assert sorted(EXPECTED) == sorted(path.stem for path in SAMPLES.iterdir())
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_sample(name: str) -> None:
-    """Each document: its dialect, its asks, its constraints, its gang and the names of its pods."""
+    """Each document has the expected dialect, asks, constraints, gang and pod names."""
     manifests = documents(name)
     assert len(manifests) == len(EXPECTED[name])
     for manifest, wanted in zip(manifests, EXPECTED[name], strict=True):

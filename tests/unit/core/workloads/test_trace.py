@@ -1,4 +1,4 @@
-"""Rows of a production trace: shares, whole cards, models, and bad rows."""
+"""Rows of a production trace: shares, whole GPUs, models, and bad rows."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ HEADER = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos"
 
 
 def ask(**fields: Any) -> tuple[Ask, ...]:
-    """The one ask of a trace's pod."""
+    """Return the only ask of a trace's pod."""
     return (Ask(container="main", family="nvidia", **fields),)
 
 
@@ -29,7 +29,7 @@ def ask(**fields: Any) -> tuple[Ask, ...]:
     ],
 )
 def test_asks(columns: str, wanted: tuple[Ask, ...], dialect: str) -> None:
-    """A share takes its part of cores and memory; several cards, or all of one, are whole."""
+    """A share takes its part of cores and memory; several GPUs, or all of one, are whole."""
     (pod,) = read_trace_pods([HEADER, f"p,6000,12288,{columns}"])
     assert pod.shape.asks == wanted
     assert pod.dialect == dialect
@@ -37,7 +37,7 @@ def test_asks(columns: str, wanted: tuple[Ask, ...], dialect: str) -> None:
 
 
 def test_models() -> None:
-    """Any of several models, each once, in a fixed order; none means any."""
+    """Several models are alternatives, sorted and unique; none means any."""
     rows = ["a,1,1,1,500,V100M32|T4|V100M32,", "b,1,1,1,500,,"]
     listed, free = read_trace_pods([HEADER, *rows])
     assert listed.shape.devices == DeviceConstraints(use_types=("T4", "V100M32"))
@@ -45,7 +45,7 @@ def test_models() -> None:
 
 
 def test_columns_may_be_missing_at_the_end() -> None:
-    """Some traces of the family have no models."""
+    """Missing last columns are accepted, because some traces have no models."""
     (pod,) = read_trace_pods(["name,cpu_milli,memory_mib,num_gpu,gpu_milli", "p,1,1,1,1000"])
     assert pod.shape.asks == ask(cores=100)
 
@@ -53,16 +53,16 @@ def test_columns_may_be_missing_at_the_end() -> None:
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ("p,1,1,1,1001,,", "line 3.gpu_milli: '1001' is out of bounds"),
-        ("p,1,1,1,0,,", "line 3.gpu_milli: 0 is no share of a GPU: write 1 to 1000"),
-        ("p,1,1,-1,0,,", "line 3.num_gpu: '-1' is out of bounds"),
-        ("p,one,1,1,10,,", "line 3.cpu_milli: 'one'"),
-        (",1,1,1,10,,", "line 3.name: it is missing: add it"),
-        ("p,1", "line 3.memory_mib: it is missing: add it"),
+        ("p,1,1,1,1001,,", 'line 3.gpu_milli: "1001" is out of range'),
+        ("p,1,1,1,0,,", "line 3.gpu_milli: 0 is not a share of a GPU; write 1 to 1000"),
+        ("p,1,1,-1,0,,", 'line 3.num_gpu: "-1" is out of range'),
+        ("p,one,1,1,10,,", 'line 3.cpu_milli: "one"'),
+        (",1,1,1,10,,", "line 3.name is missing; add it"),
+        ("p,1", "line 3.memory_mib is missing; add it"),
     ],
 )
 def test_refusals(row: str, says: str) -> None:
-    """The error names the line and the column; the rows before it were fine."""
+    """A refusal names line and column; the rows before it are read."""
     pods = read_trace_pods([HEADER, "ok,1,1,0,0,,", row])
     assert next(pods).name == "ok"
     with pytest.raises(ManifestError) as caught:

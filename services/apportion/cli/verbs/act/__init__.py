@@ -1,1 +1,1 @@
-"""Verbs that change what the cluster does."""
+"""Verbs that change the cluster."""

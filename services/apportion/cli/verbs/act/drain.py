@@ -1,4 +1,4 @@
-"""`apportion drain`: a node or a device off offer, and what runs there somewhere else."""
+"""`apportion drain`: cordon a node or device, and move its pods elsewhere."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from apportion.cli.pods.decisions import Awaited
 from apportion.cli.pods.pending import alike, evicted_for, wait_for_room, waits_for
 from apportion.cli.pods.resubmit import UNIT_MAX, Anew, Blocked, Unit
 from apportion.cli.render.output import console, doubtful, plain, print_answer, warn
-from apportion.cli.usage import SAY_WHY
+from apportion.cli.usage import SAY_WHY, Verb
 from apportion.core.answers.plans import PlanRequest
 from apportion.core.answers.reads import GangAnswer, NodeDetail, PodAnswer, Why
 from apportion.core.explain.text import words
@@ -43,32 +43,26 @@ from apportion.runtime.process.config import ConfigError
 from apportion.runtime.service.options import KubeChoice
 
 LOOK_EVERY_S = 1.0
-AGAIN_AFTER_S = 5.0
-"""As kubectl: a budget that allows nothing now may allow something soon."""
+AGAIN_AFTER_S = 5.0  # as kubectl: a disruption budget may allow an eviction later
 REASON_MAX = 1024
-DRAINING = "drain: "
-"""What the reason of a cordon begins with that this verb wrote."""
+DRAINING = "drain: "  # prefix of the reasons of this verb's cordons
 BY_HAND = "by Ctrl-C"
-UNDECIDED = "not decided yet"
-LEAVING = "evicted, and has not ended yet"
-NAMED_MAX = 10
-"""So many of those that were placed instead are named; `--json` has all."""
+UNDECIDED = "undecided"
+LEAVING = "evicted, still ending"
+NAMED_MAX = 10  # pods named that were placed instead; `--json` has all
 
 
 class Report(msgspec.Struct, kw_only=True):
     """What `--json` prints, by `namespace/name`.
 
-    `moved`: where the pods are now; empty for those that ended, or whose controllers make new ones.
-    `waiting`: off the target, and why they have no new place yet. `left`: there still, and why; in
-    a dry run what would become of them, and `planned` has the node where each would go, empty for
-    one that would wait. `with_gang`: which of all these are not on the target themselves, and go
-    because their gang does. `was`: the node of each before. `unready`: why nobody knows whether
-    those on the target run. `evicted`: who had, or would have, to go for one of them. `instead`:
-    pods that waited before, and where they have, or in a dry run would have, a place now that one
-    of these has none. `estimate`: controllers in Kubernetes make them anew, in an order of their
-    own. `mixed_gangs`: gangs that are, or would be, on different device models, with how many pods
-    hold devices of each. `revision` is that of the cordon, also of one that stood already for the
-    same reason; 0 for a dry run."""
+    `moved`: the new node, empty for pods that ended or are recreated by a controller. `waiting`:
+    off the target and pending, with the reason. `left`: still there, with the reason; in a dry run
+    what would happen, with the future node in `planned`, empty if pending. `with_gang`: pods on
+    other nodes that move with their gang. `was`: the node before. `unready`: why it is unknown
+    whether the target's pods run. `evicted`: pods that are evicted for one of them. `instead`:
+    pending pods that are placed before a moved one. `estimate`: Kubernetes controllers recreate
+    them in an unknown order. `mixed_gangs`: gangs on several device models, with pods per model.
+    `revision`: that of the cordon, also if it was in force already; 0 in a dry run."""
 
     target: str
     revision: int = 0
@@ -88,7 +82,7 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What is to be drained, by whom and why, and within which time."""
+    """What to drain, by whom, why, and within which time."""
 
     node: str
     device: str
@@ -99,57 +93,59 @@ class Order(msgspec.Struct, frozen=True):
     kube: KubeChoice
 
     def covers(self, pod: PodAnswer) -> bool:
-        """Whether the pod is on what is drained."""
+        """True if the pod is on the target."""
         devices = {share.device for share in pod.shares}
         return pod.node == self.node and (not self.device or self.device in devices)
 
 
-@click.command(epilog="Example:  apportion drain gpu-1 --reason 'firmware'     then: apportion "
-               "uncordon gpu-1")  # fmt: skip
+@click.command(
+    cls=Verb,
+    epilog="Example:  apportion drain gpu-1 --reason 'firmware'     then: apportion uncordon gpu-1",
+)
 @click.argument("target", metavar="NODE|DEVICE", shell_complete=TARGETS)
 @click.option("--reason", default="",
-              help="Why, for whoever asks later; not needed with --dry-run.")  # fmt: skip
+              help="Reason, for the audit trail.  [required, except with --dry-run]")  # fmt: skip
 @click.option("--timeout", "timeout_s", type=click.FloatRange(1, 86_400), default=600.0,
-              show_default=True, metavar="SECONDS", help="How long to try.")  # fmt: skip
+              show_default=True, metavar="SECONDS", help="Time limit for moving pods.")  # fmt: skip
 @click.option(
-    "--dry-run", is_flag=True, help="Say what would be moved, and where to, and change nothing."
+    "--dry-run", is_flag=True, help="Show what would be moved and where, without changing anything."
 )
 @click.option("--force", is_flag=True,
-              help="In Kubernetes, also pods that no controller makes again.")  # fmt: skip
+              help="In Kubernetes, also evict pods without a controller.")  # fmt: skip
 @click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path),
               envvar="APPORTION_KUBECONFIG", show_envvar=True,
-              help="How to reach the cluster of the node.  [default: ~/.kube/config]")  # fmt: skip
-@click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
+              help="Kubeconfig of the cluster.  [default: ~/.kube/config]")  # fmt: skip
+@click.option("--context", metavar="NAME", help="Context in the kubeconfig.")
 @by_whom
 @asks_both
 def command(
     *, where: Where, as_json: bool, target: str, reason: str, timeout_s: float, dry_run: bool,
     force: bool, kubeconfig: Path | None, context: str | None, by: str,
 ) -> None:  # fmt: skip
-    """Cordon a node or device, and move what runs there: gangs whole, within disruption budgets.
+    """Cordon a node or device and move its pods, gangs as a whole, within disruption budgets.
 
-    In Kubernetes pods are evicted, and their controllers make new ones; a pod whose budget does not
-    allow it is waited for, and named. Without Kubernetes a pod ends and is submitted anew in the
-    same moment. Standard error has a line for each as it goes. Ctrl-C stops between two pods and
-    says what was done, what goes on by itself and what was not done; the cordon stays. Of a node
-    that is not heard nobody knows whether its pods run on: they may then run twice. `apportion
-    uncordon` lifts the cordon; pods that moved stay where they are. Of a device's id the beginning
-    will do: four characters after GPU-, if no other begins so.
+    In Kubernetes, pods are evicted and their controllers recreate them; `drain` retries while a
+    disruption budget blocks a pod, and does not wait for the new pods. Without Kubernetes, each pod
+    is ended and resubmitted in one step.
 
-    Exit codes: 0 nothing runs there any more; 1 something does, or there is no such node or device;
-    3 the ledger, gateway or API server cannot be reached; 5 nothing runs there any more, and a pod
-    that ran there waits for a place. What controllers in Kubernetes make anew is not waited for;
-    130 it was stopped by Ctrl-C. With --dry-run these are what would be."""
+    Progress is printed on standard error. Ctrl-C stops between two pods and reports what was done;
+    the cordon stays. `apportion uncordon` removes the cordon; moved pods stay where they are. If
+    the agent of a node is not reporting, its pods may still be running and then run twice.
+
+    With --dry-run, exit codes are those of the predicted outcome.
+
+    Exit codes: 0 no pods are left; 1 pods are left, or no such node or device; 3 ledger, gateway or
+    API server unreachable; 5 no pods are left, but a moved pod is pending; 130 stopped with
+    Ctrl-C."""
     if not (reason.strip() or dry_run):
         raise click.UsageError(SAY_WHY)
     kube = KubeChoice(wanted=True, kubeconfig=kubeconfig, context=context)
-    asked = Order("", "", person(by), reason, timeout_s, force, kube)
     report = Report(target=target)
     began = time.monotonic()
     try:
         basis, node, device = find(where, target)
         report.target = device or node
-        order = msgspec.structs.replace(asked, node=node, device=device)
+        order = Order(node, device, person(by), reason, timeout_s, force, kube)
         run(_drain(where, order, report, basis=basis, dry_run=dry_run))
     except KeyboardInterrupt:
         report.stopped = BY_HAND
@@ -158,7 +154,7 @@ def command(
 
 
 def _end(report: Report, *, as_json: bool, dry_run: bool) -> None:
-    # No Ctrl-C cuts what is said: what was done to pods must be known whole.
+    # Ctrl-C must not cut the report of what was done.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         print_answer(report, lambda: _tell(report, dry_run=dry_run), as_json=as_json)
@@ -166,7 +162,7 @@ def _end(report: Report, *, as_json: bool, dry_run: bool) -> None:
         signal.signal(signal.SIGINT, before)
     if report.stopped == BY_HAND:
         sys.exit(INTERRUPTED)
-    stays = report.left.keys() - report.planned.keys()  # a dry run plans for all that would move
+    stays = report.left.keys() - report.planned.keys()  # in a dry run, the planned ones would move
     if stays or report.stopped:
         sys.exit(REFUSED)
     if report.waiting or "" in report.planned.values():
@@ -174,19 +170,18 @@ def _end(report: Report, *, as_json: bool, dry_run: bool) -> None:
 
 
 async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_run: bool) -> None:
-    """Fill the report. Raises NotFound, before anything is done, for what cannot be moved."""
+    """Fill the report. Raises NotFound, before any change, if pods cannot be moved."""
     gateway = Gateway(where.gateway_url())
     if not dry_run:
         await asyncio.to_thread(_units, gateway, order, at_least=basis)
-        # Unless the same person has cordoned it for the same reason: then that one counts.
+        # A cordon by the same user for the same reason is reused.
         reason = (DRAINING + order.reason)[:REASON_MAX]
         data = cordoning(order.node, order.device, by=order.who, reason=reason)
         report.revision = await stands_now(where, order.node, data)
         if not report.revision:
 
             async def cordon() -> None:
-                appended = await write(where.reach(), data, basis=basis)
-                report.revision = appended.revision or 0
+                report.revision = (await write(where.reach(), data, basis=basis)).revision or 0
 
             await to_its_end(cordon())
         basis = max(basis, report.revision)
@@ -201,7 +196,7 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
     if report.unready:
         warn(unknown_words(report))
     deadline = time.monotonic() + order.timeout_s
-    # By its fold: of what the ledger's beginning said, the ledger itself may have nothing any more.
+    # From the gateway's state, because the ledger's beginning may have been trimmed.
     detail = await asyncio.to_thread(gateway.ask, "nodes", order.node, answer=NodeDetail)
     if detail.node.of_kubernetes:
         await _through_kubernetes(gateway, order, report, units, deadline)
@@ -209,7 +204,7 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
     async with open_ledger(where.reach()) as ledger:
         awaited = await _anew(ledger, order, report, units, deadline, basis=basis)
         left, now = max(deadline - time.monotonic(), 0.0), dict[str, Why]()
-        # Of all the pods; whether others go for one, its scheduler says.
+        # Of all pods: their schedulers decide whether to preempt.
         priorities = {
             name: pod.priority
             for unit in units
@@ -224,8 +219,6 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
 
 
 def _note_before(report: Report, order: Order, units: Iterable[Unit]) -> None:
-    """Where the pods are, which of them only their gang takes along, and whether anybody knows that
-    those on the target run."""
     for unit in units:
         for pod, name in zip(unit.pods, unit.names, strict=True):
             report.was[name] = pod.node
@@ -236,7 +229,7 @@ def _note_before(report: Report, order: Order, units: Iterable[Unit]) -> None:
 
 
 def _plan(gateway: Gateway, url: str, order: Order, report: Report) -> None:
-    report.left = dict.fromkeys(report.left, "would stay where it is, and not be moved")
+    report.left = dict.fromkeys(report.left, "would not be moved")
     if not report.left:
         return
     answer = ask(url, PlanRequest(drain=(order.device or order.node,)))
@@ -254,14 +247,11 @@ def _plan(gateway: Gateway, url: str, order: Order, report: Report) -> None:
 
 
 def _units(gateway: Gateway, order: Order, *, at_least: int) -> list[Unit]:
-    """What runs there, gangs with all of their pods wherever these are, in the order of turns: so
-    they are decided, however many are submitted before the first decision.
-
-    Raises NotFound: a gang is larger than can be moved in one piece."""
+    """Return the pods there as units, in scheduling order. Raises NotFound if too large."""
     query = {"node": order.node, "at_least": at_least, "wait_s": 30}
     _, there = gateway.items("pods", PodAnswer, query)
     there = sorted(filter(order.covers, there), key=_turn)
-    # The pods of those groups whose pods hold places together or not at all.
+    # The pods of gangs that run all or none.
     together: dict[str, list[PodAnswer]] = {}
     if groups := {pod.group for pod in there if pod.group}:
         _, gangs = gateway.items("gangs", GangAnswer)
@@ -282,8 +272,8 @@ def _units(gateway: Gateway, order: Order, *, at_least: int) -> list[Unit]:
     for unit in units.values():
         if len(unit.pods) > UNIT_MAX:
             raise NotFound(
-                f"gang {unit.gang} has {len(unit.pods)} pods, and {UNIT_MAX} can be moved in one "
-                "piece; end it and submit it anew"
+                f"gang {unit.gang} has {len(unit.pods)} pods, and at most {UNIT_MAX} can be moved "
+                "together; delete and resubmit it"
             )
     return list(units.values())
 
@@ -296,7 +286,6 @@ async def _anew(
     ledger: JetStreamLedger, order: Order, report: Report, units: list[Unit], deadline: float, *,
     basis: int,
 ) -> Awaited:  # fmt: skip
-    """Each unit ends and is submitted anew; then all have their time to be placed."""
     why = f"drained from {order.device or order.node} by {order.who}: {order.reason}"
     submitted = list[Submitted]()
     async with appending(ledger, order.who) as (commit, _):
@@ -327,8 +316,6 @@ def _note_decisions(report: Report, awaited: Awaited, now: Mapping[str, Why]) ->
 
 
 def _note_instead(gateway: Gateway, report: Report, awaited: Awaited, *, basis: int) -> None:
-    """Who waited before the first pod was moved, and has had a place since, as far as it is known:
-    what was done is told also where nobody answers any more."""
     query = {"at_least": awaited.revision, "wait_s": 30}
     try:
         _, pods = gateway.items("pods", PodAnswer, query)
@@ -348,8 +335,6 @@ def _note_instead(gateway: Gateway, report: Report, awaited: Awaited, *, basis: 
 async def _move(
     anew: Anew, unit: Unit, report: Report, progress: Progress, *, basis: int
 ) -> list[Submitted]:
-    """The unit's pods under their new uids; none where it stays. The report says which, and what is
-    told on the way does also of the one after which a Ctrl-C comes."""
     try:
         moved = await anew.move(unit, basis=basis)
     except Blocked as error:
@@ -369,9 +354,7 @@ async def _move(
 async def _through_kubernetes(
     gateway: Gateway, order: Order, report: Report, units: list[Unit], deadline: float
 ) -> None:
-    """Each unit is evicted; then all have the grace of their specs to leave.
-
-    Raises NotFound, Unreachable: the API server does not let us, or does not answer."""
+    """Evict each unit and wait for the pods to end. Raises NotFound, Unreachable."""
     from apportion.cli.pods.evict import Evicting, evict_all
     from apportion.runtime.kube.client import KubeRefused
 
@@ -415,16 +398,13 @@ async def _through_kubernetes(
     except TimeoutError:
         report.stopped = f"after {order.timeout_s:g} s"
     except ConfigError as error:
-        raise Unreachable(f"the API server of {order.node}: {error}") from None
+        raise Unreachable(f"API server of {order.node}: {error}") from None
     except KubeRefused as error:
-        raise NotFound(f"the API server refuses: {error}") from None
+        raise NotFound(f"refused by the API server: {error}") from None
 
 
 class Progress:
-    """Tells how many of the pods had their turn, in one line for each unit, also in a pipe: what is
-    done is known when it is, for whoever may want to stop it.
-
-    Pods are counted, as in all else that is said, whether they are moved alone or as a gang."""
+    """Prints a line per unit, also in a pipe, with the number of pods done."""
 
     def __init__(self, units: Iterable[Unit]) -> None:
         self._out = console(stderr=True)
@@ -432,7 +412,7 @@ class Progress:
         self._done = 0
 
     def tell(self, unit: Unit, *, stays: bool = False) -> None:
-        """The unit had its turn, and perhaps `stays` all the same."""
+        """Report that the unit was tried, and whether it `stays`."""
         self._done += len(unit.pods)
         count = words.many(len(unit.pods), "pod")
         what = f"gang {unit.gang}, {count}" if unit.gang else unit.names[0]
@@ -444,61 +424,53 @@ def _tell(report: Report, *, dry_run: bool) -> None:
     out = console()
     doubtful(words.mixed_gang(*gang) for gang in report.mixed_gangs.items())
     if report.stopped == BY_HAND and (dry_run or not report.revision):
-        said = f"nothing was done: {report.target} is not cordoned by this, and no pod was moved"
-        out.say(f"stopped {BY_HAND}; {said}")
+        said = f"{report.target} was not cordoned, and no pod was moved"
+        out.say(f"stopped {BY_HAND}: {said}")
         return
     if dry_run:
         _tell_plan(report)
         return
-    out.print(plain(f"{report.target} is cordoned since revision {report.revision}"))
+    out.print(plain(f"{report.target} cordoned at revision {report.revision}"))
     for name, node in report.moved.items():
-        went = "begun anew on" if node == report.was.get(name) else "moved to"
-        said = f"{name} {went} {node}" if node else f"{name} left"
+        went = "restarted on" if node == report.was.get(name) else "moved to"
+        said = f"{name} {went} {node}" if node else f"{name} ended"
         out.say(said + evicted_for(report.evicted.get(name, [])))
     for name, why in alike(report.waiting):
-        said = why if why == UNDECIDED else f"must wait: {why}"
+        said = why if why == UNDECIDED else f"pending: {why}"
         out.say(f"{name} {said}")
     for name, why in report.left.items():
-        out.say(f"{name} is there still: {why}")
+        out.say(f"{name} not moved: {why}")
     if report.stopped:
         for line in (f"stopped {report.stopped}:", *how_far(report)):
             out.print(plain(line))
     gone = len(report.moved) + len(report.waiting)
     if not report.left and (gone or not report.stopped):
-        known = f", as far as is known: {report.unready}" if report.unready else ""
-        out.say(f"nothing runs on {report.target} any more{known}")
+        known = f", as far as known: {report.unready}" if report.unready else ""
+        out.say(f"no pods are left on {report.target}{known}")
     elif report.stopped:
-        out.print("the same again goes on where this stopped")
+        out.print("run the command again to continue")
     if report.waiting and not report.stopped:
-        verb = "has" if len(report.waiting) == 1 else "have"
-        out.print(plain(f"{len(report.waiting)} of {gone + len(report.left)} {verb} no place"))
+        out.print(plain(f"{len(report.waiting)} of {gone + len(report.left)} pods pending"))
     if report.instead:
-        verb = "has" if len(report.instead) == 1 else "have"
-        said = f"{words.many(len(report.instead), 'pod')} that waited before {verb} a place now"
-        out.say(f"{said}: {_names(report.instead)}")
-    lifts = f"`apportion uncordon {report.target}` lifts the cordon"
-    out.say(f"{lifts}; pods that moved stay where they are")
+        verb = "was" if len(report.instead) == 1 else "were"
+        said = f"{words.many(len(report.instead), 'pending pod')} {verb} placed instead"
+        out.say(f"{said}: {listed(list(report.instead), NAMED_MAX)}")
+    out.say(f"to remove the cordon: apportion uncordon {report.target} (moved pods stay)")
 
 
 def _tell_plan(report: Report) -> None:
-    """What is to be weighed first: who would lose by it, and who would win."""
     out = console()
-    along = len(report.planned.keys() & set(report.with_gang))  # only because their gang is moved
+    along = len(report.planned.keys() & set(report.with_gang))  # on other nodes
     here = len(report.planned) - along
     waits = sum(not node for node in report.planned.values())
     said = f"{words.many(here, 'pod')} would be moved from {report.target}"
     if along:
-        whose, whom = ("its gang", "it") if here == 1 else ("their gangs", "them")
-        said = (
-            f"{words.many(here, 'pod')} of {report.target} would be moved, and "
-            f"{words.many(along, 'pod')} of {whose} with {whom}"
-        )
-    would = f"; {waits} of {len(report.left)} would have no place" if waits else ""
-    out.say(said + would)
+        whose = "its gang" if here == 1 else "their gangs"
+        said += f", with {words.many(along, 'pod')} of {whose} on other nodes"
+    out.say(said + (f"; {waits} of {len(report.left)} would be pending" if waits else ""))
     if report.instead:
-        verb = "waits" if len(report.instead) == 1 else "wait"
-        said = f"{words.many(len(report.instead), 'pod')} that {verb} now would be placed instead"
-        out.say(f"{said}: {_names(report.instead)}")
+        said = f"{words.many(len(report.instead), 'pending pod')} would be placed instead"
+        out.say(f"{said}: {listed(list(report.instead), NAMED_MAX)}")
     if report.unready:
         out.say(unknown_words(report))
     finds = {name: what for name, what in report.left.items() if report.planned.get(name)}
@@ -508,31 +480,25 @@ def _tell_plan(report: Report) -> None:
         elsewhere = f", on {report.was[name]}," if along else ""
         out.say(f"{name}{elsewhere} {what}")
     if report.estimate:
-        out.say(
-            "their controllers make them anew in an order of their own: where each goes may differ"
-        )
+        out.say("estimate: controllers recreate the pods in an unknown order, so nodes may differ")
 
 
 def unknown_words(report: Report) -> str:
-    """What moving pods means of which nobody knows whether they run."""
+    """Warn about moving pods that may still be running."""
     return (
-        f"whether its pods still run on {report.target} is not known: {report.unready}. "
-        "Begun anew elsewhere, they may run twice"
+        f"pods on {report.target} may still be running: {report.unready}; once moved, they may run "
+        "twice"
     )
 
 
-def _names(pods: Iterable[str]) -> str:
-    return listed(list(pods), NAMED_MAX)
-
-
 def how_far(report: Report) -> list[str]:
-    """A line for what of the work is done, what goes on without the verb, and what is left."""
+    """Return a line each for what is done, what continues, and what is left."""
     leaving = sum(why == LEAVING for why in report.left.values())
     parts = (
         (len(report.moved), "moved"),
-        (len(report.waiting), "without a place yet: the scheduler goes on without this verb"),
-        (leaving, "evicted, and ending without this verb"),
-        (len(report.left) - leaving, "not moved, still running"),
+        (len(report.waiting), "pending: the scheduler continues without this command"),
+        (leaving, "evicted: still ending"),
+        (len(report.left) - leaving, "not moved: still running"),
     )
     said = [f"{words.many(count, 'pod')} {what}" for count, what in parts if count]
     return said or ["no pod was moved"]

@@ -1,4 +1,4 @@
-"""`apportion simulate`: let a simulated device fail and recover, or a whole node be lost."""
+"""`apportion simulate`: make a simulated device fail or recover, or lose a node."""
 
 import asyncio
 import contextlib
@@ -15,6 +15,7 @@ from apportion.cli.client.ledger import with_ledger
 from apportion.cli.client.lookup import find
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import print_answer
+from apportion.cli.usage import VerbGroup
 from apportion.core.answers.reads import DeviceAnswer, NodeDetail
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.wire import Message
@@ -26,26 +27,24 @@ BEATS_ENOUGH = 3
 LOOK_S = 0.2
 REASON = "simulated"
 NO_REASON = (
-    "it takes no reason: nobody reports a lost node, so the ledger says only that it is not heard"
+    "--reason is not supported here: a lost node sends no report, so there is nothing to record"
 )
 _OF_NODES = {
-    ("lose", False): "is lost now, and unready once it has not been heard for the scheduler's "
-    "grace",
-    ("lose", True): "is lost already: its agent is not heard",
-    ("return", False): "is back",
-    ("return", True): "is there already: its agent is heard",
+    ("lose", False): "is offline; it turns unready after the scheduler's --agent-grace",
+    ("lose", True): "is already offline: its agent is not reporting",
+    ("return", False): "is back online",
+    ("return", True): "is already online: its agent is reporting",
 }
+# What is said after an order, by verb and whether it was so before.
 _OF_DEVICES = {
-    ("fail", False): "fails now",
-    ("fail", True): "has failed already",
-    ("recover", False): "recovers now",
-    ("recover", True): "is healthy already",
+    ("fail", False): "has failed",
+    ("fail", True): "had already failed",
+    ("recover", False): "has recovered",
+    ("recover", True): "is already healthy",
 }
-"""What is said after an order, by its verb and whether it was so before."""
 
 
 def _no_reason(_context: click.Context, _option: click.Parameter, given: str | None) -> None:
-    """Whoever knows `fail` gives one to `lose` as well."""
     if given is not None:
         raise click.UsageError(NO_REASON)
 
@@ -53,29 +52,28 @@ def _no_reason(_context: click.Context, _option: click.Parameter, given: str | N
 _TAKES_NO_REASON = click.option("--reason", hidden=True, expose_value=False, callback=_no_reason)
 
 
-@click.group(epilog="Example:  apportion simulate fail GPU-1a2b3c4d")
+@click.group(cls=VerbGroup, epilog="Example:  apportion simulate fail GPU-1a2b3c4d")
 def command() -> None:
-    """Make a simulated device fail or recover, or a simulated node be lost and return.
+    """Simulate the failure and recovery of devices, and the loss and return of nodes.
 
-    A failed device is told of at once, and is failed until it recovers, also when `up` begins anew.
-    A lost node is not heard of any more: it is unready once the scheduler's --agent-grace has
-    passed, and hands out nothing until it returns, or its agent (or `up`) begins anew.
+    A failed device is reported at once, and stays failed until it recovers, even if `apportion up`
+    restarts. A lost node stops reporting: it turns unready after the scheduler's --agent-grace,
+    until it returns or its agent restarts.
 
-    What is so already is said to be, and is no error.
+    If nothing changes, the verb says so and exits with 0.
 
-    Exit codes: 0 done, or so already; 1 no such device or node, or it is a real one; 3 unreachable.
-    """
+    Exit codes: 0 done, or nothing to do; 1 no such device or node, or not a simulated one; 3 ledger
+    or gateway unreachable."""
 
 
 @command.command(epilog="Example:  apportion simulate fail GPU-1a2b3c4d --reason 'XID 79'")
 @click.argument("device", shell_complete=DEVICES)
-@click.option("--reason", default="", help=f"What is wrong with it.  [default: {REASON}]")
+@click.option("--reason", default="", help=f"Reason of the failure.  [default: {REASON}]")
 @asks_both
 def fail(*, where: Where, as_json: bool, device: str, reason: str) -> None:
-    """Let a device fail: nothing new goes there.
+    """Make a device fail; it takes no new pods.
 
-    Of a device's id the beginning will do: four characters after GPU-, if no other begins so. One
-    that has failed keeps its reason, unless another is given."""
+    A device that has already failed keeps its reason unless you give a new one."""
     _order(where, "fail", device, reason, as_json=as_json)
 
 
@@ -83,9 +81,7 @@ def fail(*, where: Where, as_json: bool, device: str, reason: str) -> None:
 @click.argument("device", shell_complete=DEVICES)
 @asks_both
 def recover(*, where: Where, as_json: bool, device: str) -> None:
-    """Let a simulated device recover that was made to fail.
-
-    Of a device's id the beginning will do: four characters after GPU-, if no other begins so."""
+    """Make a failed device recover."""
     _order(where, "recover", device, "", as_json=as_json)
 
 
@@ -94,9 +90,7 @@ def recover(*, where: Where, as_json: bool, device: str) -> None:
 @_TAKES_NO_REASON
 @asks_both
 def lose(*, where: Where, as_json: bool, node: str) -> None:
-    """Let a node be lost, as if its power had failed.
-
-    It takes no reason: nobody reports a lost node, so the ledger says only that it is not heard."""
+    """Make a node go offline, as in a power failure."""
     _order_node(where, node, Order(verb="lose"), as_json=as_json)
 
 
@@ -105,21 +99,35 @@ def lose(*, where: Where, as_json: bool, node: str) -> None:
 @_TAKES_NO_REASON
 @asks_both
 def come_back(*, where: Where, as_json: bool, node: str) -> None:
-    """Let a lost node return, with all that was placed on it, and wait until it is heard again."""
+    """Bring a lost node back with its pods.
+
+    Waits until the node reports again."""
     _order_node(where, node, Order(verb="return"), as_json=as_json)
 
 
 def _order_node(where: Where, target: str, order: Order, *, as_json: bool) -> None:
     _, node, device = find(where, target)
     if device:
-        raise NotFound(f"{target!r} is a device; name its node, {node}")
+        raise NotFound(f"{target!r} is a device; give its node, {node}")
     gateway = Gateway(where.gateway_url())
     found = gateway.ask("nodes", node, answer=NodeDetail).node
-    heard = not found.silent and with_ledger(where.reach(), lambda ledger: _is_heard(ledger, node))
+
+    async def is_heard(ledger: JetStreamLedger) -> bool:
+        heard = asyncio.Event()  # by heartbeats; the gateway may not have noticed a loss yet
+
+        async def beat(_message: Message) -> None:
+            heard.set()
+
+        await ledger.wire.subscribe(beat_of(node)[0], beat)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(heard.wait(), 1.5 * AGENT_BEAT_S)  # a busy machine may be late
+        return heard.is_set()
+
+    heard = not found.silent and with_ledger(where.reach(), is_heard)
     already = heard if order.verb == "return" else not heard
-    _obeyed(where, node, order)  # also where it is so: a node may be silent and not be lost
-    # Wait until the ledger has heard of the node again, so that a second `return` finds nothing to
-    # do. A few beats are enough where an intake runs.
+    _obeyed(where, node, order)  # in any case: a silent node need not be lost
+    # Wait until the ledger sees the node again, so that a second `return` has nothing to do; with
+    # an intake, a few heartbeats are enough.
     end_s = time.monotonic() + BEATS_ENOUGH * AGENT_BEAT_S
     while order.verb == "return" and found.silent and time.monotonic() < end_s:
         found = gateway.ask("nodes", node, answer=NodeDetail).node
@@ -133,13 +141,13 @@ def _order(
 ) -> None:
     _, node, device = find(where, target)
     if not device:
-        raise NotFound(f"{target!r} is a node; name one of its devices")
+        raise NotFound(f"{target!r} is a node; give one of its devices")
     there = Gateway(where.gateway_url()).ask("nodes", node, answer=NodeDetail).devices
     found = next(each for each in there if each.device == device)
     said = said_by_agent(found)
     reason = reason or said or REASON
     already = found.healthy if verb == "recover" else said == reason
-    # Also of one that is so: what was ordered a moment ago may be under way.
+    # In any case: an earlier order may still be in progress.
     _obeyed(where, node, Order(verb=verb, device=device, reason=reason))
     done = {"node": node, "device": device, "verb": verb, "already": already}
     said = f"device {device} of {node} {_OF_DEVICES[verb, already]}"
@@ -147,36 +155,17 @@ def _order(
 
 
 def said_by_agent(device: DeviceAnswer) -> str:
-    """Why its agent says that it failed; empty where it did not.
-
-    A mark of Kubernetes closes a device as well, with words of its own, whatever the agent says."""
+    """Return the agent's, not Kubernetes', reason for a failure; empty if none."""
     if not device.health_reason:
         return ""
-    from apportion.core.ledger.fold import MARKED_UNHEALTHY, UNNAMED  # slow, and seldom needed
+    from apportion.core.ledger.fold import MARKED_UNHEALTHY, UNNAMED  # slow and rarely needed
 
-    marked = device.health_reason in {MARKED_UNHEALTHY, UNNAMED}
-    return "" if marked else device.health_reason
+    return "" if device.health_reason in {MARKED_UNHEALTHY, UNNAMED} else device.health_reason
 
 
 def _obeyed(where: Where, node: str, order: Order) -> None:
-    """Raises NotFound where the agent says no."""
     subject, asked = command_subject(node), msgspec.json.encode(order)
     reply = with_ledger(where.reach(), lambda ledger: ledger.request(subject, asked, TIMEOUT_S))
     answer = msgspec.json.decode(reply, type=Obeyed)
     if not answer.done:
-        raise NotFound(f"the agent of {node} refuses: {answer.error}")
-
-
-async def _is_heard(ledger: JetStreamLedger, node: str) -> bool:
-    """Whether the node's agent beats: of one that was lost a moment ago nobody else knows it.
-
-    A beat may come later than it should, as where its machine is busy."""
-    heard = asyncio.Event()
-
-    async def beat(_message: Message) -> None:
-        heard.set()
-
-    await ledger.wire.subscribe(beat_of(node)[0], beat)
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(heard.wait(), 1.5 * AGENT_BEAT_S)
-    return heard.is_set()
+        raise NotFound(f"the agent of {node} refused: {answer.error}")

@@ -1,10 +1,10 @@
-"""`apportion submit`: manifests or a trace become pods of the ledger."""
+"""`apportion submit`: append the pods of manifests or a trace."""
 
 import asyncio
 import itertools
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -34,37 +34,31 @@ from apportion.cli.pods.pending import (
     wait_for_room,
     waits_for,
 )
-from apportion.cli.render.output import bar, console, doubtful, print_json, say, show, table
+from apportion.cli.render.output import bar, console, doubtful, print_json, say, show
 from apportion.cli.render.rows import Rows
 from apportion.cli.usage import hinting
-from apportion.core.answers.reads import GangAnswer, PodAnswer, QueueAnswer, Why
+from apportion.core.answers.reads import GangAnswer, PodAnswer, QueueAnswer
 from apportion.core.explain.text import words
 from apportion.core.explain.text.event_text import limit_name, listed, shares_words
-from apportion.core.explain.text.vocabulary import WAITING
+from apportion.core.explain.text.vocabulary import PENDING
 from apportion.core.explain.text.words import many
 from apportion.runtime.files.manifests import Wish, undeclared_queues
 from apportion.runtime.jetstream.client import JetStreamLedger
-from apportion_schemas import Shape
 
-NAMED_MAX = 40
-"""Up to so many pods are named one by one."""
-CAUSES_MAX = 5
-"""Of more so many causes are told for which pods wait."""
+NAMED_MAX = 40  # more pods than this are only counted
+CAUSES_MAX = 5  # causes shown if pods are only counted
 
 
 class Report(msgspec.Struct, kw_only=True):
     """What `--json` prints. Only --wait fills `placed`, `refused`, `undecided` and `evicted`.
 
-    So it does `causes`, which counts the refused by what they wait for first. `changed` says what
-    live pods would have otherwise, and `replaced` which were submitted anew; `held` is what
-    --replace would submit or end beside them, of the same workloads, by name; `ended` are pods that
-    their Deployment has no more; `limits` are queues and quotas that were said, with the revision,
-    and `limits_unchanged` those in force just so. In a dry run `submitted`, `ended` and `limits`
-    are without revisions. `gangs` are those of which nothing but the declaration is new, with how
-    many of their pods must have places together. `passed_over` are documents that are neither
-    workloads nor limits, by name; `warnings` are names and amounts in the others that are probably
-    not meant so; `evicted` are by the pod for which they were told to go those that were.
-    `mixed_gangs` are gangs on different device models, with how many pods hold devices of each."""
+    `changed` has the differences of live pods, and `replaced` those submitted again; `held` are
+    pods of the same workloads that --replace would submit or end. `ended` are surplus pods of a
+    Deployment. `limits` are queues and quotas with their revisions; `limits_unchanged` were in
+    force. In a dry run, revisions are missing. `gangs` have only a new declaration, with their
+    minimum of pods. `passed_over` documents are neither workloads nor limits. `warnings` are
+    probable mistakes. `causes` counts the refused by their first cause. `evicted` are by the pod
+    for which they were evicted. `mixed_gangs` are on several device models, with pods per model."""
 
     dry_run: bool = False
     submitted: list[Submitted] = []
@@ -88,57 +82,56 @@ class Report(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """What to do beside submitting: wait for so long (None for not), replace, or only say."""
-
-    wait_s: float | None
-    replace: bool
-    dry_run: bool
-
-
 @click.command(
     cls=hinting(argument="-f {}"), epilog="Example:  apportion submit -f examples/pods --wait"
 )
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
-              help="Manifests: Pod, Job, Deployment, Volcano Job, PodGroup, Queue, "
-              "ResourceQuota; a folder without those below it.")  # fmt: skip
+              help="Manifests to submit: Pod, Job, Deployment, Volcano Job, PodGroup, Queue, "
+              "ResourceQuota. Folders are read without subfolders.")  # fmt: skip
 @click.option("--trace", type=click.Path(path_type=Path, dir_okay=False, exists=True),
-              metavar="CSV", help="A trace in the columns of the openb traces.")  # fmt: skip
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The trace's first N pods.")
-@click.option("--replace", is_flag=True, help="Submit live pods that changed anew.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+              metavar="CSV",
+              help="Submit a trace with the columns of the openb traces.")  # fmt: skip
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Submit only the first N pods of the trace.",
+)
+@click.option("--replace", is_flag=True, help="Replace live pods whose spec has changed.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, without changing anything.")
 @click.option(
     "--wait",
     is_flag=True,
-    help="Wait until each pod has a place, or is found to wait: not for others that "
-    "are told to go for it.",
+    help="Wait until every pod is placed or refused; does not wait for evictions.",
 )
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0.1, 86_400), default=60.0,
-              show_default=True, metavar="SECONDS", help="How long to wait.")  # fmt: skip
+              show_default=True, metavar="SECONDS", help="Time to wait with --wait.")  # fmt: skip
 @asks_both
 def command(
     *, where: Where, as_json: bool, files: tuple[str, ...], trace: Path | None,
     limit: int | None, replace: bool, dry_run: bool, wait: bool, timeout_s: float,
 ) -> None:  # fmt: skip
-    """Submit pods. One that is live already under its name, with the same spec, is left unchanged.
+    """Submit the pods of manifests or of a trace.
 
-    One whose spec has changed is named with the difference, and with --replace ends and is
-    submitted anew; without it nothing of the same workload or gang is submitted or ended. Pods
-    that a Deployment has too many of are ended. --wait is also for live pods that wait. A document
-    that cannot be used is named with its field, value and fix; the others go on. What is neither a
-    workload nor a limit, as a Service, is passed over by name; it is wrong if there is nothing
-    else.
+    A live pod with the same name and spec is left unchanged. If its spec has changed, the
+    difference is shown; with --replace the pod is deleted and resubmitted. Without --replace, no
+    pod of the same workload or gang is submitted or ended.
 
-    Exit codes: 0 all submitted, with --wait all placed; 1 a document was wrong, a live pod has
-    another spec and was not replaced, or with --wait a pod waits or is not decided in time; 2
-    wrong usage; 3 the ledger or gateway is away; 4 with --wait, a newer build decides and this one
-    cannot read it."""
+    Surplus pods of a Deployment are ended. --wait includes live pods that are pending. An invalid
+    document is reported with its field, value and fix, and the others are submitted. Other kinds,
+    such as a Service, are skipped; if there is nothing else, that is an error.
+
+    Exit codes: 0 all submitted, or with --wait all placed; 1 an invalid document, a changed pod
+    without --replace, or with --wait a pod that is pending or undecided; 2 wrong usage; 3 ledger or
+    gateway unreachable; 4 with --wait, the decisions are from a newer build."""
     if bool(files) == bool(trace):
-        raise click.UsageError("give either -f (files, folders or -) or --trace CSV")
+        raise click.UsageError("give either -f FILE or --trace CSV")
     if limit and not trace:
-        raise click.UsageError("--limit is for --trace")
+        raise click.UsageError("--limit requires --trace")
     if dry_run and wait:
-        raise click.UsageError("--dry-run decides nothing to wait for; `apportion plan` would")
+        raise click.UsageError(
+            "--dry-run and --wait exclude each other; to predict decisions, use `apportion plan`"
+        )
     if trace:
         wish, problems = read_trace(trace, limit)
     else:
@@ -152,8 +145,7 @@ def command(
     tell_refused(problems)
     _tell_doubtful(report, wish.slips)
     if wish.pods or wish.groups or wish.limits or wish.deployments:
-        choice = Choice(timeout_s if wait else None, replace, dry_run)
-        run(_submit(where, wish, report, choice))
+        run(_submit(where, wish, report, replace=replace, wait_s=timeout_s if wait else None))
     if as_json:
         print_json(report)
     else:
@@ -164,7 +156,9 @@ def command(
         sys.exit(REFUSED)
 
 
-async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> None:
+async def _submit(
+    where: Where, wish: Wish, report: Report, *, replace: bool, wait_s: float | None
+) -> None:
     gateway = Gateway(where.gateway_url())
     async with open_ledger(where.reach()) as ledger:
         newest = await ledger.last_revision()
@@ -174,7 +168,7 @@ async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> N
             _tell_doubtful(report, undeclared_queues(wish, [each.queue for each in queues]))
         found = await asyncio.to_thread(compared, wish, live, gateway)
         report.unchanged = found.same
-        if not choice.replace:
+        if not replace:
             found.hold_back()
             report.held = found.held
             for draft, there in found.changed:
@@ -184,10 +178,9 @@ async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> N
         found.new.groups |= gangs
         report.gangs = {name: each.min_available for name, each in gangs.items()}
         names = [limit_name(limit) for limit in wish.limits]
-        if choice.dry_run:
-            pods = found.new.pods
-            report.submitted = [Submitted(pod.namespace, pod.name, "", 0) for pod in pods]
-            if choice.replace:
+        if report.dry_run:
+            report.submitted = [Submitted(pod.namespace, pod.name, "", 0) for pod in found.new.pods]
+            if replace:
                 report.replaced = [f"{draft.namespace}/{draft.name}" for draft, _ in found.changed]
             report.ended = {f"{pod.namespace}/{pod.name}": 0 for pod in found.surplus}
             report.limits = {
@@ -202,17 +195,16 @@ async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> N
         report.limits_unchanged = _but(names, report.limits)
         with bar("submitting", len(found.new.pods)) as tell:
             report.submitted = await append(ledger, found.new, basis=basis, progress=tell)
-        if choice.replace and found.changed:
+        if replace and found.changed:
             anew = await replace_pods(ledger, found.changed, wish.groups, basis=basis)
             report.submitted += anew
             report.replaced = [pod.full_name for pod in anew]
-        surplus = [(basis, pod) for pod in found.surplus]
-        report.ended = await end(ledger, surplus, "scaled down")
+        report.ended = await end(ledger, [(basis, pod) for pod in found.surplus], "scaled down")
         report.seconds = round(time.monotonic() - began, 3)
-        if choice.wait_s is not None:
+        if wait_s is not None:
             await _decided(
                 ledger, gateway, wish, report,
-                waiting=found.waiting, basis=basis, wait_s=choice.wait_s,
+                waiting=found.waiting, basis=basis, wait_s=wait_s,
             )  # fmt: skip
 
 
@@ -220,10 +212,6 @@ async def _decided(
     ledger: JetStreamLedger, gateway: Gateway, wish: Wish, report: Report, *,
     waiting: Sequence[PodAnswer], basis: int, wait_s: float,
 ) -> None:  # fmt: skip
-    """Wait until what was submitted is decided, also where others go for it first.
-
-    So too for what was live and `waiting` at the revision `basis`: whoever submits the same again
-    asks the same."""
     end = time.monotonic() + wait_s
     live = [Submitted(pod.namespace, pod.name, pod.uid, basis + 1) for pod in waiting]
     pods = [*report.submitted, *live]
@@ -238,32 +226,10 @@ async def _decided(
     left = max(end - time.monotonic(), 0.0)
     priorities = {f"{pod.namespace}/{pod.name}": pod.priority for pod in wish.pods if pod.preempts}
     now = await wait_for_room(ledger, gateway, awaited, priorities, left)
-    # Of a gang it is the refusal of some pod of it, which need not want what this one does.
+    # A gang's refusal may be about another pod with another shape.
     lone = {f"{pod.namespace}/{pod.name}": pod.shape for pod in wish.pods if not pod.group}
     shapes = {pod.uid: lone[pod.full_name] for pod in pods if pod.full_name in lone}
     never = await asyncio.to_thread(never_fitting, gateway, awaited)
-    _note_decisions(report, awaited, now, shapes, never)
-    groups = {pod.group for pod in wish.pods if pod.group}
-    if groups and report.placed:
-        query = {"at_least": awaited.revision, "wait_s": 30}
-        _, gangs = await asyncio.to_thread(gateway.items, "gangs", GangAnswer, query)
-        for gang in gangs:
-            if gang.group in groups and len(gang.models) > 1:
-                report.mixed_gangs[gang.group] = gang.models
-                _tell_doubtful(report, [words.mixed_gang(gang.group, gang.models)])
-
-
-def _but(names: Iterable[str], said: Collection[str]) -> list[str]:
-    return [name for name in dict.fromkeys(names) if name not in said]
-
-
-def _note_decisions(
-    report: Report,
-    awaited: Awaited,
-    now: Mapping[str, Why],
-    shapes: Mapping[str, Shape],
-    never: Collection[str],
-) -> None:
     for uid, said in awaited.decided.items():
         name, why = awaited.pods[uid].full_name, now.get(uid)
         if said.placed is not None:
@@ -280,6 +246,18 @@ def _note_decisions(
     report.causes = causes(awaited, still, shapes, never)
     report.undecided = [awaited.pods[uid].full_name for uid in awaited.undecided]
     report.evicted = {awaited.pods[uid].full_name: gone for uid, gone in awaited.evicted.items()}
+    groups = {pod.group for pod in wish.pods if pod.group}
+    if groups and report.placed:
+        query = {"at_least": awaited.revision, "wait_s": 30}
+        _, gangs = await asyncio.to_thread(gateway.items, "gangs", GangAnswer, query)
+        for gang in gangs:
+            if gang.group in groups and len(gang.models) > 1:
+                report.mixed_gangs[gang.group] = gang.models
+                _tell_doubtful(report, [words.mixed_gang(gang.group, gang.models)])
+
+
+def _but(names: Iterable[str], said: Collection[str]) -> list[str]:
+    return [name for name in dict.fromkeys(names) if name not in said]
 
 
 def _tell_doubtful(report: Report, said: Sequence[str]) -> None:
@@ -293,7 +271,7 @@ def _tell(report: Report, *, waited: bool) -> None:
     if 0 < made.row_count <= NAMED_MAX:
         show(made)
     if report.dry_run:
-        out.print("nothing was changed: a dry run")
+        out.print("dry run: nothing was changed")
     out.print(counted(report))
     if made.row_count > NAMED_MAX:
         for line in of_waiting(report):
@@ -303,32 +281,33 @@ def _tell(report: Report, *, waited: bool) -> None:
 
 
 def of_waiting(report: Report) -> Iterator[str]:
-    """For what how many wait where they are too many to be named, and who names them."""
+    """Yield what pods wait for, if there are too many to name."""
     for cause, count in itertools.islice(report.causes.items(), CAUSES_MAX):
-        yield f"{count:,} {WAITING}: {cause}"
+        yield f"{count:,} {PENDING}: {cause}"
     if (more := len(report.causes) - CAUSES_MAX) > 0:
-        yield f"and for {many(more, 'more cause')}"
+        yield f"and {many(more, 'more cause')}"
     if report.causes:
-        yield f"`apportion get pods --phase {WAITING}` names them, `apportion why POD` says more"
+        listing = f"list them with `apportion get pods --phase {PENDING}`"
+        yield f"{listing}; explain one with `apportion why POD`"
 
 
 def of_replace(report: Report) -> str:
-    """What --replace does, before anybody says it: also to those that are not live, or too many."""
-    done = [f"submits {len(report.changed):,} anew"]
-    for what, verb in (("submitted", "submits"), ("ended", "ends")):
+    """Return what --replace would do."""
+    done = [f"would replace {len(report.changed):,}"]
+    for what, verb in (("submitted", "submit"), ("ended", "end")):
         count = sum(each == what for each in report.held.values())
         done += [f"{verb} {count:,} more"] if count else []
     return f"--replace {listed(done)}"
 
 
 def counted(report: Report) -> str:
-    """All of it in numbers; of a dry run what would be done."""
+    """Summarize the report in numbers."""
     would, count = "would be " if report.dry_run else "", len(report.submitted)
     done = [f"{count:,} {would}submitted"] if count else []
     for what, number in (
-        ("placed", len(report.placed)), (WAITING, len(report.refused)),
+        ("placed", len(report.placed)), (PENDING, len(report.refused)),
         ("undecided", len(report.undecided)), ("evicted", sum(map(len, report.evicted.values()))),
-        ("unchanged", len(report.unchanged)), ("changed and not replaced", len(report.changed)),
+        ("unchanged", len(report.unchanged)), ("changed but not replaced", len(report.changed)),
         ("held back", len(report.held)),
         (f"{would}replaced", len(report.replaced)), (f"{would}ended", len(report.ended)),
     ):  # fmt: skip
@@ -336,24 +315,24 @@ def counted(report: Report) -> str:
     if report.gangs:
         done.append(f"{many(len(report.gangs), 'gang')} {would}declared")
     if report.limits:
-        done.append(f"{many(len(report.limits), 'limit')} {would}in force")
+        done.append(f"{many(len(report.limits), 'limit')} {would}applied")
     if report.limits_unchanged:
         done.append(f"{many(len(report.limits_unchanged), 'limit')} unchanged")
     done = done or [f"0 {would}submitted"]
     if report.problems:
-        done.append(f"{many(len(report.problems), 'document')} wrong")
+        done.append(f"{many(len(report.problems), 'document')} rejected")
     return ", ".join(done)
 
 
 def of_plan(report: Report) -> str:
-    """Which verb goes on where a dry run of manifests ends; empty where nothing is to be placed."""
+    """Return a hint at `apportion plan` after a dry run, or an empty string."""
     if not report.dry_run or not (report.submitted or report.replaced):
         return ""
-    return "`apportion plan -f FILE` says where each would go, and who would be evicted"
+    return "to see placements and evictions, use `apportion plan -f FILE`"
 
 
 def _outcomes(report: Report, *, waited: bool) -> Rows:
-    made = table("POD", "OUTCOME", wraps=("OUTCOME",))
+    made = Rows("POD", "OUTCOME", wraps=("OUTCOME",))
     would = "would be " if report.dry_run else ""
     if waited:
         _waited(report, made)
@@ -361,26 +340,25 @@ def _outcomes(report: Report, *, waited: bool) -> Rows:
         for pod in report.submitted:
             at = f" at revision {pod.revision}" if pod.revision else ""
             made.add_row(pod.full_name, f"{would}submitted{at}")
-    shown = {*report.placed, *report.refused, *report.undecided}
-    for name in sorted({*report.unchanged} - shown):
-        made.add_row(name, "unchanged: live already", style="dim")
+    for name in sorted({*report.unchanged} - {*report.placed, *report.refused, *report.undecided}):
+        made.add_row(name, "unchanged: already live", style="dim")
     for name, said in report.changed.items():
         made.add_row(name, f"changed: {'; '.join(said)}", style="yellow")
     for name, what in report.held.items():
-        made.add_row(name, f"held back: --replace has it {what}", style="yellow")
+        made.add_row(name, f"held back: would be {what} with --replace", style="yellow")
     for name in report.replaced if report.dry_run else ():
         made.add_row(name, "would be replaced")
     for name, revision in report.ended.items():
         at = f" at revision {revision}" if revision else ""
-        made.add_row(name, f"{would}ended{at}: its Deployment has fewer now")
+        made.add_row(name, f"{would}ended{at}: its Deployment was scaled down")
     for name, least in report.gangs.items():
-        rule = f"at least {least:,} of its pods have places together"
+        rule = f"at least {least:,} pods are placed together"
         made.add_row(f"gang {name}", f"{would}declared: {rule}")
     for name, revision in report.limits.items():
         at = f" at revision {revision}" if revision else ""
-        made.add_row(name, f"{would}in force{at}")
+        made.add_row(name, f"{would}applied{at}")
     for name in report.limits_unchanged:
-        made.add_row(name, "unchanged: in force already", style="dim")
+        made.add_row(name, "unchanged: already applied", style="dim")
     return made
 
 
@@ -388,6 +366,6 @@ def _waited(report: Report, made: Rows) -> None:
     for name, text in report.placed.items():
         made.add_row(name, f"{text}{evicted_for(report.evicted.get(name, []))}")
     for names, text in alike(report.refused):
-        made.add_row(names, f"{WAITING}: {text}", style="yellow")
+        made.add_row(names, f"{PENDING}: {text}", style="yellow")
     for name in report.undecided:
-        made.add_row(name, "no decision yet: is a scheduler running?", style="yellow")
+        made.add_row(name, "undecided: is a scheduler running?", style="yellow")

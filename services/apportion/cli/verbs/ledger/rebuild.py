@@ -1,8 +1,6 @@
-"""`apportion rebuild`: a lost ledger, written anew from what the pods of the cluster say they hold.
+"""`apportion rebuild`: restore a lost ledger from the annotations of running pods.
 
-Placements go onto pods as annotations in the write that binds them, so the cluster itself is the
-copy. Invariants: a ledger that has pods is not lost, and nothing is written to it; each pod is
-taken once, also beside a watcher that does the same, for both write the same event."""
+Invariants: a ledger with pods is left alone; each pod is adopted once, as by a watcher."""
 
 import asyncio
 import contextlib
@@ -23,6 +21,7 @@ from apportion.cli.client.ledger import (
 )
 from apportion.cli.exits import NotFound, Unreachable
 from apportion.cli.render.output import console, print_json, warn
+from apportion.cli.usage import Verb
 from apportion.core.configuration import manifest_config
 from apportion.core.explain.text.event_text import listed
 from apportion.core.ledger.audit import Auditor
@@ -30,7 +29,6 @@ from apportion.core.ledger.state import State
 from apportion.core.workloads.adoption.claims import bound_claim
 from apportion.core.workloads.schedulers import OURS, scheduler_names
 from apportion.runtime.jetstream import stream
-from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import FenceRefused
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.reach import Reach
@@ -44,7 +42,7 @@ PODS = "/api/v1/pods"
 
 
 class Rebuilt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `--json` prints: bound pods found, those adopted, and those of which nobody can tell."""
+    """What `--json` prints: bound pods, those adopted, and those without known shares."""
 
     cluster: str
     pods: int
@@ -53,39 +51,40 @@ class Rebuilt(msgspec.Struct, frozen=True, omit_defaults=True):
     unread: tuple[str, ...] = ()
 
 
-@click.command(epilog="Example:  apportion rebuild --kubernetes --reason 'disk of nats-0 lost'")
-@click.option("--reason", required=True, help="What became of the old one, for whoever asks later.")
+@click.command(
+    cls=Verb, epilog="Example:  apportion rebuild --kubernetes --reason 'disk of nats-0 lost'"
+)
+@click.option("--reason", required=True, help="Why the old ledger was lost, for the audit trail.")
 @by_whom
 @click.option("--scheduler-name", "schedulers", multiple=True, default=OURS, show_default=True,
-              metavar="NAME", help="Pods with this schedulerName are ours.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
+              metavar="NAME", help="Adopt pods with this schedulerName.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Show what would be written, without writing it.")
 @kubernetes_options
 @asks_ledger
 def command(*, where: Where, as_json: bool, reason: str, by: str, **given: Any) -> None:
-    """Write a lost ledger anew from the annotations of the cluster's bound pods.
+    """Rebuild a lost ledger from the annotations of bound pods; running pods are not touched.
 
-    Stop the schedulers first, make the stream (`apportion ledger create`), put your configuration
-    back (`apportion config apply`), rebuild, and start everything. Running pods are not touched.
+    First stop the schedulers, create the stream (`apportion ledger create`) and apply your
+    configuration (`apportion config apply`). Then rebuild, and start all services.
 
-    Exit codes: 0 done; 1 the ledger has pods and so is not lost; 3 the ledger or the cluster cannot
-    be reached; 4 the ledger holds events of a newer build."""
+    Exit codes: 0 done; 1 the ledger has pods, so it is not lost; 3 ledger or cluster unreachable; 4
+    the ledger has events of a newer build."""
     if not reason.strip():
-        raise click.UsageError("--reason is empty; say what became of the old ledger")
+        raise click.UsageError("--reason is empty; say why the old ledger was lost")
     kube = kube_choice(**{name: given[name] for name in ("kubernetes", "kubeconfig", "context")})
     rebuilt = LedgerRebuilt(by=person(by), reason=reason[:TEXT_MAX], cluster="")
     schedulers = frozenset(given["schedulers"])
-    work = _rebuild(where.reach(), kube, rebuilt, schedulers, dry_run=given["dry_run"])
-    done = run(work)
+    done = run(_rebuild(where.reach(), kube, rebuilt, schedulers, dry_run=given["dry_run"]))
     if as_json:
         print_json(done)
         return
-    verb = "would be held" if given["dry_run"] else "are held"
+    verb = "would be adopted" if given["dry_run"] else "adopted"
     console().print(f"{done.adopted:,} of {done.pods:,} bound pods of {done.cluster} {verb}")
     if done.unread:
         warn(
-            f"{listed(list(done.unread), SHOWN)}: no annotation tells which devices these hold, or "
-            "it gives numbers (of cards, of places in MIG groups) and the node's agent has not "
-            "reported; devices of that family are off offer there until it is known or the pod ends"
+            f"devices of {listed(list(done.unread), SHOWN)} are unknown: their annotations are "
+            "missing, or name indexes while the node's agent is not reporting; devices of that "
+            "family take no pods on these nodes until this is known or the pods end"
         )
 
 
@@ -98,7 +97,7 @@ async def _rebuild(
     dry_run: bool,
 ) -> Rebuilt:
     async with open_ledger(reach) as ledger:
-        # A new ledger perhaps holds devices and a configuration already.
+        # A new ledger may have devices and a configuration already.
         auditor = Auditor(State(rules=await stream.read_rules(ledger.wire)))
         await read_to(
             ledger,
@@ -108,25 +107,34 @@ async def _rebuild(
         state = auditor.state
         if state.pods:
             raise NotFound(
-                f"the ledger has {len(state.pods):,} pods and so is not lost; to begin with "
-                "another one, give the server an empty store"
+                f"the ledger has {len(state.pods):,} pods, so it is not lost; to start a new one, "
+                "give the server an empty store"
             )
         cluster, held, unread = await _found_in(kube, state, schedulers)
-        pods, revision = len(held) + len(unread), 0
-        if not dry_run:
-            rebuilt = msgspec.structs.replace(
-                rebuilt, cluster=cluster, pods=pods, unread=len(unread)
-            )
-            revision = await _write(ledger, rebuilt, held, basis=state.revision)
-        return Rebuilt(cluster, pods, len(held), revision, unread)
+        pods = len(held) + len(unread)
+        if dry_run:
+            return Rebuilt(cluster, pods, len(held), 0, unread)
+        rebuilt = msgspec.structs.replace(rebuilt, cluster=cluster, pods=pods, unread=len(unread))
+        async with appending(ledger, rebuilt.by) as (commit, publisher):
+            basis = await publish(publisher, rebuilt, basis=state.revision) or state.revision
+            revisions = [basis]
+
+            async def hold(data: PodAdopted) -> None:
+                draft = publisher.draft(data, event_id=f"{data.pod}/adopted/0", basis=basis)
+                with contextlib.suppress(FenceRefused):  # a watcher adopted it
+                    done = await commit.append(msgspec.structs.replace(draft, expect=0))
+                    revisions.append(done.revision or basis)
+
+            for first_of in range(0, len(held), TOGETHER_MAX):
+                batch = held[first_of : first_of + TOGETHER_MAX]
+                await asyncio.gather(*(hold(data) for data in batch))
+            return Rebuilt(cluster, pods, len(held), max(revisions), unread)
 
 
 async def _found_in(
     kube: KubeChoice, state: State, schedulers: frozenset[str]
 ) -> tuple[str, tuple[PodAdopted, ...], tuple[str, ...]]:
-    """Ask the cluster for all pods: those whose shares can be told, and the names of the others.
-
-    Raises Unreachable: it does not answer, or does not let us."""
+    """Return URL, adoptions and names of pods without known shares. Raises Unreachable."""
     from apportion.runtime.kube.client import KubeRefused, KubeUnavailable, open_kube
     from apportion.runtime.kube.watch import pages
 
@@ -155,27 +163,3 @@ async def _found_in(
             return api.url, tuple(adoptions), tuple(unread)
     except (KubeUnavailable, KubeRefused, ConfigError) as error:
         raise Unreachable(str(error)) from None
-
-
-async def _write(
-    ledger: JetStreamLedger,
-    rebuilt: LedgerRebuilt,
-    adoptions: tuple[PodAdopted, ...],
-    *,
-    basis: int,
-) -> int:
-    """Say what this is, then hold every pod; the last revision."""
-    async with appending(ledger, rebuilt.by) as (commit, publisher):
-        basis = await publish(publisher, rebuilt, basis=basis) or basis
-        revisions = [basis]
-
-        async def hold(data: PodAdopted) -> None:
-            draft = publisher.draft(data, event_id=f"{data.pod}/adopted/0", basis=basis)
-            with contextlib.suppress(FenceRefused):  # a watcher has told of it
-                done = await commit.append(msgspec.structs.replace(draft, expect=0))
-                revisions.append(done.revision or basis)
-
-        for first_of in range(0, len(adoptions), TOGETHER_MAX):
-            batch = adoptions[first_of : first_of + TOGETHER_MAX]
-            await asyncio.gather(*(hold(data) for data in batch))
-        return max(revisions)

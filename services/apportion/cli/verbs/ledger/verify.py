@@ -1,4 +1,4 @@
-"""`apportion verify`: read the ledger, or an archive of it, and say whether everything holds.
+"""`apportion verify`: check the ledger or an archive of it.
 
 Invariant: exit code 0 means that every message of the range was read and every check held."""
 
@@ -16,7 +16,7 @@ from apportion.cli.client.connection import Where, asks_ledger
 from apportion.cli.client.ledger import open_ledger, run
 from apportion.cli.exits import OUTDATED, REFUSED, NotFound, Wrong
 from apportion.cli.render.output import console, print_answer, progress
-from apportion.cli.usage import FILE, read_keys
+from apportion.cli.usage import FILE, Verb, read_keys
 from apportion.core.explain.text.words import many
 from apportion.core.ledger.audit import Auditor, Violation
 from apportion.core.ledger.digest import digest
@@ -40,13 +40,12 @@ from apportion.runtime.process.reach import Reach
 from apportion_schemas import UnknownEvent
 
 SHOWN = 10
-CONTRADICTIONS_NAMED = 20
-"""So many of the events that changed nothing are named: the newest."""
+CONTRADICTIONS_NAMED = 20  # events without effect that are named: the newest
 TOLD_EVERY = 10_000
 
 
 class Contradiction(msgspec.Struct, frozen=True):
-    """An event that changed nothing: where it stands, what it is, and what it contradicts."""
+    """An event without effect: its revision, type and what it contradicts."""
 
     revision: int
     type: str
@@ -54,14 +53,12 @@ class Contradiction(msgspec.Struct, frozen=True):
 
 
 class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `--json` prints. `violations` are the first ones; `found` counts all by check.
+    """What `--json` prints. `violations` are the first; `found` counts all by check.
 
-    `contradictions` counts events that changed nothing, of which `contradicting` are the newest.
-    `differences` counts by kind where cluster and ledger were found to differ: no violation.
-    `set_aside` are revisions that change nothing because an operator says so, and why: no
-    violations either. `unknown` is what a newer build wrote behind the last revision, where the
-    check had to end. With --receipts, `proven` events are those that so many `receipts` signed, up
-    to `proven_to`."""
+    `contradictions` counts events without effect; `contradicting` are the newest. `differences`
+    counts, by kind, where cluster and ledger differed, which is no violation. `set_aside` are
+    revisions set aside by an operator, with reasons. `unknown` is an event of a newer build, where
+    the check ended. With --receipts, `proven` events up to `proven_to` are signed by `receipts`."""
 
     ok: bool
     first_revision: int
@@ -87,29 +84,26 @@ class _Done(Exception):
 
 
 class _Verification:
-    """One run: the auditor, the first violations, and how far it is."""
-
-    def __init__(self, auditor: Auditor, *, start: int, last: int) -> None:
+    def __init__(
+        self, auditor: Auditor, receipts: ReceiptCheck | None, *, start: int, last: int
+    ) -> None:
         self.auditor = auditor
         self.start = start
         self.last = last
         self.violations: list[Violation] = []
         self.contradicting: deque[Contradiction] = deque(maxlen=CONTRADICTIONS_NAMED)
         self.snapshots: dict[int, str] = {}
-        self.broken = False  # it cannot be read on
+        self.broken = False  # the rest cannot be read
         self.unknown = ""
-        self.receipts: ReceiptCheck | None = None
-        self._tell = progress(last)
-
-    def use(self, receipts: ReceiptCheck | None) -> None:
         self.receipts = receipts
         if receipts is not None:
-            receipts.goal = self.last
+            receipts.goal = last
+        self._tell = progress(last)
 
     def take(self, record: Record) -> None:
-        """The next record. Raises _Done behind the last one that can be read."""
+        """Check the next record. Raises _Done after the last one."""
         if self.receipts is not None:
-            self.hold(self.receipts.take(record))  # before: it also holds what nobody can read
+            self.hold(self.receipts.take(record))  # first, because it covers unreadable events too
         before = self.auditor.contradictions
         try:
             self.note(self.auditor.take(record.revision, record.subject, record.payload))
@@ -125,8 +119,8 @@ class _Verification:
             self.hold(self.receipts.folded(self.auditor.state))
         snapshot = self.snapshots.get(record.revision)
         if snapshot is not None and digest(self.auditor.state) != snapshot:
-            self.auditor.found["snapshot"] += 1  # it would lead every restart astray
-            text = "the snapshot at this revision is not what the ledger folds to"
+            self.auditor.found["snapshot"] += 1  # every restart would begin with it
+            text = "the snapshot at this revision differs from the state of the ledger"
             self.note([Violation(record.revision, "snapshot", text)])
         if record.revision % TOLD_EVERY == 0:
             self._tell(record.revision)
@@ -134,7 +128,7 @@ class _Verification:
             raise _Done
 
     def note(self, violations: list[Violation]) -> None:
-        """Keep the first few."""
+        """Keep the first few violations."""
         self.violations += violations[: SHOWN - len(self.violations)]
 
     def hold(self, wrong: Iterable[tuple[int, str]]) -> None:
@@ -170,21 +164,23 @@ class _Verification:
         )
 
 
-@click.command(epilog="Example:  apportion verify     apportion verify --archive ledger.jsonl")
+@click.command(
+    cls=Verb, epilog="Example:  apportion verify     apportion verify --archive ledger.jsonl"
+)
 @click.option("--from", "start", type=click.IntRange(min=1), default=1, metavar="REVISION",
-              help="Check from here on; what is before is only folded.")  # fmt: skip
+              help="Check from this revision on.")  # fmt: skip
 @click.option("--to", "last", type=click.IntRange(min=1), metavar="REVISION",
-              help="Check up to here; without it, up to the ledger's end.")  # fmt: skip
+              help="Check up to this revision.  [default: the end]")  # fmt: skip
 @click.option("--archive", "archives", type=FILE, multiple=True,
-              help="Check this file, which `apportion ledger archive` wrote; of several, the "
-              "oldest first.")  # fmt: skip
+              help="Check this archive, not the ledger; repeatable, oldest first.")  # fmt: skip
 @click.option("--before", type=FILE, multiple=True,
-              help="Check this archive of what the ledger has dropped, and the ledger after it; of "
-              "several, the oldest first.")  # fmt: skip
+              help="Check this archive of trimmed events and then the ledger; repeat for more, "
+              "oldest first.")  # fmt: skip
 @click.option("--receipts", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
-              metavar="DIR", help="Hold it to these receipts, which --key signed.")  # fmt: skip
+              metavar="DIR",
+              help="Also check the receipts in this folder; requires --key.")  # fmt: skip
 @click.option("--key", "key_files", type=FILE, multiple=True,
-              help="The public key of whoever signs receipts; of several, any.")  # fmt: skip
+              help="Public key of the signer of receipts; repeat to accept several.")  # fmt: skip
 @asks_ledger
 def command(
     *,
@@ -197,25 +193,32 @@ def command(
     folder: Path | None,
     key_files: tuple[Path, ...],
 ) -> None:
-    """Check the whole ledger: chain, owners, schemas, and every invariant at every revision.
+    """Verify the ledger: its chain, writers, schemas, and all invariants at every revision.
 
-    Where the ledger has dropped its beginning and no archive of it is named with --before, the
-    check begins at the oldest snapshot.
+    If the ledger was trimmed and --before is not given, the check starts at the oldest snapshot.
 
-    Exit codes: 0 everything holds; 1 something does not, and the first revision where; 3 the ledger
-    cannot be reached; 4 what could be read holds, and then a newer build has written."""
+    Exit codes: 0 valid; 1 violations found; 3 ledger unreachable; 4 valid up to the first event of
+    a newer build."""
     if last is not None and last < start:
-        raise Wrong(f"--to is {last}, which is before --from, {start}")
+        raise Wrong(f"--to {last} is before --from {start}; swap them")
     if archives and before:
-        raise Wrong("--archive checks files alone, --before the ledger too; name one of them")
+        raise Wrong(
+            "--archive and --before exclude each other: only --before also checks the ledger"
+        )
     if bool(folder) != bool(key_files):
-        raise Wrong("--receipts DIR and --key PUBLIC go together")
+        raise Wrong("--receipts and --key require each other")
     try:
         receipts = ReceiptCheck(Receipts(folder), read_keys(key_files)) if folder else None
     except (ReceiptInvalid, OSError) as error:
         raise NotFound(f"--receipts: {error}") from None
     if archives:
-        outcome = _verify_archives(archives, start, last or 0, receipts)
+        auditor = Auditor(State(rules=rules_of(read_said(archives))), start=start)
+        verification = _Verification(auditor, receipts, start=start, last=last or 0)
+        if receipts is not None and not last:
+            with suppress(ArchiveError, OSError):  # `_read_archives` reports the error
+                receipts.goal = read_span(archives[-1])[1]
+        _read_archives(archives, verification)
+        outcome = verification.outcome()
     else:
         outcome = run(_verify_ledger(where.reach(), (start, last), before, receipts))
     print_answer(outcome, lambda: _say(outcome), as_json=as_json)
@@ -234,7 +237,7 @@ async def _verify_ledger(
         info = await jetstream.check_stream(ledger)
         newest = info.state.last_seq
         if last is not None and last > newest:
-            raise Wrong(f"--to is {last}, and the ledger ends at {newest}")
+            raise Wrong(f"--to: revision {last} is beyond the end of the ledger, {newest}")
         snapshots = Snapshots(ledger.wire)
         if before:
             for archive in before:
@@ -244,20 +247,21 @@ async def _verify_ledger(
                     raise Wrong(f"--before: {error}") from None
                 if created != info.created:
                     raise Wrong(
-                        f"--before: {archive} is of the ledger made at {created}, not at "
-                        f"{info.created}"
+                        f"--before: {archive} belongs to a ledger created at {created}, and this "
+                        f"one was created at {info.created}"
                     )
-            said = [*read_said(before), *await stream.read_said(ledger.wire)]
-            state = State(rules=rules_of(said))
+            state = State(
+                rules=rules_of([*read_said(before), *await stream.read_said(ledger.wire)])
+            )
         else:
-            # At or before the start, or where that is dropped, the oldest state that is there.
+            # Before the start, or else the oldest snapshot left.
             first = info.state.first_seq
             state = await snapshots.restore(at_most=start - 1) if start >= first else State()
             if state.revision + 1 < first:
                 state = await snapshots.oldest(first) or State(rules=await snapshots.rules())
         start = max(start, state.revision + 1) if info.state.first_seq > start else start
-        verification = _Verification(Auditor(state, start=start), start=start, last=last or newest)
-        verification.use(receipts)
+        auditor = Auditor(state, start=start)
+        verification = _Verification(auditor, receipts, start=start, last=last or newest)
         await asyncio.to_thread(_read_archives, before, verification)
         for stored in await snapshots.written():
             behind = max(verification.auditor.state.revision, start - 1)
@@ -275,32 +279,17 @@ async def _verify_ledger(
 async def _read(ledger: JetStreamLedger, verification: _Verification) -> None:
     start = verification.auditor.state.revision + 1
     try:
-        subscription = await ledger.follow(verification.take, start=start)
-        await subscription.join()
+        await (await ledger.follow(verification.take, start=start)).join()
     except _Done:
         return
     except LedgerHole as hole:
         verification.broken = True
         verification.auditor.found["gap"] += 1
-        revision = verification.auditor.state.revision + 1
-        verification.note([Violation(revision, "gap", str(hole))])
-
-
-def _verify_archives(
-    paths: tuple[Path, ...], start: int, last: int, receipts: ReceiptCheck | None
-) -> Verified:
-    auditor = Auditor(State(rules=rules_of(read_said(paths))), start=start)
-    verification = _Verification(auditor, start=start, last=last)
-    verification.use(receipts)
-    if receipts is not None and not last:
-        with suppress(ArchiveError, OSError):  # `_read_archives` says better what is wrong
-            receipts.goal = read_span(paths[-1])[1]
-    _read_archives(paths, verification)
-    return verification.outcome()
+        verification.note([Violation(verification.auditor.state.revision + 1, "gap", str(hole))])
 
 
 def _read_archives(paths: tuple[Path, ...], verification: _Verification) -> None:
-    """Read archives as one chain; where one begins before the last one ended, that is skipped."""
+    """Read archives as one chain, and skip where they overlap."""
     try:
         for path in paths:
             for record in read_archive(path):
@@ -325,27 +314,27 @@ def _say(outcome: Verified) -> None:
     span = f"revisions {outcome.first_revision} to {outcome.last_revision}"
     compared = f", {many(len(outcome.snapshots), 'snapshot')} compared" if outcome.snapshots else ""
     count = outcome.contradictions
-    refused = f"{many(count, 'event')} changed nothing" if count else "every event applied"
+    refused = f"{many(count, 'event')} had no effect" if count else "all events applied"
     if outcome.differences:
         counts = ", ".join(f"{kind} {count:,}" for kind, count in outcome.differences.items())
-        out.print(f"cluster and ledger were found to differ: {counts}")
+        out.print(f"differences between cluster and ledger: {counts}")
     earlier = outcome.contradictions - len(outcome.contradicting)
     if earlier > 0:
-        out.print(f"{many(earlier, 'earlier event')} changed nothing")
+        out.print(f"{many(earlier, 'earlier event')} had no effect")
     for named in outcome.contradicting:
-        out.say(f"revision {named.revision}: {named.type} changed nothing: {named.reason}")
+        out.say(f"revision {named.revision}: {named.type} had no effect: {named.reason}")
     for at, why in outcome.set_aside.items():
-        out.say(f"revision {at} is set aside, {why}")
+        out.say(f"revision {at} is skipped, {why}")
     if not outcome.found:
-        out.print(f"everything holds: {span}, {refused}{compared}\nstate {outcome.digest}")
+        out.print(f"valid: {span}, {refused}{compared}\nstate {outcome.digest}")
     else:
         first = outcome.violations[0]
-        out.print(f"not sound: {span}; the first violation is at {first.revision}", style="red")
+        out.print(f"invalid: {span}; first violation at revision {first.revision}", style="red")
     if outcome.receipts:
-        stand = "stands" if outcome.receipts == 1 else "stand"
+        verb = "covers" if outcome.receipts == 1 else "cover"
         out.say(
-            f"{many(outcome.receipts, 'receipt')} {stand} for {outcome.proven:,} of them, up to "
-            f"revision {outcome.proven_to:,}, signed at {outcome.signed_at}"
+            f"{many(outcome.receipts, 'receipt')} {verb} {outcome.proven:,} events, up to revision "
+            f"{outcome.proven_to:,}, signed at {outcome.signed_at}"
         )
     if outcome.unknown:
-        out.say(f"not checked from {outcome.unknown}", "red")
+        out.say(f"not checked from here on: {outcome.unknown}", "red")

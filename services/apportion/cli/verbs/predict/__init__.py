@@ -1,1 +1,1 @@
-"""Verbs that work out what would happen, and change nothing."""
+"""Verbs that predict what would happen, and change nothing."""

@@ -1,4 +1,4 @@
-"""`apportion check`: what manifests would mean here, without a cluster."""
+"""`apportion check`: how manifests are read here, without a cluster."""
 
 import os
 import sys
@@ -14,9 +14,10 @@ from apportion.cli.client.connection import JSON
 from apportion.cli.exits import REFUSED
 from apportion.cli.pods.manifest_files import documents
 from apportion.cli.render.output import Screen, console, plain, print_answer
+from apportion.cli.usage import Verb
 from apportion.core.configuration import manifest_config
 from apportion.core.explain.text.event_text import ask_words
-from apportion.core.explain.text.words import of_resource
+from apportion.core.explain.text.words import many, of_resource
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.lint.checking import checked
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
@@ -28,9 +29,7 @@ HELM_LOOKED_AT = 1 << 20
 
 
 class NoteRow(msgspec.Struct, frozen=True):
-    """What of a manifest has no effect here, or is `doubtful`: probably not meant so; and why.
-
-    `line` is that of the field."""
+    """A field of a manifest at `line` that has no effect, or is `doubtful`, and why."""
 
     field: str
     why: str
@@ -39,10 +38,7 @@ class NoteRow(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One document: `refused` is empty where it is taken; `asks` are by container, in words.
-
-    `node` is what each pod asks of its node beside devices, in words, once for pods that ask alike.
-    """
+    """One document, `refused` if not empty; `node` are requests beside devices."""
 
     source: str
     line: int
@@ -56,10 +52,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):
-    """A document that was not checked: its number in its file (from 1), first line, name and why.
-
-    `holds_pods` is true for a kind whose controller is not known here, such as a TFJob, and false
-    for a document that is neither a workload nor a limit, such as a Service."""
+    """A document that was not checked, `document` of its file (from 1), and why."""
 
     source: str
     document: int
@@ -70,48 +63,46 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What `--json` prints: each checked document, and each that was skipped."""
+    """What `--json` prints: checked and skipped documents."""
 
     documents: list[Row] = []
     skipped: list[Skipped] = []
 
     @property
     def refused(self) -> int:
-        """Documents that are refused, or cannot be read."""
+        """The number of documents that are refused or unreadable."""
         return sum(bool(row.refused) for row in self.documents)
 
     @property
     def doubtful(self) -> int:
-        """Names, amounts and fields that are probably not meant so, of all documents."""
+        """The number of doubtful fields in all documents."""
         return sum(note.doubtful for row in self.documents for note in row.notes)
 
 
-@click.command(epilog="Example:  apportion check -f deploy/ --config apportion.yaml")
+@click.command(cls=Verb, epilog="Example:  apportion check -f deploy/ --config apportion.yaml")
 @click.option("-f", "--file", "files", multiple=True, required=True, metavar="FILE|DIR|-",
-              help="Manifests of any kind; a folder with all below it.")  # fmt: skip
+              help="Manifests to check; folders are read with all subfolders.")  # fmt: skip
 @click.option("--config", "config_file", metavar="FILE",
-              help="The cluster's configuration, for names and units of its own.")  # fmt: skip
-@click.option("--strict", is_flag=True, help="Also exit with 1 if anything is doubtful or skipped.")
+              help="Cluster configuration, for custom resource names and units.")  # fmt: skip
+@click.option("--strict", is_flag=True, help="Also exit with 1 on warnings and skipped documents.")
 @JSON
 def command(
     *, files: tuple[str, ...], config_file: str | None, strict: bool, as_json: bool
 ) -> None:
-    """Say of each manifest its dialect, what it asks for, and what is not taken over, and why.
+    """Show each manifest's dialect, requests and ignored fields; works offline.
 
-    Nothing is sent anywhere. Of a StatefulSet, DaemonSet, ReplicaSet or CronJob the pod is looked
-    at that it would make, of Volcano's CronJob and JobTemplate the job. PriorityClasses count that
-    stand in the same files. Doubtful is what is probably not meant so: a name that is nearly one
-    that is known, an amount that counts otherwise, another scheduler.
+    For a workload such as a StatefulSet or CronJob, its pod template is checked. PriorityClasses in
+    the same files are used.
 
-    Two kinds of documents are skipped, each by name with the reason: those that hold pods and are
-    of an unknown kind, such as a TFJob, and those that are neither a workload nor a limit, such as
-    a Service.
+    Warnings flag what you probably did not intend: a misspelt name, an amount in another unit, or
+    another scheduler. Documents are skipped if their kind is unknown but has pods, such as a TFJob,
+    or if they are neither a workload nor a limit, such as a Service.
 
-    Exit codes: 0 everything that was read would be taken; 1 something would be refused, every
-    document was skipped, or with --strict something is doubtful or skipped; 2 wrong usage."""
+    Exit codes: 0 all accepted; 1 a document is rejected, all are skipped, or with --strict there
+    are warnings or skipped documents; 2 wrong usage."""
     config = DEFAULT_CONFIG
     if config_file is not None:
-        config = manifest_config(read_configuration_file(config_file))
+        config = manifest_config(read_configuration_file(config_file)[1])
     report = Report()
     read = list(documents(_expanded(files)))
     contents = [each.content for each in read if isinstance(each, Document)]
@@ -131,7 +122,7 @@ def command(
 
 
 def _expanded(names: tuple[str, ...]) -> Iterator[str]:
-    """Folders as the manifests below them, without what links lead out of."""
+    """Replace folders by the manifests below them; links must stay inside."""
     for name in names:
         path = Path(name)
         if name == STANDARD_INPUT or not path.is_dir():
@@ -145,9 +136,12 @@ def _expanded(names: tuple[str, ...]) -> Iterator[str]:
         )
         inside = [file for file in found if file.resolve().is_relative_to(path.resolve())]
         if len(inside) > FILES_MAX:
-            raise click.UsageError(f"{name}: {len(inside)} manifests; name at most {FILES_MAX}")
+            raise click.UsageError(
+                f"{name}: has {len(inside)} manifests, more than {FILES_MAX}; name subfolders "
+                "instead"
+            )
         if not inside:
-            raise click.UsageError(f"{name}: no manifest ({', '.join(sorted(SUFFIXES))}) in it")
+            raise click.UsageError(f"{name}: has no manifests ({', '.join(sorted(SUFFIXES))})")
         yield from map(str, inside)
 
 
@@ -155,12 +149,13 @@ def _look(document: Document, config: ManifestConfig, report: Report) -> None:
     for each in checked(document.content, config):
         source, line, name = document.source, document.parsed.line, each.name
         if each.passed_over or not each.known:
-            kept = "holds pods, and its kind is not known here: check the pods that it makes"
-            why = "is neither a workload nor a limit" if each.passed_over else kept
-            report.skipped.append(
-                Skipped(source=source, document=document.parsed.number, line=line, name=name,
-                        holds_pods=not each.passed_over, why=why)
+            why = "this kind is not supported; check its pod template"
+            skipped = Skipped(
+                source=source, document=document.parsed.number, line=line, name=name,
+                holds_pods=not each.passed_over,
+                why="neither a workload nor a limit" if each.passed_over else why,
             )  # fmt: skip
+            report.skipped.append(skipped)
             continue
         if each.error is not None:
             line = document.problem(each.error).line or line
@@ -172,23 +167,18 @@ def _look(document: Document, config: ManifestConfig, report: Report) -> None:
             for pod in each.pods
             for ask in (*pod.shape.asks, *pod.borrowing)
         }
+        notes = (NoteRow(*note, line=document.parsed.line_of(note.field)) for note in each.notes)
         row = Row(
-            source=source,
-            line=line,
-            name=name,
-            pods=len(each.pods),
+            source=source, line=line, name=name, pods=len(each.pods), asks=tuple(asks),
             dialect=", ".join(dict.fromkeys(pod.dialect for pod in each.pods)),
-            asks=tuple(asks),
             node=tuple(dict.fromkeys(words for pod in each.pods if (words := _of_node(pod)))),
-            notes=tuple(
-                NoteRow(*note, line=document.parsed.line_of(note.field)) for note in each.notes
-            ),
-        )
+            notes=tuple(notes),
+        )  # fmt: skip
         report.documents.append(row)
 
 
 def _of_node(pod: PodDraft) -> str:
-    """As in `4 CPU, 16,384 MiB memory, 1 of example.com/nic`; empty where it asks for nothing."""
+    """As in `4 CPU, 16,384 MiB memory, 1 of example.com/nic`, or empty."""
     node = pod.shape.node
     said = [of_resource("cpu", node.cpu_milli)] if node.cpu_milli else []
     said += [f"{of_resource('memory', node.memory_mib)} memory"] if node.memory_mib else []
@@ -201,8 +191,8 @@ def _unreadable(problem: Problem) -> Row:
     if problem.source != STANDARD_INPUT:
         with suppress(OSError), Path(problem.source).open("rb") as file:
             if HELM in file.read(HELM_LOOKED_AT):
-                made = f"check what `helm template` makes ({said})"
-                said = f"is a template of Helm, and no manifest: {made}"
+                made = f"check the output of `helm template` ({said})"
+                said = f"is a Helm template, not a manifest; {made}"
     return Row(source=problem.source, line=problem.line, name="", refused=said)
 
 
@@ -214,31 +204,30 @@ def _show(report: Report, sources: Iterable[str]) -> None:
         where = f"{row.source}:{row.line}" if row.line else row.source
         out.say(f"{where}  {row.name}".rstrip(), "bold")
         if isinstance(row, Skipped):
-            said = f"  skipped  document {row.document}: {row.why}"
-            out.say(said, "yellow")
+            out.say(f"  skipped   document {row.document}: {row.why}", "yellow")
         else:
             _show_known(row, out)
     taken = len(report.documents) - report.refused
-    total = f"{taken:,} taken, {report.refused:,} refused"
+    total = f"{taken:,} accepted, {report.refused:,} rejected"
     if report.skipped:
         total += f", {len(report.skipped):,} skipped"
     if report.doubtful:
-        total += f", {report.doubtful:,} doubtful"
+        total += f", {many(report.doubtful, 'warning')}"
     out.print(plain(total))
 
 
 def _show_known(row: Row, out: Screen) -> None:
     if row.refused:
-        out.say(f"  refused  {row.refused}", "red")
+        out.say(f"  rejected  {row.refused}", "red")
     elif not row.pods:
-        out.say("  taken    no pods of its own")
+        out.say("  accepted  no pods of its own")
     elif not row.asks:
-        out.say("  taken    no device")
+        out.say("  accepted  requests no device")
     for ask in row.asks:
-        out.say(f"  {row.dialect:<8} {ask}")
+        out.say(f"  {row.dialect:<9} {ask}")
     for words in row.node:
-        out.say(f"  {'node':<8} {words}")
+        out.say(f"  {'node':<9} {words}")
     for note in sorted(row.notes, key=lambda note: not note.doubtful):
-        kind = "doubtful" if note.doubtful else "without effect"
-        said = f"  {kind}  line {note.line}, {note.field}: {note.why}"
+        kind = "warning" if note.doubtful else "ignored"
+        said = f"  {kind:<9} line {note.line}, {note.field}: {note.why}"
         out.say(said, "bold yellow" if note.doubtful else "dim")

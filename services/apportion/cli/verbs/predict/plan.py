@@ -1,9 +1,7 @@
-"""`apportion plan`: what would happen, tried with the engine on a copy of the state.
-
-The gateway works it out and appends nothing; this verb sends the wish and shows the answer."""
+"""`apportion plan`: what would happen; computed by the gateway, which appends nothing."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import get_args
 
 import click
@@ -16,7 +14,8 @@ from apportion.cli.client.plans import ask
 from apportion.cli.exits import NEVER, NOT_NOW, REFUSED
 from apportion.cli.pods.manifest_files import tell_refused
 from apportion.cli.render.evidence import show_placed, show_refused
-from apportion.cli.render.output import Screen, console, doubtful, plain, print_json, table, warn
+from apportion.cli.render.output import Screen, console, doubtful, plain, print_json, warn
+from apportion.cli.render.rows import Rows
 from apportion.cli.usage import hinting
 from apportion.core.answers.plans import Ahead, PlanAnswer, PlannedPod, PlanRequest, Totals
 from apportion.core.explain.text import words
@@ -28,46 +27,43 @@ from apportion.core.workloads.reading import passed_over_words
 from apportion.runtime.files.manifests import Problem, read_manifest_bytes
 from apportion_schemas import Policy
 
-LINE_BYTES_MAX = 1 << 20
-DETAILED_MAX = 3
-"""Up to so many pods are shown with all evidence."""
+DETAILED_MAX = 3  # more pods than this are shown without evidence
 STYLES = {"fits": "green", "not-now": "yellow", "never": "red", "unchanged": "dim"}
 EXITS = {"fits": 0, "unchanged": 0, "not-now": NOT_NOW, "never": NEVER}
 
 
 @click.command(
-    cls=hinting(argument="-f {}", options={"--without": "--lose"}),
+    cls=hinting(argument="-f {}", renamed={"--without": "--lose"}),
     epilog="Examples:  apportion plan -f job.yaml     apportion plan --lose h100-1\n\n"
     "  apportion plan -f job.yaml --add 4x8xH100-80GB --policy price\n\n"
     "  apportion plan -f job.yaml --at 14:20",
 )
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
-              help="Manifests, as for `submit`.")  # fmt: skip
+              help="Manifests to plan, as for `apportion submit`.")  # fmt: skip
 @click.option("--lose", multiple=True, metavar="NODE|DEVICE", shell_complete=TARGETS,
-              help=f"As if it were lost. {RULE}")  # fmt: skip
+              help=f"Assume this node or device is lost. {RULE}")  # fmt: skip
 @click.option("--add", multiple=True, metavar="4x8xH100-80GB",
-              help="As if there were so many nodes more of so many devices.")  # fmt: skip
+              help="Assume additional nodes: 4 nodes with 8 devices each.")  # fmt: skip
 @click.option("--policy", type=click.Choice(get_args(Policy)),
-              help="As if nodes and devices were preferred so.")  # fmt: skip
+              help="Assume this placement policy.")  # fmt: skip
 @AT
 @asks_gateway
 def command(
     *, where: Where, as_json: bool, files: tuple[str, ...], lose: tuple[str, ...],
     add: tuple[str, ...], policy: str | None, at: str | None,
 ) -> None:  # fmt: skip
-    """Say what would happen, without doing it: what fits, where, beside whom, and who would go.
+    """Show what would happen, without doing it: placements, neighbours and evictions.
 
-    A pod of the manifest that waits already is decided anew; one that has a place keeps it.
-    With --lose, --add or --policy and no -f: what would become of the pods that run and wait; by
-    itself it has nothing to try. Pods of a node or device that is lost are taken as submitted
-    again, as their controllers would make them. An added node is as large as those of its model
-    are, and has the labels and taints that all of them have.
+    With -f, plans the pods of manifests: pending pods are decided again, placed pods keep their
+    node. Without -f, plans the effect of --lose, --add or --policy on running and pending pods.
 
-    Exit codes: 0 all would have a place; 5 some would wait; 6 some never can, whatever
-    ends on this fleet; 1 a document was wrong, or a node is not known; 2 wrong usage; 3 the gateway
-    cannot be reached."""
+    Pods of a lost node or device are treated as resubmitted, as their controllers would do. An
+    added node has the size of other nodes of its model, and the labels and taints that these share.
+
+    Exit codes: 0 all pods would be placed; 1 an invalid document or an unknown node; 2 wrong usage;
+    3 gateway unreachable; 5 some pods would be pending; 6 some pods can never fit on this fleet."""
     if not (files or lose or add or policy):
-        raise click.UsageError("give -f, --lose, --add or --policy, or several of them")
+        raise click.UsageError("give at least one of -f, --lose, --add and --policy")
     texts, problems = _read(files)
     request = PlanRequest(files=texts, lose=lose, add=add, policy=policy or "")
     if not texts and problems and not (lose or add or policy):
@@ -88,7 +84,6 @@ def command(
 
 
 def _read(files: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The files as they are, which the gateway reads as the cluster does, and what is no text."""
     texts: dict[str, str] = {}
     problems = []
     for found in read_manifest_bytes(files, sys.stdin.buffer):
@@ -99,7 +94,7 @@ def _read(files: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         try:
             texts[name] = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            problems.append(f"{name}: is not UTF-8 text ({error.reason}): save it as UTF-8")
+            problems.append(f"{name}: not UTF-8 text ({error.reason}); save it as UTF-8")
     return texts, problems
 
 
@@ -108,7 +103,7 @@ def _show(answer: PlanAnswer) -> None:
     out.say(answer.sentence, "bold", folds=True)
     if answer.changes:
         said = ", ".join(change.words for change in answer.changes)
-        out.say(f"as if: {said}", folds=True)
+        out.say(f"assuming: {said}", folds=True)
     if len(answer.pods) > 1 or answer.changes:
         _show_pods(out, "POD", answer.pods)
     if len(answer.pods) <= DETAILED_MAX:
@@ -118,7 +113,7 @@ def _show(answer: PlanAnswer) -> None:
                 show_placed(out, pod.placed)
             if pod.refused is not None:
                 show_refused(out, pod.refused)
-            made = table("BESIDE", "DEVICE", "MEMORY", "CORES", right=("MEMORY", "CORES"))
+            made = Rows("NEIGHBOUR", "DEVICE", "MEMORY", "CORES", right=("MEMORY", "CORES"))
             for other in pod.beside:
                 made.add_row(
                     f"{other.namespace}/{other.pod}", device_words(other.device),
@@ -127,9 +122,10 @@ def _show(answer: PlanAnswer) -> None:
             if made.row_count:
                 out.print(made)
             if pod.ahead:
-                out.print(plain(f"{many(pod.ahead, 'pod')} would still wait and come before it"))
-    _show_pods(out, "POD THAT LOSES ITS PLACE", answer.moved)
-    _show_pods(out, "POD THAT WAITS NOW", answer.helped)
+                verb = "is" if pod.ahead == 1 else "are"
+                out.print(plain(f"{many(pod.ahead, 'pod')} {verb} ahead of it in the queue"))
+    _show_pods(out, "DISPLACED POD", answer.moved)
+    _show_pods(out, "PENDING POD", answer.helped)
     _show_evicted(out, answer)
     _show_waiting(out, answer)
     if answer.when:
@@ -140,38 +136,32 @@ def _show(answer: PlanAnswer) -> None:
 
 def _show_pods(out: Screen, title: str, pods: Iterable[PlannedPod]) -> None:
     moves = any(pod.was and pod.outcome != "unchanged" for pod in pods)
-    made = table(title, "OUTCOME", "FROM", "NODE", "HOLDS, OR WHY NOT", "WITHOUT",
-                 wraps=("HOLDS, OR WHY NOT",), drops=("FROM",),
-                 optional=("FROM", "WITHOUT"))  # fmt: skip
-    for name, pod in _alike(pods):
-        shares = [held.share for held in pod.placed.shares] if pod.placed else []
-        why_not = eviction(pod.evicted) if pod.evicted is not None else pod.cause
-        held = shares_words(shares) if pod.placed else why_not
-        without = f"{OUTCOMES[pod.without]} {pod.node_without}".strip() if pod.without else ""
-        made.add_row(
-            name, OUTCOMES[pod.outcome], pod.was if moves else "", pod.node,
-            held or pod.sentence, without, style=STYLES[pod.outcome],
-        )  # fmt: skip
-    if made.row_count:
-        out.print(made)
-
-
-def _alike(pods: Iterable[PlannedPod]) -> Iterator[tuple[str, PlannedPod]]:
-    """The pods by name; of those that find no place for one reason, as of a gang, the first, with
-    how many there are more."""
+    made = Rows(title, "OUTCOME", "FROM", "NODE", "SHARES OR REASON", "WITHOUT",
+                wraps=("SHARES OR REASON",), drops=("FROM",),
+                optional=("FROM", "WITHOUT"))  # fmt: skip
+    # Pods that fail for one reason, as of a gang, are one row.
     rows: dict[object, list[PlannedPod]] = {}
     for pod in pods:
         alike = (pod.outcome, pod.was, pod.without, pod.node_without, pod.line)
         alone = pod.node or pod.evicted is not None
         rows.setdefault((pod.namespace, pod.name) if alone else alike, []).append(pod)
-    for first, *others in rows.values():
+    for pod, *others in rows.values():
         more = f" and {len(others):,} more" if others else ""
-        yield f"{first.namespace}/{first.name}{more}", first
+        shares = [held.share for held in pod.placed.shares] if pod.placed else []
+        why_not = eviction(pod.evicted) if pod.evicted is not None else pod.cause
+        held = shares_words(shares) if pod.placed else why_not
+        without = f"{OUTCOMES[pod.without]} {pod.node_without}".strip() if pod.without else ""
+        made.add_row(
+            f"{pod.namespace}/{pod.name}{more}", OUTCOMES[pod.outcome], pod.was if moves else "",
+            pod.node, held or pod.sentence, without, style=STYLES[pod.outcome],
+        )  # fmt: skip
+    if made.row_count:
+        out.print(made)
 
 
 def _show_evicted(out: Screen, answer: PlanAnswer) -> None:
-    made = table("POD THAT WOULD GO", "PRIORITY", "FROM", "FOR", "THEN", "EXCEEDS",
-                 right=("PRIORITY",), wraps=("EXCEEDS",), optional=("THEN", "EXCEEDS"))  # fmt: skip
+    made = Rows("EVICTED POD", "PRIORITY", "FROM", "FOR", "THEN", "EXCEEDS",
+                right=("PRIORITY",), wraps=("EXCEEDS",), optional=("THEN", "EXCEEDS"))  # fmt: skip
     for gone in answer.evicted:
         made.add_row(
             f"{gone.namespace}/{gone.pod}", str(gone.priority), gone.node,
@@ -182,15 +172,11 @@ def _show_evicted(out: Screen, answer: PlanAnswer) -> None:
 
 
 def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
-    """Who waits before a pod of the manifest, or else who does for the sake of the plan: since no
-    revision of the ledger. Those for whom nothing changes are counted.
-
-    Those that wait for the same are one row, with the first of them; of all before the pod that row
-    counts those that are not named, too."""
+    """Print pods ahead of the manifest's, or else those that the plan leaves pending."""
     before_it = any(pod.ahead for pod in answer.pods)
     shown = [pod for pod in answer.waiting if before_it or pod.submitted_revision > answer.revision]
-    made = table("ALSO WAITING", "PRIORITY", "SINCE REVISION", "FOR WHAT",
-                 right=("PRIORITY", "SINCE REVISION"), wraps=("FOR WHAT",))  # fmt: skip
+    made = Rows("ALSO PENDING", "PRIORITY", "REVISION", "REASON",
+                right=("PRIORITY", "REVISION"), wraps=("REASON",))  # fmt: skip
     lines: dict[int, list[Ahead]] = {}
     for pod in shown:
         lines.setdefault(pod.line, []).append(pod)
@@ -207,28 +193,19 @@ def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
         )  # fmt: skip
     if made.row_count:
         out.print(made)
-    if said := _others_wait(answer, counted):
-        out.print(said, style="dim")
-
-
-def _others_wait(answer: PlanAnswer, shown: int) -> str:
-    """How many wait besides those that are shown; empty where nobody does.
-
-    Only the first that wait are named, so of the others nobody knows here that they wait now."""
+    # Only the first pending pods are named in the answer; the others are counted.
     above = {(pod.namespace, pod.name) for pod in (*answer.pods, *answer.moved) if not pod.node}
     waiting = (answer.after.waiting if answer.after else 0) - len(above)
-    if waiting <= shown:
-        return ""
-    if waiting > len(answer.waiting):
-        behind = " behind them" if shown >= len(answer.waiting) else ""
-        return f"and {many(waiting - shown, 'pod')}{behind or ' more would wait'}"
-    return f"{many(waiting - shown, 'pod')} would go on waiting, as now"
+    if waiting > max(counted, len(answer.waiting)):
+        named = counted >= len(answer.waiting)
+        said = many(waiting - counted, "pod" if named else "more pod")
+        out.print(f"and {said} {'behind them' if named else 'pending'}", style="dim")
+    elif waiting > counted:
+        out.print(f"{many(waiting - counted, 'other pod')} would stay pending", style="dim")
 
 
 def totals_words(answer: PlanAnswer) -> str:
-    """The cluster in numbers; what is before the change has gone on as well, so it is not `now`.
-
-    Of a node that is lost, `without it` would be read as without the node."""
+    """Return the fleet in numbers, before and after the change."""
     if answer.before is None or answer.after is None:
         return ""
     before, after = _totals(answer.before), _totals(answer.after)
@@ -237,8 +214,8 @@ def totals_words(answer: PlanAnswer) -> str:
 
 
 def _totals(totals: Totals) -> str:
-    broken = f"{totals.devices_broken:,} broken, " if totals.devices_broken else ""
+    broken = f"{totals.devices_broken:,} unhealthy, " if totals.devices_broken else ""
     return (
-        f"{totals.devices_used:,} of {totals.devices:,} devices used, {broken}"
-        f"{many(totals.placed, 'pod')} placed, {totals.waiting:,} waiting"
+        f"{totals.devices_used:,} of {totals.devices:,} devices in use, {broken}"
+        f"{many(totals.placed, 'pod')} placed, {totals.waiting:,} pending"
     )

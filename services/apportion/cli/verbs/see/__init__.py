@@ -1,1 +1,1 @@
-"""Verbs that show what is and what was."""
+"""Verbs that show the present and the past."""

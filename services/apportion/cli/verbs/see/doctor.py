@@ -1,4 +1,4 @@
-"""`apportion doctor`: what is wrong with an installation, and what to do about each of it."""
+"""`apportion doctor`: faults of an installation, each with its fix."""
 
 import asyncio
 import sys
@@ -12,7 +12,9 @@ from rich.text import Text
 from apportion.cli.client.connection import CONNECTION, GATEWAY_ENV, Where, asks_both
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.exits import REFUSED, NotLetIn, Unreachable, Wrong
-from apportion.cli.render.output import console, plain, print_answer, table
+from apportion.cli.render.output import console, plain, print_answer
+from apportion.cli.render.rows import Rows
+from apportion.cli.usage import Verb
 from apportion.core.answers.doctor import CheckAnswer, DoctorAnswer
 from apportion.core.doctor.checks import CHECKS, examined
 from apportion.core.doctor.facts import Facts, KubeFacts, LedgerFacts
@@ -28,18 +30,18 @@ from apportion.runtime.process.logs import configure_logs
 from apportion.runtime.service.options import KubeChoice, kube_choice, kubernetes_options
 
 STYLES = {"ok": "green", "soon": "yellow", "unknown": "magenta", "broken": "red"}
+# only the server's monitoring port has these, so a caller with access wins
 SEEN_BY_MONITOR = frozenset(("durability", "disk"))
-"""What only the server's monitoring port tells: who was shown it knows better."""
 DOCS = "docs/"
 
 
-@click.command(epilog="Example:  apportion doctor --kubeconfig ~/.kube/config")
+@click.command(cls=Verb, epilog="Example:  apportion doctor --kubeconfig ~/.kube/config")
 @click.option("--monitor", default="", envvar="APPORTION_NATS_MONITOR", metavar="URL",
-              help="nats-server's monitoring port: how durable, how full.")  # fmt: skip
+              help="Monitoring URL of nats-server, for durability and disk usage.")  # fmt: skip
 @click.option("--archives", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-              help="Where the ledger's archives (*.jsonl) are kept.")  # fmt: skip
+              help="Folder of ledger archives (*.jsonl) to check.")  # fmt: skip
 @click.option("--receipts", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-              help="Where receipts of the ledger are kept.")  # fmt: skip
+              help="Folder of ledger receipts to check.")  # fmt: skip
 @kubernetes_options
 @asks_both
 def command(
@@ -51,13 +53,13 @@ def command(
     receipts: Path | None,
     **kube: Any,
 ) -> None:
-    """Look at the ledger, its server, clocks, agents, schedulers and the cluster, on one screen.
+    """Check the ledger, its server, clocks, agents, schedulers and the cluster.
 
-    Each line is ok, soon (nothing fails today, and it should not stay so) or broken, with what to
-    do about it; or unknown, as long as a broken one hides it. Nothing is changed. A Kubernetes
-    cluster is looked at with --kubernetes, --kubeconfig or --context.
+    Each check is ok, soon (works today, but needs attention), broken, or unknown (hidden by a
+    broken one). Changes nothing. Give --kubernetes, --kubeconfig or --context to also check a
+    Kubernetes cluster.
 
-    Exit codes: 0 nothing is broken; 1 something is; 3 neither ledger nor gateway can be reached."""
+    Exit codes: 0 nothing is broken; 1 a check is broken; 3 ledger and gateway unreachable."""
     configure_logs(service="cli", level="error")
     try:
         monitor = monitor and monitor_url("--monitor", monitor)
@@ -73,17 +75,18 @@ def command(
     if theirs is None and ledger is None:
         if where.nats or where.gateway or (where.data / CONNECTION).exists():
             raise Unreachable(f"{ledger_problem}; {gateway_problem}")
-        # Once: neither is there because no `up` runs that knows both.
-        raise Unreachable(f"{ledger_problem}; the gateway too: --gateway URL or {GATEWAY_ENV}")
+        # Without `up`, both are missing for the same reason.
+        raise Unreachable(
+            f"{ledger_problem}; name the gateway too, with --gateway URL or {GATEWAY_ENV}"
+        )
+    now = SystemClock().now()
     facts = Facts(
-        ledger=ledger,
-        ledger_problem=ledger_problem,
-        gateway_problem=gateway_problem,
+        ledger=ledger, ledger_problem=ledger_problem, gateway_problem=gateway_problem,
         not_let_in=isinstance(silence, NotLetIn),
-        archives=archive_facts(archives, now=SystemClock().now()) if archives else None,
-        receipts=receipt_facts(receipts, now=SystemClock().now()) if receipts else None,
+        archives=archive_facts(archives, now=now) if archives else None,
+        receipts=receipt_facts(receipts, now=now) if receipts else None,
         kube=asyncio.run(_of_kubernetes(kube_choice(**kube))),
-    )
+    )  # fmt: skip
     answer = _together(facts, theirs)
     print_answer(answer, lambda: _show(answer), as_json=as_json)
     if any(check.state == "broken" for check in answer.checks):
@@ -118,7 +121,6 @@ async def _of_kubernetes(choice: KubeChoice) -> KubeFacts | None:
 
 
 def _together(facts: Facts, theirs: DoctorAnswer | None) -> DoctorAnswer:
-    """What was found from here, and of the rest what the gateway found, in the table's order."""
     found = {check.id: check for check in theirs.checks} if theirs else {}
     for check in examined(facts):
         unseen = facts.ledger is None or facts.ledger.sync_always is None
@@ -135,7 +137,7 @@ def _together(facts: Facts, theirs: DoctorAnswer | None) -> DoctorAnswer:
 
 
 def _show(answer: DoctorAnswer) -> None:
-    made = table("CHECK", "STATE", "WHAT WAS FOUND", wraps=("WHAT WAS FOUND",))
+    made = Rows("CHECK", "STATE", "FINDING", wraps=("FINDING",))
     for check in answer.checks:
         words = Text("\n").join(map(plain, check.words.split("\n")))
         if check.fix:

@@ -1,8 +1,6 @@
-"""`apportion report`: what was granted, used and worth.
+"""`apportion report`: what was granted and used, and its cost.
 
-The gateway is asked where there is one. What it does not have (somebody's own prices or archives)
-or does not print (CSV) is made here from the ledger itself and its archives. Invariant: what is
-asked is checked before the ledger is read; long reading shows how far it is."""
+The gateway answers; reports with own prices or archives, and most CSV, are computed here."""
 
 import contextlib
 import sys
@@ -16,79 +14,89 @@ import click
 
 from apportion.cli.client.connection import Command, Where, asks_both
 from apportion.cli.client.gateway_client import Gateway
-from apportion.cli.client.ledger import open_ledger, run
 from apportion.cli.client.moments import MOMENT
 from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.cli.render.output import console, print_json
 from apportion.cli.render.reports import idle_words, show_idle, show_report
-from apportion.cli.usage import FILE
+from apportion.cli.usage import FILE, VerbGroup
 from apportion.core.reports.answers import IdleAnswer, ReportAnswer
 from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import EXAMPLE, PriceError
 from apportion.core.reports.rows import WrongBy, by_of
-from apportion.runtime.jetstream.reports import (
-    Asked,
-    PeriodError,
-    TooEarly,
-    answered,
-    as_csv,
-    as_focus,
-    read,
-    read_prices,
-)
-from apportion.runtime.ledger.archive import ArchiveError
-from apportion.runtime.process.clock import SystemClock
 
 FORMATS = ("table", "csv", "json", "focus")
 ACCOUNT = "apportion"
-TIMEOUT_S = 135.0  # longer than it may wait for its turn there, and be made
+TIMEOUT_S = 135.0  # longer than a report may queue and compute there
 _OPTIONS = (
     click.option("--by", default="namespace", show_default=True,
-                 metavar="namespace|queue|user|node|label:KEY", help="What a row is."),
-    click.option("--from", "start", default="", type=MOMENT, metavar="MOMENT",
-                 help="Where it begins: 14:20, -7d, 2026-11-01T00:00, a revision.  "
+                 metavar="namespace|queue|user|node|label:KEY", help="Group rows by this."),
+    click.option("--from", "start", default="", type=MOMENT, metavar="TIME",
+                 help="Start time: 14:20, -7d, 2026-11-01T00:00 or a revision.  "
                  "[default: a day before the end]"),
-    click.option("--to", "end", default="", type=MOMENT, metavar="MOMENT",
-                 help="Where it ends.  [default: now]"),
+    click.option("--to", "end", default="", type=MOMENT, metavar="TIME",
+                 help="End time.  [default: now]"),
     click.option("--step", default="", metavar="LENGTH",
-                 help="Rows for each such time, too: 15m, 1h, 1d, any number of s, m, h or d."),
+                 help="Also print rows for each step, such as 15m, 1h or 1d (units: s, m, h, d)."),
     click.option("--prices", type=FILE, envvar="APPORTION_PRICES",
-                 help="What an hour of a card costs, by model; `apportion report cost "
-                 "--help` shows such a file.  [APPORTION_PRICES]"),
+                 help="File with the price of a GPU-hour by model; for an example, see "
+                 "`apportion report cost --help`.  [APPORTION_PRICES]"),
     click.option("--archive", "archives", type=FILE, multiple=True,
-                 help="What the ledger has dropped, as `apportion ledger archive` wrote it; of "
-                 "several, the oldest first."),
+                 help="Archive of events that were trimmed from the ledger; repeat for more, "
+                 "oldest first."),
     click.option("--account", default=ACCOUNT, show_default=True, metavar="NAME",
-                 help="BillingAccountId of --format focus: the cluster's name; another than the "
-                 "default needs --prices."),
+                 help="BillingAccountId for --format focus; requires --prices unless it is the "
+                 "default."),
     click.option("--format", "form", type=click.Choice(FORMATS), default="table",
-                 show_default=True, help="focus is CSV in the columns of FOCUS 1.0."),
+                 show_default=True,
+                 help="Output format; focus is CSV with the columns of FOCUS 1.0."),
 )  # fmt: skip
 
 
-@click.group(epilog="Example:  apportion report usage --by queue --from -7d --step 1d")
+@click.group(
+    cls=VerbGroup, epilog="Example:  apportion report usage --by queue --from -7d --step 1d"
+)
 def command() -> None:
-    """What was granted, what was used of it, and what it costs.
+    """Report allocated, used and idle GPU-hours, and their cost.
 
-    A share counts as the part of its card's memory that it holds. Granted, free, cordoned and
-    broken hours add up to the capacity that there was. The gateway makes it, where there is one;
-    with --prices, --archive, and as CSV without money it is made here, from the ledger itself.
+    A share counts as its part of the device's memory. Allocated, free, cordoned and unhealthy hours
+    add up to the capacity. The gateway computes the report. With --prices or --archive, and for
+    CSV without costs, this verb computes it from the ledger.
 
-    Exit codes: 0 done; 1 the period is not in the ledger, or prices or an archive cannot be used;
-    2 wrong usage; 3 the ledger cannot be reached; 4 a newer build wrote in it."""
+    Exit codes: 0 done; 1 the period is not in the ledger, or prices or an archive are invalid; 2
+    wrong usage; 3 ledger unreachable; 4 a newer build wrote to the ledger."""
 
 
 def _make(report: str, *, where: Where, as_json: bool, form: str, **given: Any) -> None:
     if report == "idle" and (form == "focus" or given["step"]):
-        raise click.UsageError("idle has no --step and no --format focus")
+        raise click.UsageError("`report idle` supports neither --step nor --format focus")
     try:
         given["by"] = by_of(given["by"])
     except WrongBy as error:
         raise click.UsageError(f"--{error}") from None
-    answer = _answer(where, report, "json" if as_json else form, given)
+    form = "json" if as_json else form
+    # The gateway has its own prices, but takes no account to bill.
+    billed = form == "focus" and given["account"] == ACCOUNT
+    of_gateway = form in {"table", "json"} or billed or (report == "cost" and form != "focus")
+    own = given["prices"] or given["archives"] or (where.nats and not where.gateway)
+    gateway: Gateway | None = None
+    if of_gateway and not own:
+        with contextlib.suppress(Unreachable):
+            gateway = Gateway(where.gateway_url(), timeout_s=TIMEOUT_S)
+    options = {"by": str(given["by"]), "from": given["start"], "to": given["end"],
+               "step": given["step"]}  # fmt: skip
+    query = {name: value for name, value in options.items() if value}
+    answer: ReportAnswer | IdleAnswer | str
+    if gateway is None:
+        answer = read_report(where, report, form, given)
+    elif form in {"csv", "focus"}:
+        answer = gateway.text("report", report, query=query | {"format": form})
+    elif report == "idle":
+        answer = gateway.ask("report", report, answer=IdleAnswer, query=query)
+    else:
+        answer = gateway.ask("report", report, answer=ReportAnswer, query=query)
     if isinstance(answer, str):
         sys.stdout.write(answer)
-    elif as_json or form == "json":
+    elif form == "json":
         print_json(answer)
     elif isinstance(answer, IdleAnswer):
         show_idle(answer)
@@ -96,85 +104,61 @@ def _make(report: str, *, where: Where, as_json: bool, form: str, **given: Any) 
         show_report(answer)
 
 
-def _answer(
-    where: Where, report: str, form: str, given: Mapping[str, Any]
-) -> ReportAnswer | IdleAnswer | str:
-    # Only a gateway has prices of its own; which account is billed, it cannot be told.
-    billed = form == "focus" and given["account"] == ACCOUNT
-    of_gateway = form in {"table", "json"} or billed or (report == "cost" and form != "focus")
-    ledger_alone = where.nats and not where.gateway
-    url = ""
-    if of_gateway and not (given["prices"] or given["archives"] or ledger_alone):
-        with contextlib.suppress(Unreachable):
-            url = where.gateway_url()
-    if not url:
-        return read_report(where, report, form, given)
-    query = {
-        "by": str(given["by"]), "from": given["start"], "to": given["end"], "step": given["step"],
-    }  # fmt: skip
-    query = {name: value for name, value in query.items() if value}
-    gateway = Gateway(url, timeout_s=TIMEOUT_S)
-    if form in {"csv", "focus"}:
-        return gateway.text("report", report, query=query | {"format": form})
-    if report == "idle":
-        return gateway.ask("report", report, answer=IdleAnswer, query=query)
-    return gateway.ask("report", report, answer=ReportAnswer, query=query)
-
-
 def read_report(
     where: Where, report: str, form: str, given: Mapping[str, Any]
 ) -> ReportAnswer | IdleAnswer | str:
-    """The answer, or the text of it where the form is csv or focus; `given` are the options.
+    """Compute the answer, or text for csv and focus, here. Raises as the verb ends."""
+    # Importing these takes a tenth of a second, which a report of the gateway's does not need.
+    from apportion.cli.client.ledger import open_ledger, run
+    from apportion.runtime.jetstream import reports
+    from apportion.runtime.ledger.archive import ArchiveError
+    from apportion.runtime.process.clock import SystemClock
 
-    Raises NotFound, Wrong, Unreachable, Outdated: as the verb ends."""
     prices: Path | None = given["prices"]
     if prices is None and (report == "cost" or form == "focus"):
-        raise click.UsageError("give --prices FILE: what an hour of a card costs, by model")
-    try:
-        asked = Asked(
-            report=report,
-            by=given["by"],
-            start=given["start"],
-            end=given["end"],
-            step=given["step"],
-            prices=read_prices(prices) if prices else None,
-            archives=given["archives"],
-            account=given["account"],
+        raise click.UsageError(
+            "--prices is missing; give a file with the price of a GPU-hour by model"
         )
-        return run(_made(where, asked, form))
-    except PeriodError as error:
+
+    async def made(asked: reports.Asked) -> ReportAnswer | IdleAnswer | str:
+        async with open_ledger(where.reach()) as ledger:
+            reading = await reports.read(ledger, asked, SystemClock().now(), _tell)
+        if form == "focus":
+            return reports.as_focus(asked, reading)
+        answer = await reports.answered(asked, reading)
+        if form == "csv" and isinstance(answer, IdleAnswer) and not answer.found:
+            click.echo(idle_words(answer), err=True)  # an empty table does not say why
+        return reports.as_csv(answer) if form == "csv" else answer
+
+    try:
+        asked = reports.Asked(
+            report=report, by=given["by"], start=given["start"], end=given["end"],
+            step=given["step"], prices=reports.read_prices(prices) if prices else None,
+            archives=given["archives"], account=given["account"],
+        )  # fmt: skip
+        return run(made(asked))
+    except reports.PeriodError as error:
         raise Wrong(f"--{error}; {error.fix}") from None
-    except (TooEarly, TooMuch, ArchiveError, OSError) as error:
+    except (reports.TooEarly, TooMuch, ArchiveError, OSError) as error:
         raise NotFound(str(error)) from None
     except PriceError as error:
         raise NotFound(f"--prices {prices}: {error}") from None
 
 
-async def _made(where: Where, asked: Asked, form: str) -> ReportAnswer | IdleAnswer | str:
+def _tell(revision: int, last: int) -> None:
     out = console(stderr=True)
-
-    def tell(revision: int, last: int) -> None:
-        if out.is_terminal:
-            end = "\n" if revision >= last else "\r"
-            out.print(f"read {revision:,} of {last:,} events", end=end)
-
-    async with open_ledger(where.reach()) as ledger:
-        reading = await read(ledger, asked, SystemClock().now(), tell)
-    if form == "focus":
-        return as_focus(asked, reading)
-    answer = await answered(asked, reading)
-    if form == "csv" and isinstance(answer, IdleAnswer) and not answer.found:
-        click.echo(idle_words(answer), err=True)  # a table of no rows does not say why
-    return as_csv(answer) if form == "csv" else answer
+    if out.is_terminal:
+        end = "\n" if revision >= last else "\r"
+        out.print(f"read {revision:,} of {last:,} events", end=end)
 
 
 for _what, _example, _help, _short in (
     ("usage", "--by namespace --from -24h",
-     "Hours of cards and memory: granted, and used where the nodes tell it.", None),
+     "Report allocated GPU-hours and GiB-hours, and utilization.", None),
     ("cost", "--by label:team --prices prices.toml",
-     "What the granted hours cost, by the gateway's prices or those of a file (TOML), such as:"
-     "\n\n\b\n" + indent(EXAMPLE, "  "), "What the granted hours cost, by prices of cards."),
-    ("idle", "--by user --from -7d", "Shares that did nothing for an hour or more.", None),
+     "Report the cost of allocated hours, by the prices of the gateway or of a TOML file such as:"
+     "\n\n\b\n" + indent(EXAMPLE, "  "), "Report the cost of allocated hours."),
+    ("idle", "--by user --from -7d", "Report shares that were idle for an hour or more.", None),
 ):  # fmt: skip
     _verb: Command = partial(_make, _what)
     for _option in reversed((*_OPTIONS, asks_both)):

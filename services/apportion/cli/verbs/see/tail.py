@@ -1,7 +1,6 @@
 """`apportion tail`: the ledger's events in words, straight from NATS.
 
-Invariant: a time that means another day than today, or none of this ledger, is reported as such, so
-that a wrong time is not mistaken for a quiet one."""
+Invariant: a time that means yesterday, or is outside of the ledger, is reported."""
 
 from __future__ import annotations
 
@@ -23,6 +22,7 @@ from apportion.cli.client.ledger import open_ledger, run
 from apportion.cli.client.moments import FORMS, MOMENT, when
 from apportion.cli.exits import Unreachable, Wrong
 from apportion.cli.render.output import console, print_json, say
+from apportion.cli.usage import Verb
 from apportion.core.explain.text.event_text import Teller
 from apportion.core.explain.text.suggestions import did_you_mean
 from apportion.core.ledger.rules import Rules, said_at
@@ -52,7 +52,7 @@ _decode = from_outside(msgspec.json.Decoder().decode)
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """One line of `--json`: the event as it stands in the ledger, or why no reader applies it."""
+    """One line of `--json`: the stored event, or why no reader applies it."""
 
     revision: int
     subject: str
@@ -61,38 +61,36 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class _Done(Exception):
-    """The events that were asked for have been shown."""
+    """The requested events have been shown."""
 
 
 class _Moved(Exception):
-    """The server that was followed is away, and the ledger is found elsewhere."""
+    """The ledger is reachable at another address now."""
 
 
-@click.command(epilog="Example:  apportion tail --from 1 --subject 'placement.>'")
-@click.option("--from", "start", type=MOMENT, metavar="MOMENT",
-              help=f"Begin there; without it, now: {FORMS}.")  # fmt: skip
-@click.option("--to", "end", type=MOMENT, metavar="MOMENT",
-              help="With --from: end there.")  # fmt: skip
+@click.command(cls=Verb, epilog="Example:  apportion tail --from 1 --subject 'placement.>'")
+@click.option("--from", "start", type=MOMENT, metavar="TIME",
+              help=f"Start time: {FORMS}.  [default: now]")  # fmt: skip
+@click.option("--to", "end", type=MOMENT, metavar="TIME",
+              help="End time; requires --from.")  # fmt: skip
 @click.option("--subject", default="", metavar="PATTERN",
-              help="Only these, as in placement.> or apportion.v1.binding.*")  # fmt: skip
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after so many events.")
-@click.option("--no-follow", is_flag=True, help="End where the ledger ends now.")
+              help="Show only events on this NATS subject, such as placement.> or "
+              "apportion.v1.binding.*.")  # fmt: skip
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N events.")
+@click.option("--no-follow", is_flag=True, help="Stop at the current end of the ledger.")
 @asks_ledger
 def command(
     *, where: Where, as_json: bool, start: str | None, end: str | None, subject: str,
     limit: int | None, no_follow: bool,
 ) -> None:  # fmt: skip
-    """Show events as they happen, one line each; with --json one JSON document a line.
+    """Print events as they happen, one per line; with --json, one JSON document per line.
 
-    Lines are in the order of the ledger. Each has the time by the clock of who wrote it, so times
-    of several services may go back by a little.
+    Lines are in ledger order. Times are those of the writers' clocks, so they may go back slightly
+    between services. Reconnects if the ledger goes away, even if `apportion up` restarts on other
+    ports.
 
-    A ledger that answers no more is waited for, as `get -w` waits for its gateway, also where an
-    `up` of the same folder begins anew on other ports: standard error says so, and when it answers
-    again.
-
-    Exit codes: 0 ended as asked, by Ctrl-C too; 2 wrong usage, a beginning or an end behind that of
-    the ledger too; 3 the ledger cannot be reached at first, or lets us in no more."""
+    Exit codes: 0 done, or stopped with Ctrl-C; 2 wrong usage, or a start or end beyond the end of
+    the ledger; 3 ledger unreachable at start, or access denied."""
     subject = pattern_of(subject) if subject else ALL_SUBJECTS
     span = span_of(start, end, closed=no_follow)
     with SubmittedNames(where) as names, contextlib.suppress(KeyboardInterrupt):
@@ -101,20 +99,20 @@ def command(
 
 
 def pattern_of(text: str) -> str:
-    """The pattern of subjects that is meant. Raises Wrong where no event can be on one of it."""
+    """Return the subject pattern. Raises Wrong if no event can match it."""
     pattern = text if text.startswith(SUBJECT_PREFIX) else SUBJECT_PREFIX + text
     if " " in pattern or ".." in pattern or pattern.endswith("."):
-        raise Wrong(f"--subject is {text!r}; write a NATS subject such as placement.>")
+        raise Wrong(f"--subject: {text!r} is not a NATS subject; write one such as placement.>")
     channel, dot, _ = pattern.removeprefix(SUBJECT_PREFIX).partition(".")
     known = sorted({row.channel for row in CATALOGUE})
     if (channel in known or channel == "*") and not dot:
         fix = f"did you mean {channel}.>?"
     elif channel not in (*known, "*", ">"):
         of_that_name = did_you_mean(f"{channel}.>", [f"{each}.>" for each in known])
-        fix = of_that_name or f"there are {', '.join(f'{each}.>' for each in known)}"
+        fix = of_that_name or f"known: {', '.join(f'{each}.>' for each in known)}"
     else:
         return pattern
-    raise Wrong(f"--subject is {text!r}, and no event can be on that; {fix}")
+    raise Wrong(f"--subject: {text!r} matches no event; {fix}")
 
 
 async def _tail(where: Where, subject: str, span: Span, limit: int | None, *, show: Show) -> None:
@@ -156,7 +154,7 @@ async def _tail(where: Where, subject: str, span: Span, limit: int | None, *, sh
 async def _unless_turned_away(
     ledger: JetStreamLedger, followed: Coroutine[Any, Any, None], where: Where, reach: Reach
 ) -> None:
-    """Follow; a follower waits for its server for ever. Raises LedgerError, _Moved."""
+    """Follow to the end, a refused login or a move. Raises LedgerError, _Moved."""
     following = asyncio.ensure_future(followed)
     turned_away = asyncio.ensure_future(ledger.wire.turned_away())
     saying = asyncio.ensure_future(_say_unanswered(ledger.wire, where, reach))
@@ -175,12 +173,10 @@ async def _unless_turned_away(
 
 
 async def _say_unanswered(wire: Wire, where: Where, reach: Reach) -> None:
-    """Say of each time without an answer that it is so and what to look at, and when it is over.
-
-    Raises _Moved."""
+    """Report when the ledger stops and resumes answering. Raises _Moved."""
 
     def elsewhere() -> bool:
-        """Whether it is found under another address now: an `up` that is restarted takes others."""
+        """True if a restarted `up` has the ledger at another address."""
         with contextlib.suppress(Unreachable):
             return where.running() and where.reach() != reach
         return False
@@ -191,14 +187,16 @@ async def _say_unanswered(wire: Wire, where: Where, reach: Reach) -> None:
             await wire.wait_connected(UNANSWERED_S)
         except LedgerUnavailable as error:
             if not said:
-                click.echo(f"{error}; is `apportion up` running? Ctrl-C ends this", err=True)
+                click.echo(
+                    f"{error}; retrying, stop with Ctrl-C (is `apportion up` running?)", err=True
+                )
             said = True
             if not await asyncio.to_thread(elsewhere):
                 continue
-            click.echo("the ledger answers again", err=True)
+            click.echo("ledger reconnected", err=True)
             raise _Moved from None
         if said:
-            click.echo("the ledger answers again", err=True)
+            click.echo("ledger reconnected", err=True)
         said = False
         await asyncio.sleep(LOOK_S)
 
@@ -224,7 +222,7 @@ def _in_words(teller: Teller) -> Show:
         try:
             event = rules.read(record.revision, record.subject, record.payload)
         except EventError as refused:
-            text = f"not applied, on {unquote(record.subject)}: {refused}"
+            text = f"not applied, on subject {unquote(record.subject)}: {refused}"
             out.say(f"{record.revision:>8} {text}", "red")
             return
         name = f"{type(event.data).__name__:<{NAME_CELLS}}"
@@ -234,12 +232,10 @@ def _in_words(teller: Teller) -> Show:
 
 
 class SubmittedNames:
-    """What pods are called that were submitted before the first event that is shown.
+    """Looks up names of pods that were submitted before the first event shown.
 
-    An event of a pod names it by its uid alone. It asks by a connection and a thread of its own,
-    from the first name on, within a `with`. Invariant: whoever shows an event waits for the name,
-    so no more is read meanwhile than can be shown; and a ledger that does not answer is asked no
-    more."""
+    It uses its own connection and thread. Invariant: the reader waits for each name, so records do
+    not pile up; after a failure no more names are asked for."""
 
     def __init__(self, where: Where) -> None:
         self._where = where
@@ -263,7 +259,6 @@ class SubmittedNames:
         self._thread.join(ANSWER_S)
 
     def _find(self, uid: str) -> str:
-        """Its name, as `namespace/name`; empty where the ledger does not have it, or is away."""
         if not self._answers:
             return ""
         asked = asyncio.run_coroutine_threadsafe(self._ask(uid), self._loop)
@@ -278,8 +273,7 @@ class SubmittedNames:
         if self._ledger is None:
             self._ledger = await client.connect(self._where.reach(), name="apportion cli names")
             self._rules = await stream.read_rules(self._ledger.wire)
-        subject = f"{SUBJECT_PREFIX}workload.{token(uid)}"
-        oldest = {"seq": 1, "next_by_subj": subject}
+        oldest = {"seq": 1, "next_by_subj": f"{SUBJECT_PREFIX}workload.{token(uid)}"}
         stored = await stream.read_stored(self._ledger.wire, oldest)
         with contextlib.suppress(EventError):
             event = stored and self._rules.read(stored.seq, stored.subject, stored.data)
@@ -289,47 +283,64 @@ class SubmittedNames:
 
 
 class Span(NamedTuple):
-    """A beginning, now if None, and an end; where that is None it is open, or if `closed` where the
-    ledger ends now."""
+    """From `start` (None: now) to `end` (None: open, or if `closed` the ledger's end)."""
 
     start: Moment | None
     end: Moment | None
     closed: bool
 
     async def revisions(self, ledger: JetStreamLedger) -> tuple[int, int | None]:
-        """The first and the last revision; no last one where none was named.
+        """Return the first revision, which may be the next to come, and the last if named.
 
-        The first may be the next one to come, for a script that goes on where it was. Of times,
-        standard error says which revisions they are.
-
-        Raises Wrong: the ledger has no such revisions. Raises LedgerError: it cannot be read."""
+        Prints the revisions of times on standard error. Raises Wrong, LedgerError."""
         last = await ledger.last_revision()
-        begin = last + 1 if self.start is None else await _first(ledger, self.start, last)
-        end = None if self.end is None else await _last(ledger, self.end, last)
         now = datetime.now(UTC)
+        begin = last + 1
+        end: int | None = None
+        if self.start is not None and self.start.time is not None:
+            begin = await stream.newest_stored_by(ledger.wire, self.start.time) + 1
+        elif self.start is not None:
+            begin = self.start.revision or 1
+            if begin > last + 1:
+                raise Wrong(
+                    f"--from: revision {begin} is beyond the end of the ledger, {last}; leave it "
+                    "out to start now"
+                )
+        if self.end is not None and self.end.time is not None:
+            end = await stream.newest_stored_by(ledger.wire, self.end.time)
+            if not end:
+                asked = when(self.end.time, now)
+                raise Wrong(f"--to: {asked} is before the first event; give a later time")
+        elif self.end is not None:
+            end = self.end.revision or last
+            if end > last:
+                raise Wrong(
+                    f"--to: revision {end} is beyond the end of the ledger, {last}; give an "
+                    "earlier one"
+                )
         said = [
             f"{word} {when(moment.time, now)}: revision {revision:,}"
             for word, moment, revision in (("from", self.start, begin), ("to", self.end, end))
             if moment is not None and moment.time is not None
         ]
         if end is not None and end < begin - 1:
-            raise Wrong(f"--to is before --from, which begins at revision {begin}; exchange them")
+            raise Wrong(f"--to is before --from, which is revision {begin}; swap them")
         if said:
             say(", ".join(said), "dim", err=True)
         return begin, end
 
 
 def span_of(start: str | None, end: str | None, *, closed: bool) -> Span:
-    """The span that is asked for. Raises Wrong."""
+    """Parse the span. Raises Wrong."""
     if end is None:
         return Span(_moment("--from", start), None, closed)
     if start is None:
-        raise Wrong("--to without --from, which is now if left out; name both")
+        raise Wrong("--to requires --from; give both")
     span = Span(_moment("--from", start), _moment("--to", end), closed=True)
     before, after = (moment or Moment() for moment in span[:2])
     turned = before.revision and after.revision and after.revision < before.revision
     if turned or (before.time and after.time and after.time < before.time):
-        raise Wrong(f"--to {end} is before --from {start}; exchange them")
+        raise Wrong(f"--to {end} is before --from {start}; swap them")
     return span
 
 
@@ -338,30 +349,3 @@ def _moment(option: str, text: str | None) -> Moment | None:
         return None if text is None else parse_moment(text, datetime.now(UTC))
     except MomentError as error:
         raise Wrong(f"{option}: {error}; {error.fix}") from None
-
-
-async def _first(ledger: JetStreamLedger, start: Moment, last: int) -> int:
-    """Of a time, the first event that was stored after it."""
-    if start.time is not None:
-        return await stream.newest_stored_by(ledger.wire, start.time) + 1
-    begin = start.revision or 1
-    if begin > last + 1:
-        raise Wrong(
-            f"--from is revision {begin}, and the ledger ends at {last}; leave it out for what "
-            "comes from now on"
-        )
-    return begin
-
-
-async def _last(ledger: JetStreamLedger, end: Moment, last: int) -> int:
-    """Of a time, the last event that was stored by then."""
-    if end.time is None:
-        found = end.revision or last
-        if found > last:
-            raise Wrong(f"--to is revision {found}, and the ledger ends at {last}; name one of it")
-        return found
-    found = await stream.newest_stored_by(ledger.wire, end.time)
-    if not found:
-        asked = when(end.time, datetime.now(UTC))
-        raise Wrong(f"--to is {asked}, before the ledger began: it has nothing of that time")
-    return found

@@ -1,4 +1,4 @@
-"""`apportion top`: every device and who is on it, on one screen."""
+"""`apportion top`: every device and its pods, on one screen."""
 
 from __future__ import annotations
 
@@ -24,24 +24,16 @@ from apportion.cli.client.gateway_client import Gateway, at_of
 from apportion.cli.client.listing import Listed, naming_nodes
 from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import Unreachable
-from apportion.cli.render.output import (
-    PHASE_STYLES,
-    Screen,
-    console,
-    plain,
-    print_json,
-    show,
-    table,
-)
+from apportion.cli.render.output import PHASE_STYLES, Screen, console, plain, print_json, show
 from apportion.cli.render.rows import Rows
 from apportion.cli.render.tables import device_state, short_name, shown_phases
+from apportion.cli.usage import Verb
 from apportion.core.answers.reads import DeviceAnswer, RevisionAnswer, SummaryAnswer
 from apportion.core.explain.text.natural import natural
 from apportion_schemas import PolicyChanged
 
 BAR_CELLS = 8
-STATE_CELLS = 24
-"""Of a state in a line of the screen."""
+STATE_CELLS = 24  # width of a state on the screen
 FULL, NEARLY = 0.999, 0.75
 HEADER_LINES = 4
 KEYS: Final = {
@@ -50,30 +42,27 @@ KEYS: Final = {
     b"\x7f": "backspace", b"\x08": "backspace",
 }  # fmt: skip
 READ_MAX: Final = 1024
+# waits for the next key, for some seconds: its name, a character, or nothing
 Read = Callable[[float], str]
-"""The next key within so many seconds: its name, a character, or nothing."""
 
 
-@click.command(epilog="Example:  apportion top --once")
-@click.option("--once", is_flag=True, help="Print one picture and end.")
-@click.option("--node", metavar="NODE", help="Only this node.", shell_complete=NODES)
+@click.command(cls=Verb, epilog="Example:  apportion top --once")
+@click.option("--once", is_flag=True, help="Print once and exit.")
+@click.option("--node", metavar="NODE", help="Show only this node.", shell_complete=NODES)
 @click.option("--interval", "interval_s", type=click.FloatRange(0.1, 3600), default=1.0,
-              show_default=True, metavar="SECONDS", help="How often to look.")  # fmt: skip
+              show_default=True, metavar="SECONDS", help="Refresh interval.")  # fmt: skip
 @AT
 @asks_gateway
 def command(
     *, where: Where, as_json: bool, once: bool, node: str | None, interval_s: float, at: str | None
 ) -> None:
-    """Every device: what of its memory, cores and slots is used, its state, and who is on it.
+    """Watch every device: allocated memory, cores and slots, its state and its pods.
 
-    What is free of them `apportion get devices` tells.
+    Keys: q or Ctrl-C quits; s changes the sort order (node, memory, cores, state, pods); / filters
+    by node, device, model or pod; arrows, PgUp and PgDn scroll. In a pipe, and with --json or --at,
+    it prints once. For free capacity, see `apportion get devices`.
 
-    Keys: q or Ctrl-C ends it; s sorts by node, memory, cores, state or pods; / filters by node,
-    card, model or pod; the arrows and PgUp and PgDn scroll. In a pipe, and with --json or --at, one
-    picture is printed as with --once.
-
-    Exit codes: 0 shown; 1 no such node, or nothing is known of the moment; 3 the gateway cannot
-    be reached."""
+    Exit codes: 0 shown; 1 no such node, or no data for that time; 3 gateway unreachable."""
     gateway = Gateway(where.gateway_url())
     query = pinned(gateway, {"node": node, "at": at})
     if as_json:
@@ -96,10 +85,10 @@ def _live(out: Screen, gateway: Gateway, query: dict[str, str], interval_s: floa
 
     view, seen = View(), _Seen(gateway, query)
     seen.look()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` has it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for `&` jobs
     try:
         with (
-            keyboard() as key,  # first: what is typed before it is thrown away
+            keyboard() as key,  # first, because earlier typing is lost
             Live(seen.picture(view, out), console=out, screen=True, auto_refresh=False) as live,
         ):
             looked_s = time.monotonic()
@@ -121,8 +110,6 @@ def _rows(out: Screen) -> int:
 
 
 class _Seen:
-    """What the gateway said last, or that it does not answer."""
-
     def __init__(self, gateway: Gateway, query: dict[str, str]) -> None:
         self._gateway = gateway
         self._query = query
@@ -131,7 +118,7 @@ class _Seen:
         self._trouble = ""
 
     def look(self) -> bool:
-        """Ask again; whether anything is another than before. Raises Unreachable at first."""
+        """Ask again; return True if anything changed. Raises Unreachable the first time."""
         try:
             revision = self._gateway.ask("revision", answer=RevisionAnswer).revision
             if revision == self._summary.revision and not self._trouble:
@@ -162,7 +149,7 @@ def _headline(summary: SummaryAnswer) -> Text:
     used = summary.memory_mib - summary.memory_free_mib
     line = Text(
         f"revision {summary.revision:,}   {summary.nodes:,} nodes   "
-        f"{summary.devices_open:,} of {summary.devices:,} devices open   "
+        f"{summary.devices_open:,} of {summary.devices:,} devices schedulable   "
         f"memory {used / 1024:,.0f} of {summary.memory_mib / 1024:,.0f} GiB allocated"
     )
     before = "   pods: "
@@ -173,44 +160,37 @@ def _headline(summary: SummaryAnswer) -> Text:
 
 
 def _devices(devices: list[DeviceAnswer], *, long: bool = True) -> Rows:
-    """One row for each; `long`: there may be thousands. On a screen each has a line, and its state
-    no more cells than are left; else that is broken between words."""
-    made = table("NODE", "#", "MODEL", "MODE", "MEMORY GiB", "CORES", "SLOTS USED", "STATE",
-                 "PODS", right=("#", "SLOTS USED"), wraps=("STATE", "PODS") if long else ("PODS",),
-                 drops=("MODE", "SLOTS USED", "MODEL", "CORES"))  # fmt: skip
+    """One row per device; unless `long`, one line each, with a shortened state."""
+    made = Rows("NODE", "#", "MODEL", "MODE", "MEMORY GiB", "CORES", "SLOTS USED", "STATE",
+                "PODS", right=("#", "SLOTS USED"), wraps=("STATE", "PODS") if long else ("PODS",),
+                drops=("MODE", "SLOTS USED", "MODEL", "CORES"))  # fmt: skip
     made.may_be_long = long
     node = ""
     for device in devices:
         memory_used = device.memory_mib - device.memory_free_mib
         cores_used = device.cores - device.cores_free
         state = device_state(device)
-        if not long:  # room for what stands beside it: `get devices` says all of it
+        if not long:  # `get devices` shows all of it
             state.truncate(STATE_CELLS, overflow="ellipsis")
         pods = plain(
             " ".join(dict.fromkeys(short_name(h.namespace, h.pod) for h in device.holders))
         )
-        pods.no_wrap, pods.overflow = True, "ellipsis"  # cut where the screen ends
+        pods.no_wrap, pods.overflow = True, "ellipsis"  # cut at the edge of the screen
+        memory = f" {memory_used / 1024:.0f}/{device.memory_mib / 1024:.0f}"
+        cores = bar(cores_used, device.cores).append(f" {cores_used}")
         made.add_row(
-            device.node if device.node != node else "",
-            str(device.index),
-            device.model.removeprefix("NVIDIA "),
-            device.mode,
-            bar(memory_used, device.memory_mib).append(
-                f" {memory_used / 1024:.0f}/{device.memory_mib / 1024:.0f}"
-            ),
-            plain("-")
-            if device.mode == "mig"
-            else bar(cores_used, device.cores).append(f" {cores_used}"),
-            f"{device.slots - device.slots_free}/{device.slots}",
-            state,
-            pods,
-        )
+            device.node if device.node != node else "", str(device.index),
+            device.model.removeprefix("NVIDIA "), device.mode,
+            bar(memory_used, device.memory_mib).append(memory),
+            plain("-") if device.mode == "mig" else cores,
+            f"{device.slots - device.slots_free}/{device.slots}", state, pods,
+        )  # fmt: skip
         node = device.node
     return made
 
 
 def bar(used: int, total: int) -> Text:
-    """How much is allocated; a little is shown as one cell, and only all of it as a full bar."""
+    """A bar of the allocated part; one cell at least, and full only for all of it."""
     part = used / total if total else 0.0
     cells = min(round(part * BAR_CELLS), BAR_CELLS - (part < FULL))
     cells = max(cells, 1) if used else 0
@@ -220,14 +200,17 @@ def bar(used: int, total: int) -> Text:
 
 @contextmanager
 def keyboard() -> Iterator[Read]:
-    """Reads keys of standard input, one at a time and without the Enter key.
-
-    Where that is no terminal there are none. However the block ends, the terminal is as it was."""
+    """Yield a reader of single keys; restores the terminal at the end."""
     try:
         descriptor = sys.stdin.fileno()
         before: Any = termios.tcgetattr(descriptor)
     except (OSError, ValueError, termios.error):
-        yield _none
+
+        def no_key(timeout_s: float) -> str:
+            time.sleep(timeout_s)
+            return ""
+
+        yield no_key
         return
     try:
         tty.setcbreak(descriptor)
@@ -236,13 +219,8 @@ def keyboard() -> Iterator[Read]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-def _none(timeout_s: float) -> str:
-    select.select([], [], [], timeout_s)
-    return ""
-
-
 class _Keys:
-    """What was typed and not yet taken: who types fast, or pastes, loses nothing."""
+    """Reads keys one by one, and buffers fast typing."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -265,13 +243,14 @@ class _Keys:
         return text[:1]
 
 
-HELP: Final = "q quit   s sort   / filter   up, down, PgUp, PgDn scroll"
+HELP: Final = "q quit   s sort   / filter   arrows, PgUp, PgDn scroll"
 
 
 def _used(free: int, all_of_it: int) -> float:
     return (all_of_it - free) / all_of_it if all_of_it else 0.0
 
 
+# the orders that `s` cycles through; ties are by node
 SORTS: Final[tuple[tuple[str, Callable[[DeviceAnswer], Any]], ...]] = (
     ("node", lambda d: (natural(d.node), d.index)),
     ("memory", lambda d: -_used(d.memory_free_mib, d.memory_mib)),
@@ -282,15 +261,13 @@ SORTS: Final[tuple[tuple[str, Callable[[DeviceAnswer], Any]], ...]] = (
     ),
     ("pods", lambda d: -len(d.holders)),
 )
-"""What `s` goes through; devices that are equal in it are by node."""
 
 
 @dataclass(slots=True)
 class View:
-    """Which devices are shown, from which on; `typing` is whether keys go to the filter.
+    """Which devices are shown; while `typing`, keys go to the filter.
 
-    Pure, so that every key can be tried without a terminal. Invariant: what is shown is a window
-    into what passes the filter, and never beyond its end."""
+    Invariant: it shows a window into the filtered devices, never beyond their end."""
 
     sort: int = 0
     filter: str = ""
@@ -299,11 +276,18 @@ class View:
     done: bool = False
 
     def press(self, key: str, *, rows: int) -> bool:
-        """Take a key, with so many rows on the screen; whether anything is to be shown anew."""
+        """Handle a key; return True if the screen must be redrawn."""
         if not key:
             return False
         if self.typing:
-            self._type(key)
+            if key in {"enter", "escape"}:
+                self.typing = False
+                self.filter = "" if key == "escape" else self.filter
+            elif key == "backspace":
+                self.filter = self.filter[:-1]
+            elif len(key) == 1 and key.isprintable():
+                self.filter += key
+            self.offset = 0
             return True
         steps = {
             "up": -1, "k": -1, "down": 1, "j": 1, "page-up": -rows, "page-down": rows, " ": rows,
@@ -323,18 +307,8 @@ class View:
             return False
         return True
 
-    def _type(self, key: str) -> None:
-        if key in {"enter", "escape"}:
-            self.typing = False
-            self.filter = "" if key == "escape" else self.filter
-        elif key == "backspace":
-            self.filter = self.filter[:-1]
-        elif len(key) == 1 and key.isprintable():
-            self.filter += key
-        self.offset = 0
-
     def shown(self, devices: list[DeviceAnswer], rows: int) -> tuple[list[DeviceAnswer], int]:
-        """The window, and how many devices pass the filter."""
+        """Return the devices in the window, and how many pass the filter."""
         wanted = self.filter.lower()
         passing = [
             d for d in devices
@@ -350,10 +324,10 @@ class View:
         return passing[self.offset : self.offset + rows], len(passing)
 
     def status(self, shown: int, passing: int) -> str:
-        """The last line: what is shown, and which keys there are."""
+        """Return the last line: the range shown, and the keys."""
         if self.typing:
-            return f"filter: {self.filter}_   (Enter keeps it, Esc drops it)"
+            return f"filter: {self.filter}_   (Enter applies, Esc clears)"
         last = self.offset + shown
         said = f"{self.offset + 1 if shown else 0} to {last} of {passing:,}"
-        said += f" with {self.filter!r}" if self.filter else ""
-        return f"{said} by {SORTS[self.sort][0]}   {HELP}"
+        said += f" matching {self.filter!r}" if self.filter else ""
+        return f"{said}, sorted by {SORTS[self.sort][0]}   {HELP}"

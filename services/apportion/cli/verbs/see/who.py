@@ -1,4 +1,4 @@
-"""`apportion who`: who holds a device or what of a node, who held it, and by which decision."""
+"""`apportion who`: the pods that hold or held a device, and by which decision."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -15,9 +15,10 @@ from apportion.cli.client.listing import Listed
 from apportion.cli.client.lookup import is_pod
 from apportion.cli.client.moments import AT, FORMS, MOMENT, both, pinned
 from apportion.cli.exits import NotFound
-from apportion.cli.render.output import clock, console, plain, print_json, say, show, table
+from apportion.cli.render.output import clock, console, plain, print_json, say, show
 from apportion.cli.render.rows import Rows
 from apportion.cli.render.tables import device_state, node_state
+from apportion.cli.usage import Verb
 from apportion.core.answers.past import MomentAnswer, WhoPage, WhoRow
 from apportion.core.answers.reads import UNKNOWN_DEVICE, DeviceAnswer, NodeAnswer, NodeDetail
 from apportion.core.explain.health import moving
@@ -27,27 +28,25 @@ from apportion.core.explain.text.suggestions import target_meant
 from apportion.core.explain.text.words import device_words
 
 PAGE = 1_000
-Index = Mapping[tuple[str, str], int]
-"""What a device is counted as on its node, by the names of both."""
-OF_PODS = "`apportion why` tells what it holds and where, `apportion history` what came before"
+Index = Mapping[tuple[str, str], int]  # the index of a device on its node, by the names of both
+OF_PODS = "use `apportion why` or `apportion history`"
 
 
-@click.command(epilog="Example:  apportion who GPU-1a2b3c4d --since -2h")
+@click.command(cls=Verb, epilog="Example:  apportion who GPU-1a2b3c4d --since -2h")
 @click.argument("target", metavar="DEVICE|NODE", shell_complete=TARGETS)
 @AT
-@click.option("--since", type=MOMENT, metavar="MOMENT",
-              help=f"Everybody who held it since then, up to --at or now: {FORMS}.")  # fmt: skip
+@click.option("--since", type=MOMENT, metavar="TIME",
+              help=f"Also show past pods since then, up to --at or now: {FORMS}.")  # fmt: skip
 @asks_gateway
 def command(*, where: Where, as_json: bool, target: str, at: str | None, since: str | None) -> None:
-    """Who holds a device, or the devices of a node: pod, share, and the decision that gave it.
+    """Show the pods on a device, or on the devices of a node, and the decisions that placed them.
 
-    Why nothing new goes there (failed, cordoned, not heard) stands below, on standard error. Of a
-    device's id the beginning will do: four characters after GPU-, if no other begins so. CORES is -
-    where a share has no limit of cores, or is a MIG instance, which has cores of its own. Rows go
-    card by card as in `top` and `get devices`, by #, and on each by time, with --json as well.
+    If the target takes no new pods, standard error says why (failed, cordoned, agent not
+    reporting). CORES is - for a share without a limit of cores and for a MIG instance. Rows are
+    sorted by device, then by time.
 
-    Exit codes: 0 shown, also if nobody does; 1 there never was such a device or node, or nothing is
-    known of the moment; 3 the gateway cannot be reached."""
+    Exit codes: 0 shown, even if there are no pods; 1 no such device or node, or no data for that
+    time; 3 gateway unreachable."""
     gateway = Gateway(where.gateway_url())
     query = pinned(gateway, {"at": at, "since": since})
     try:
@@ -57,13 +56,13 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
         node = page.items[-1].node if page.items else ""
     revision = page.revision
     moment: dict[str, object] = {"at" if at or since else "at_least": revision}
-    if not node:  # no pod held the device, so its own row has the node
+    if not node:  # no holder names the node of the device
         _, devices = gateway.items("devices", DeviceAnswer, moment)
         node = next((d.node for d in devices if device_names.means(target, d.device)), "")
     detail: NodeDetail | None = None
     with suppress(NotFound):
         detail = gateway.ask("nodes", node, answer=NodeDetail, query=moment) if node else None
-    index = index_of(detail)
+    index = {(each.node, each.device): each.index for each in detail.devices} if detail else {}
     items = by_card(page.items, index)
     if since:
         meant = gateway.ask("moment", answer=MomentAnswer, query={"at": page.since})
@@ -74,19 +73,14 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
     if items:
         show(rows_of(items, index))
     else:
-        held = f"since {since}" if since else f"at revision {revision}"
-        console(stderr=True).print(f"nobody held anything of {target} {held}")
+        when = f"since {since}" if since else f"at revision {revision}"
+        console(stderr=True).print(f"no pods on {target} {when}")
     for line in _troubles(detail, target):
         console(stderr=True).print(line, soft_wrap=True)
 
 
-def index_of(detail: NodeDetail | None) -> Index:
-    """What each device of the node is counted as there."""
-    return {(each.node, each.device): each.index for each in detail.devices} if detail else {}
-
-
 def _troubles(detail: NodeDetail | None, target: str) -> Iterator[Text]:
-    """Why nothing new goes to the target: a line of its node, and one of each such device."""
+    """Yield why the target takes nothing new: the node, then devices."""
     if detail is None:
         return
     if not detail.node.ready or detail.node.cordon:
@@ -98,7 +92,7 @@ def _troubles(detail: NodeDetail | None, target: str) -> Iterator[Text]:
 
 
 def trouble_of_node(node: NodeAnswer) -> Text:
-    """Why nothing new goes to the node, and what moves those off it whose agent is not heard."""
+    """Say why the node takes nothing new, and how to move its pods."""
     line = plain(f"{node.node}: ").append_text(node_state(node))
     if node.silent and node.pods:
         line.append_text(plain(f"; {moving(node.node)}"))
@@ -106,7 +100,7 @@ def trouble_of_node(node: NodeAnswer) -> Text:
 
 
 def trouble(device: DeviceAnswer) -> Text:
-    """Why nothing new goes to the device, and what moves those off it on which it has failed."""
+    """Say why the device takes nothing new, and how to move its pods."""
     of_itself = device_state(structs.replace(device, node_cordon="", node_ready=True))
     line = plain(f"{device_words(device.device)}: ").append_text(of_itself)
     if device.present and not device.healthy and device.holders:
@@ -115,22 +109,21 @@ def trouble(device: DeviceAnswer) -> Text:
 
 
 def _of_device(gateway: Gateway, query: dict[str, object], target: str) -> WhoPage:
-    """What is told of the device. Raises NotFound, which minds that it is no node either."""
     try:
         return _all(gateway, {**query, "device": target})
     except NotFound as error:
         if error.code != UNKNOWN_DEVICE:
             raise
         if is_pod(gateway, target, at_of(query)):
-            raise NotFound(f"{target} is a pod, and no node or device; {OF_PODS}") from None
+            raise NotFound(f"{target} is a pod, not a node or device; {OF_PODS}") from None
         _, devices = gateway.items("devices", DeviceAnswer)
         node_of = {each.device: each.node for each in devices}
         meant = target_meant(target, node_of.values(), node_of)
-        raise NotFound(f"there never was a node or device {target!r}; {meant}") from None
+        raise NotFound(f"no node or device {target!r} has ever existed; {meant}") from None
 
 
 def _all(gateway: Gateway, query: dict[str, object]) -> WhoPage:
-    """All pages as one, each up to the revision of the first."""
+    """Return all pages as one, at the revision of the first."""
     items: list[WhoRow] = []
     behind = ""
     while True:
@@ -144,8 +137,7 @@ def _all(gateway: Gateway, query: dict[str, object]) -> WhoPage:
 
 
 def by_card(items: Iterable[WhoRow], index: Index) -> list[WhoRow]:
-    """Card by card as `get devices` has them, those that have left behind them, and on each in the
-    order of time; pages come in that of decisions."""
+    """Sort by device as `get devices`, devices that are gone last, then by time."""
 
     def place(each: WhoRow) -> tuple[object, ...]:
         known = index.get((each.node, each.device))
@@ -156,13 +148,12 @@ def by_card(items: Iterable[WhoRow], index: Index) -> list[WhoRow]:
 
 
 def rows_of(items: list[WhoRow], index: Index) -> Rows:
-    """A table, without the columns that would say the same, or nothing, in every row. A share
-    without cores of its own has none to tell."""
+    """Return the table, without columns that would be the same in every row."""
     containers = len({item.container for item in items}) > 1
-    made = table("NODE", "#", "DEVICE", "POD", "CONTAINER", "MEMORY", "CORES", "FROM", "UNTIL",
-                 "DECISION", right=("#", "MEMORY", "CORES", "DECISION"),
-                 drops=("CONTAINER", "CORES", "NODE", "MEMORY", "DECISION", "#"),
-                 optional=("#", "CONTAINER", "UNTIL"))  # fmt: skip
+    made = Rows("NODE", "#", "DEVICE", "POD", "CONTAINER", "MEMORY", "CORES", "FROM", "UNTIL",
+                "DECISION", right=("#", "MEMORY", "CORES", "DECISION"),
+                drops=("CONTAINER", "CORES", "NODE", "MEMORY", "DECISION", "#"),
+                optional=("#", "CONTAINER", "UNTIL"))  # fmt: skip
     for item in items:
         made.add_row(
             item.node, str(index.get((item.node, item.device), "")), device_words(item.device),

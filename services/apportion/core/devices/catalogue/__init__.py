@@ -1,10 +1,7 @@
-"""The device catalogue: what is known of each family, as data.
+"""The device catalogue: what is known about each device family, one TOML file per vendor.
 
-One TOML file per vendor beside this module says how its devices may be cut: the MIG profiles of a
-model with the memory slices that they may start at, the vNPU templates of a chip, the type names
-that users write. A new vendor is a new file; only a new way of cutting needs code.
-
-Invariant: the catalogue is read once, at import, and never changes."""
+A new vendor is a new file; only a new way of cutting devices needs code. Invariant: the catalogue
+is read once, at import, and never changes."""
 
 import re
 import tomllib
@@ -19,9 +16,9 @@ from apportion_schemas.inventory import MigSize, Mode
 
 
 class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A MIG profile: an instance's memory and cores (percent), and its slices `[start, +size)`.
+    """A MIG profile: memory, cores (percent), and its slices `[start, start + size)`.
 
-    One `by_name` comes behind another of as much memory, so only its name chooses it."""
+    One `by_name` has as much memory as another one, so it is chosen only by its name."""
 
     name: str
     memory_mib: int
@@ -32,12 +29,12 @@ class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
-        """Start and mask of memory slices of each placement, in the order of preference."""
+        """Start and mask of memory slices of each placement, in order of preference."""
         return tuple((start, ((1 << self.size) - 1) << start) for start in self.starts)
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
-    """A model of a family, recognised by whole words (`match`); its profiles small to large."""
+    """A model of a family, matched by whole words; its profiles from small to large."""
 
     match: tuple[str, ...]
     profiles: tuple[MigProfile, ...] = ()
@@ -53,13 +50,13 @@ class Template(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Devices that one resource name asks for.
+    """The devices that one resource name requests.
 
-    `modes` are the ways in which they are shared, the usual one first; where there are templates,
-    that is by them, and models with profiles may be cut by these as well. `brand` is the word that
-    the device plugins put before a model that does not begin with it. `printed_mib` is what is
-    printed on a device, which may offer less than that. `module` is how many devices, by their
-    index, share a module and are handed out together."""
+    `modes` are the ways in which they are shared, the default first. A family with templates is
+    shared by them; a model with profiles can also be cut into MIG instances. `brand` is the word
+    that device plugins put before a model that does not begin with it. `printed_mib` is the nominal
+    memory of a device, which may offer less. `module` is how many devices, by consecutive index,
+    share a module and are allocated together."""
 
     name: str
     title: str
@@ -89,19 +86,19 @@ _TOKEN = re.compile(r"[a-z0-9.]+(?:-\d\b)?")  # "ascend910b4-1" is one name, "a1
 
 
 def template_of(family: str, name: str) -> Template | None:
-    """The vNPU template of that name, or None."""
+    """Return the family's vNPU template of that name, or None."""
     known = FAMILIES.get(family)
     return next((t for t in known.templates if t.name == name), None) if known else None
 
 
 def module_of(family: str) -> int:
-    """How many devices of this family are handed out together; 1 where each is alone."""
+    """Return how many devices of this family are allocated together; 1 if each alone."""
     known = FAMILIES.get(family)
     return known.module if known else 1
 
 
 def normal(model: str) -> str:
-    """A model's name as it is compared: lower case, words joined by hyphens."""
+    """Normalize a model's name: lower case, words joined by hyphens."""
     return "-".join(model.lower().split())
 
 
@@ -109,9 +106,7 @@ def normal(model: str) -> str:
 def mig_profiles(
     family: str, model: str, sizes: tuple[MigSize, ...] = ()
 ) -> tuple[MigProfile, ...]:
-    """The MIG profiles of a device, smallest first; empty where the model has none.
-
-    `sizes` replace the memory that the catalogue has."""
+    """Return the MIG profiles of a device, smallest first; `sizes` override their memory."""
     known = FAMILIES.get(family)
     words = f"-{normal(model)}-"
     for candidate in known.models if known else ():
@@ -121,25 +116,26 @@ def mig_profiles(
 
 
 def sized(profile: MigProfile, sizes: tuple[MigSize, ...]) -> MigProfile:
-    """The profile with the memory that `sizes` have for its name, if they have it."""
+    """Return the profile with its memory from `sizes`, if they have its name."""
     memory_mib = (each.memory_mib for each in sizes if each.profile == profile.name)
     return structs.replace(profile, memory_mib=next(memory_mib, profile.memory_mib))
 
 
 def registered(family: str, model: str) -> str:
-    """A model as the device plugins of HAMi up to 2.7 and Volcano register it: with the brand in
-    front, also of an `NVIDIA A100` (`register.go`). HAMi since leaves it out where it is there."""
+    """Return a model as HAMi up to 2.7 and Volcano register it: always with the brand.
+
+    Even `NVIDIA A100` gets it (`register.go`); later versions of HAMi do not repeat it."""
     brand = FAMILIES[family].brand if family in FAMILIES else ""
     return f"{brand}-{model}" if brand else model
 
 
 @lru_cache(maxsize=4096)
 def type_matches(pattern: str, model: str) -> bool:
-    """Whether a type that a user wrote means this model (`nvidia.com/use-gputype`).
+    """Return True if a type that a user wrote selects this model, ignoring case.
 
-    Case does not count. A whole name comes before a substring: `A10` does not mean an A100, nor
-    `910B4` a 910B4-1, because each is a type of its own; `SXM4` is none and is looked for inside.
-    """
+    The annotation is `nvidia.com/use-gputype`. Whole names win over substrings: `A10` does not
+    match an A100, nor `910B4` a 910B4-1, because these are types of their own; `SXM4` is not a
+    type, so it matches as a substring."""
     wanted, whole = normal(pattern), normal(model)
     tokens = _TOKEN.findall(whole)
     if wanted == whole or wanted in tokens or "ascend" + wanted in tokens:

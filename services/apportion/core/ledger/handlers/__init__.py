@@ -1,1 +1,1 @@
-"""What the fold makes of an event, by concern; only `fold` calls what is here to change a state."""
+"""Event handlers of the fold; only `fold` may call them to change a state."""

@@ -1,9 +1,8 @@
-"""Holding what a pod holds that no placement of this ledger gave it.
+"""Adopt running pods that this ledger has not placed, with the devices they use.
 
-The pod runs already, so what it says it holds is charged like a placement's shares, also before the
-node's agent has reported the devices: until then they stand as absent devices that offer just what
-is held, and the report takes them over with what they hold. Invariant: a claim is charged whole or
-not at all, and never oversells a device."""
+A pod may be adopted before the node's agent has reported its devices. They are then absent devices
+of exactly the claimed size, until the report replaces them. Invariant: a claim is charged as a
+whole or not at all, and never oversells a device."""
 
 from msgspec import structs
 
@@ -23,9 +22,9 @@ _AMOUNTS = (
 
 
 def charged(state: State, data: PodAdopted) -> list[DeviceState]:
-    """The devices of the claim as they are once it is charged; the state is left as it is.
+    """Return copies of the claim's devices with its shares charged.
 
-    Raises Oversold: says which device cannot hold it, and why."""
+    The state is not changed. Raises Oversold if a device cannot hold its share."""
     if data.pod != data.submitted.uid:
         raise Oversold(f"pod {data.pod} is described as pod {data.submitted.uid}")
     families = {ask.container: ask.family for ask in data.submitted.shape.asks}
@@ -47,7 +46,7 @@ def charged(state: State, data: PodAdopted) -> list[DeviceState]:
 
 
 def hold(state: State, node: NodeState, devices: list[DeviceState]) -> None:
-    """Let the node's devices be as these, which `charged` made; new ones come last."""
+    """Copy the amounts of devices from `charged` to the node; new devices come last."""
     for made in devices:
         name = made.device.id
         device = node.by_id.get(name)
@@ -61,7 +60,7 @@ def hold(state: State, node: NodeState, devices: list[DeviceState]) -> None:
 
 
 def settle(pod: PodState, node: NodeState, data: PodAdopted) -> None:
-    """Seat the pod as if that had been decided, at the revision and time of its submission."""
+    """Mark the pod as placed at the revision and time of its submission."""
     charge_host(pod, node, Placement(data.node, data.attempt, data.shares))
     pod.attempt = max(data.attempt, 1)
     pod.placed_revision = pod.bound_revision = pod.submitted_revision
@@ -96,7 +95,7 @@ def _copy(
 
 
 def _make_room(state: DeviceState, share: Share) -> None:
-    """Let an absent device offer what the share lacks; it is held, so it must be there."""
+    """Let an absent device grow by what the share lacks: the share is already in use."""
     device = state.device
     memory_mib = max(share.memory_mib - state.memory_free_mib, 0)
     cores = max(share.cores - state.cores_free, 0)

@@ -1,4 +1,4 @@
-"""What a handler of the fold is given, what it answers, and which handler takes which event.
+"""The arguments and result of a fold handler, and the registry of handlers.
 
 Invariant: a handler that raises `Refused` has changed nothing."""
 
@@ -12,13 +12,13 @@ from apportion_schemas import Share
 
 
 class Change(Struct, frozen=True, gc=False):
-    """What one event touched, for whatever is derived from the state (index, queue, metrics).
+    """What one event changed, for all that is derived from the state.
 
-    `node` is one that offers or holds something else now; that a pod goes on with its life where it
-    is placed changes nothing there. `refused` is empty, or why the event was not applied. `shares`
-    came to the node or left it with the pod and nothing else of it changed; None where anything may
-    have. `before` is the pod as it was, where the event says otherwise of what it is or wants.
-    `forgotten` are nodes that the state no longer has."""
+    `node` is set if what it offers or has in use changed, not if a placed pod only changes phase.
+    `refused` is the reason why the event was not applied, or empty. `shares` are those that came or
+    left with the pod if nothing else on the node changed, and None if anything may have. `before`
+    is the pod before the event, if what it is or requests changed. `forgotten` are dropped
+    nodes."""
 
     data: Any
     node: NodeState | None = None
@@ -34,15 +34,15 @@ class Refused(Exception):
 
 
 class Context(Struct, frozen=True, gc=False):
-    """What a handler may need of the event beside its payload."""
+    """What a handler needs in addition to the event's payload."""
 
     state: State
     revision: int
     time: str
 
 
+# Filled by `folds` when the modules of handlers are imported.
 HANDLERS: dict[type, Callable[[Context, Any], Change]] = {}
-"""What the fold does with each payload; `folds` fills it as modules of handlers are imported."""
 _Handler = TypeVar("_Handler", bound=Callable[..., Change])
 
 

@@ -1,7 +1,7 @@
-"""What holds beside nodes and pods: gangs, quotas, volumes, policy, configuration, prices, rules.
+"""Handlers of cluster-wide facts, such as gangs, quotas, policy and prices.
 
-The part of the fold that touches no node and places no pod. Invariant: the newest word on each of
-these is the whole of it."""
+They touch no node and place no pod. Invariant: the newest event about an object replaces all that
+was known of it."""
 
 from msgspec import structs
 
@@ -40,7 +40,7 @@ def _group_observed(context: Context, data: PodGroupObserved) -> Change:
 
 @folds(PodGroupGone)
 def _group_gone(context: Context, data: PodGroupGone) -> Change:
-    """Pods that it still has hold together as they did; it goes with the last of them."""
+    """Drop the gang only if it has no pods left: the rest stay together."""
     group = context.state.groups.get(data.group)
     if group is not None and not group.pods:
         del context.state.groups[data.group]
@@ -53,7 +53,7 @@ def _queue_observed(context: Context, data: QueueObserved) -> Change:
     return Change(data)
 
 
-# What a namespace has of each kind: the payload's field with the name, and the map of the state.
+# For each namespaced object: the payload's field with its name, and the state's map.
 _OF_NAMESPACES: dict[type, tuple[str, str]] = {
     QuotaObserved: ("quota", "quotas"),
     QuotaGone: ("quota", "quotas"),
@@ -120,7 +120,6 @@ def _policy_changed(context: Context, data: PolicyChanged) -> Change:
 
 @folds(ConfigurationChanged)
 def _configuration_changed(context: Context, data: ConfigurationChanged) -> Change:
-    """Take the whole document; a policy in it is a change of policy like any other."""
     state, policy = context.state, data.configuration.policy
     try:
         check(data.configuration)
@@ -156,7 +155,6 @@ def _format_enabled(context: Context, data: FormatEnabled) -> Change:
 
 @folds(RevisionSetAside)
 def _revision_set_aside(context: Context, data: RevisionSetAside) -> Change:
-    """It was passed over when its turn came; who did not know that then begins anew."""
     refused = context.state.rules.heed(context.revision, data)
     if refused:
         raise Refused(refused)

@@ -1,15 +1,12 @@
-"""Nodes that have left, pods that give their places up, and what people take off offer.
+"""Nodes that left the cluster, evictions of pods, and cordons.
 
-A node that left stays whole while a pod is there, while a person keeps it cordoned, or while it is
-one of the newest `LEFT_MAX` to leave; so one that comes back soon has its devices at once. After
-that the node and its devices are forgotten, as if no event had told of them. Only the ends of its
-fences stay, for the newest `DEPARTED_MAX`, so that a node of that name goes on where it stopped.
+A node that left is kept while it has pods or a cordon, or is one of the last `LEFT_MAX` to leave,
+so that it has its devices at once if it comes back. Then it is forgotten, except for its fences,
+which are kept for the newest `DEPARTED_MAX` nodes so that a node of that name continues its chain.
 
-Invariants: what is forgotten follows from the events alone, and nothing that is kept refers to it.
-A pod is evicted only for a pending one of higher priority, whatever its scheduler thought; and of
-those that are noted each holds its place still. `cordon` says the reasons of `cordons`, and nothing
-of anybody else's: two people may cordon one thing, each for a reason, and it is on offer again once
-both are lifted."""
+Invariants: what is forgotten follows from the events alone, and nothing kept refers to it; a pod is
+evicted only for a pending pod of higher priority, and a noted eviction is of a pod still placed; a
+node or device with several cordons is open again only after all are lifted."""
 
 from typing import Final
 
@@ -35,10 +32,9 @@ Said = (
 
 
 def node_of(state: State, name: str) -> NodeState:
-    """The node of that name, from now on known if it was not.
+    """Return the node of that name, adding it to the state if it is new.
 
-    A node that the state did not know has left until Kubernetes, where there is one, observes it.
-    """
+    In a Kubernetes cluster, a new node counts as gone until Kubernetes observes it."""
     node = state.nodes.get(name)
     if node is None:
         node = state.nodes[name] = NodeState(name, gone=state.of_kubernetes)
@@ -49,7 +45,7 @@ def node_of(state: State, name: str) -> NodeState:
 
 
 def note_left(state: State, node: NodeState) -> tuple[NodeState, ...]:
-    """Note that the node has left, or that something else there has ended; the nodes forgotten."""
+    """Note that a gone node may have become empty; return the nodes now forgotten."""
     state.left.pop(node.name, None)
     if not node.gone or node.pods or node.cordons:
         return ()
@@ -74,7 +70,7 @@ def note_left(state: State, node: NodeState) -> tuple[NodeState, ...]:
 
 
 def evict(context: Context, data: PodEvicted, pod: PodState) -> Change:
-    """Note that the pod, which has the place that the event names, is to go."""
+    """Note that the pod must be evicted for the event's beneficiary."""
     state = context.state
     if data.pod in state.evictions:
         raise Refused(
@@ -98,20 +94,20 @@ def evict(context: Context, data: PodEvicted, pod: PodState) -> Change:
 
 
 def leave(state: State, uid: str) -> None:
-    """The pod is gone: it holds no place, waits for none, and nobody resizes it."""
+    """Drop the pod's resize, its eviction and its nomination, because it is gone."""
     state.resizes.pop(uid, None)
     state.evictions.pop(uid, None)
     state.nominated.pop(uid, None)
 
 
 def give_up(state: State, uid: str) -> None:
-    """The pod fits nowhere although nobody has to leave for it any more: no node is kept for it."""
+    """Free the node nominated for the pod, if no eviction for it is outstanding."""
     if uid in state.nominated and not awaited(state, uid):
         del state.nominated[uid]
 
 
 def awaited(state: State, uid: str) -> list[PodEvicted]:
-    """The evictions for this pod that are not over."""
+    """The outstanding evictions for this pod."""
     return [each for each in state.evictions.values() if each.beneficiary == uid]
 
 
@@ -119,7 +115,7 @@ def awaited(state: State, uid: str) -> list[PodEvicted]:
 def _device_cordoned(
     context: Context, data: DeviceCordoned | DeviceUncordoned | DeviceCordonLifted
 ) -> Change:
-    """Keep the device's reasons, also of one that nobody has reported yet."""
+    """Update the cordons of a device, which may not be reported yet."""
     state = context.state
     now = _reasons_after(context, state.device_cordons.get(data.device, ()), data, data.device)
     state.device_cordons.pop(data.device, None)
@@ -136,7 +132,7 @@ def _device_cordoned(
 def _node_cordoned(
     context: Context, data: NodeCordoned | NodeUncordoned | NodeCordonLifted
 ) -> Change:
-    """Keep the node's reasons, also of one that nobody has told of yet."""
+    """Update the cordons of a node, which may not be known yet."""
     known = context.state.nodes.get(data.node)
     now = _reasons_after(context, known.cordons if known else (), data, data.node)
     if known is None:

@@ -1,9 +1,9 @@
-"""Pods that run and get more or less of their devices: what a person asks, and what comes of it.
+"""Resizes of running pods: the request, and the scheduler's answer.
 
-A resize is asked for in the ledger and answered there by the scheduler of the pod, whose answer is
-fenced and chained on the node as a placement is. What the pod asks for follows, so that quotas
-count it and a pod that is placed anew keeps its size. Invariant: a pod holds the same devices
-before and after, none of them is oversold, and a wish is answered once."""
+A resize is requested in the ledger and answered by the pod's scheduler, fenced and chained on the
+node like a placement. The pod's asks change as well, so that quotas count the new size and the pod
+keeps it when it is placed again. Invariant: a pod has the same devices before and after, none of
+them is oversold, and each request is answered once."""
 
 from copy import copy
 
@@ -12,13 +12,13 @@ from msgspec import structs
 from apportion.core.devices.shares import Oversold, occupy, release, retake
 from apportion.core.ledger.handlers.change import Change, Context, Refused, folds
 from apportion.core.ledger.state import NodeState, PodState, Resize, State, reshape
-from apportion_schemas import Ask, PodResized, ResizeAsked, ResizeRefused, Share
+from apportion_schemas import PodResized, ResizeAsked, ResizeRefused, Share
 from apportion_schemas.quantities import WHOLE
 
 
 @folds(ResizeAsked)
 def asked(context: Context, data: ResizeAsked) -> Change:
-    """Note what a person wants; the newest wish for a pod is the one."""
+    """Note the requested resize; the newest request for a pod counts."""
     state = context.state
     pod = state.pods.get(data.pod)
     if pod is None:
@@ -30,9 +30,9 @@ def asked(context: Context, data: ResizeAsked) -> Change:
 
 
 def resized(context: Context, data: PodResized, pod: PodState) -> Change:
-    """Charge what the pod holds now in place of what it held.
+    """Charge the pod's new shares in place of the old ones.
 
-    Raises Oversold: a device has not got so much; nothing has changed."""
+    Raises Oversold if a device has not enough free; then nothing changes."""
     state = context.state
     _check_asked(state, data)
     placed = pod.placement
@@ -48,7 +48,19 @@ def resized(context: Context, data: PodResized, pod: PodState) -> Change:
     before = copy(pod)
     exchange(node, placed.shares, data.shares)
     pod.placement = structs.replace(placed, shares=data.shares)
-    asks = _asks(pod.submitted.shape.asks, placed.shares, data.shares)
+    held = {share.container: share for share in placed.shares}
+    now = {share.container: share for share in data.shares}
+    asks = tuple(
+        structs.replace(
+            ask,
+            memory_mib=now[ask.container].memory_mib,
+            memory_percent=None,
+            cores=min(now[ask.container].cores, WHOLE),
+        )
+        if now.get(ask.container) != held.get(ask.container)
+        else ask
+        for ask in pod.submitted.shape.asks
+    )
     reshape(state, pod, structs.replace(pod.submitted.shape, asks=asks))
     pod.changed_revision = context.revision
     del state.resizes[data.pod]
@@ -57,7 +69,7 @@ def resized(context: Context, data: PodResized, pod: PodState) -> Change:
 
 @folds(ResizeRefused)
 def refused(context: Context, data: ResizeRefused) -> Change:
-    """The wish is over; the pod holds what it held."""
+    """Drop the request; the pod keeps its shares."""
     state = context.state
     _check_asked(state, data)
     del state.resizes[data.pod]
@@ -65,9 +77,9 @@ def refused(context: Context, data: ResizeRefused) -> Change:
 
 
 def exchange(node: NodeState, held: tuple[Share, ...], wanted: tuple[Share, ...]) -> None:
-    """Charge these shares to the node's devices in place of those.
+    """Release the shares `held` and charge `wanted` on the node's devices.
 
-    Raises Oversold: a device has not got so much, or is not there; nothing has changed."""
+    Raises Oversold if a device is absent or has not enough free; then nothing changes."""
     for share in held:
         release(node.by_id[share.device], share)
     charged: list[Share] = []
@@ -93,26 +105,7 @@ def _check_asked(state: State, data: PodResized | ResizeRefused) -> None:
 
 
 def _place(share: Share) -> Share:
-    """What of a share a resize leaves alone; instances and templates have one size."""
+    """The part of a share that a resize keeps; instances and templates have one size."""
     if share.instance is not None or share.template is not None:
         return share
     return structs.replace(share, memory_mib=0, cores=0)
-
-
-def _asks(
-    asks: tuple[Ask, ...], before: tuple[Share, ...], after: tuple[Share, ...]
-) -> tuple[Ask, ...]:
-    """What the containers ask for, with the amounts that they hold now."""
-    held = {share.container: share for share in before}
-    now = {share.container: share for share in after}
-    return tuple(
-        structs.replace(
-            ask,
-            memory_mib=now[ask.container].memory_mib,
-            memory_percent=None,
-            cores=min(now[ask.container].cores, WHOLE),
-        )
-        if now.get(ask.container) != held.get(ask.container)
-        else ask
-        for ask in asks
-    )

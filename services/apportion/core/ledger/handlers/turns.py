@@ -1,10 +1,10 @@
-"""On a node whose container runtime knows no CDI: whose turn it is to be bound.
+"""The order of binding on a node whose container runtime has no CDI support.
 
-There the kubelet asks for a container's environment when it admits a pod, and names no pod. So the
-ledger must leave no doubt who is asked for. Invariant: of the pods that are placed on such a node
-and not allocated yet, the one that was placed first is bound first, and another one only if both
-get exactly the same. It follows from the ledger alone: nobody takes a lock, and whoever leaves the
-ledger, has failed, or whose agent is silent, is in nobody's way."""
+There the kubelet requests a container's environment at admission without naming the pod, so only
+one pod may be in flight. Invariant: of a node's placed pods that are not allocated yet, the one
+placed first is bound first, unless another gets exactly the same environment. This follows from the
+ledger alone, without a lock. Pods that are gone or failed, and nodes with a silent agent, block
+nothing."""
 
 from typing import Final
 
@@ -15,30 +15,25 @@ from apportion.core.grants import Edits, GrantRefused, Held
 from apportion.core.ledger.state import ALLOCATED, HANDS_OUT, NodeState, PodState, State
 from apportion_schemas import Host
 
+# Values of the label `HANDS_OUT`: at the kubelet's Allocate, or before a container starts.
 AT_ALLOCATE: Final = "allocate"
 AT_START: Final = "start"
-"""Values of the label `HANDS_OUT`: at the kubelet's Allocate, or before a container starts."""
 
 
 def handing_out(host: Host, when: str) -> Host:
-    """The host of a node whose agent hands out shares, as that agent reports it."""
+    """Return the host with the label that says when its agent hands out shares."""
     return structs.replace(host, labels={**host.labels, HANDS_OUT: when})
 
 
-def hands_out_at_allocate(host: Host) -> bool:
-    """Whether its agent says so."""
-    return host.labels.get(HANDS_OUT) == AT_ALLOCATE
-
-
 def ahead(state: State, pod: PodState) -> PodState | None:
-    """The pod that has to be allocated before this one may be bound, or none."""
+    """Return the pod that must be allocated before this one may be bound, if any."""
     placed = pod.placement
     node = state.nodes.get(placed.node) if placed is not None else None
     if placed is None or not placed.shares or node is None or node.reported is None:
         return None
-    if node.silent or not hands_out_at_allocate(node.reported.host):
+    if node.silent or node.reported.host.labels.get(HANDS_OUT) != AT_ALLOCATE:
         return None
-    # The kubelet may be about to ask for these. An adopted pod was put there by another scheduler.
+    # The kubelet may be about to request these. Another scheduler has bound the adopted pods.
     in_flight = (
         other
         for other in node.pods.values()
@@ -54,11 +49,8 @@ def ahead(state: State, pod: PodState) -> PodState | None:
 
 
 def _edits(pod: PodState, node: NodeState) -> list[Edits] | None:
-    """What its containers get, in order; None where that is not known beforehand.
-
-    What a pod borrows, and a folder of its own, are of no other pod."""
     if pod.placement is None or pod.submitted.borrowing:
-        return None
+        return None  # a borrowing pod's environment equals no other
     shares = pod.placement.shares
     devices = {name: found.device for name, found in node.by_id.items()}
     try:

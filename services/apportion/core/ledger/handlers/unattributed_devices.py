@@ -1,10 +1,9 @@
-"""Shares that are charged to a bound pod when no trusted source says which devices it has.
+"""Charge a bound pod when no trusted source says which devices it uses.
 
-It asked for so many, so it can have no more: the rest of as many cards of its node is charged to
-it, those with the most room first. Closing all of them would let one pod close a node. A card that
-is cut (MIG) is another matter: such a pod may run on any of its slices, also on one that looks free
-by now. Invariants: a pod of which nothing is known takes at most as many devices out of use as it
-asked for; and no slice is offered on which a pod may run that is charged with none."""
+The pod is charged the rest of as many devices as it requested, emptiest first; closing all of them
+would let one pod close a node. A MIG device is different: the pod may run on any of its instances,
+even one that looks free. Invariants: such a pod closes at most as many devices as it requested, and
+no MIG instance is offered that a pod may be using without being charged for it."""
 
 from collections.abc import Iterator
 
@@ -14,19 +13,19 @@ from apportion.core.devices.demand import Demand, Known, demand
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState
 from apportion.core.workloads.adoption.claims import Claim, Wanted
-from apportion_schemas import Ask, MigInstance, PodAdopted, PodSubmitted, Share
+from apportion_schemas import Ask, MigInstance, PodAdopted, Share
 from apportion_schemas.quantities import TEXT_MAX
 
 EVIDENCE = "what it asks for; nobody says what it has"
 
 
 def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None:
-    """The event that holds so many devices for the pod; None while that cannot be told.
+    """Return the event that charges devices to the pod, or None if that cannot be.
 
-    It cannot while the node has reported none, nor for a pod on a cut card whose slices are not
-    told: as long as it is in no ledger, the node offers no device of its families
-    (`NodeObserved.unnamed_families`). HAMi fails closed there as well. `known` are the ways in
-    which cards may be cut (`knownMigGeometries`)."""
+    It is None while the node has reported no devices, and for a pod on a MIG device whose instances
+    are not reported. Until it is adopted, the node then offers no device of these families
+    (`NodeObserved.unnamed_families`); HAMi fails closed there as well. `known` are the possible MIG
+    geometries (`knownMigGeometries`)."""
     cut = {each.device.id: each.device for each in node.devices if each.device.mode == "mig"}
     on_unreported_slices = (
         any(device.family in claim.families for device in cut.values())
@@ -52,16 +51,23 @@ def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None
             if not rest and device.device.mode == "mig":
                 return None
             shares += rest
-        del left[: wanted.devices]  # no other container is charged with them
+        del left[: wanted.devices]  # charged to one container only
+    submitted = claim.submitted
+    if not submitted.shape.asks:  # they could not be parsed
+        asks = tuple(
+            Ask(container=each.container, family=each.family, count=each.devices)
+            for each in claim.wanted
+        )
+        submitted = structs.replace(submitted, shape=structs.replace(submitted.shape, asks=asks))
     doubted = f": {claim.doubted[0]} is its author's word" if claim.doubted else ""
     return PodAdopted(
-        pod=claim.submitted.uid, node=node.name, submitted=_asking(claim),
+        pod=submitted.uid, node=node.name, submitted=submitted,
         shares=tuple(shares), evidence=f"{EVIDENCE}{doubted}"[:TEXT_MAX], running=True,
     )  # fmt: skip
 
 
 def _rest(state: DeviceState, wanted: Wanted, known: Known) -> Iterator[Share]:
-    """All that is free of the device; of a cut card the whole, or nothing if it is in use."""
+    """All that is free of a device; a MIG device is taken as a whole or not at all."""
     device = state.device
     if state.slots_free < 1 or state.memory_free_mib < 1:
         return
@@ -84,15 +90,3 @@ def _rest(state: DeviceState, wanted: Wanted, known: Known) -> Iterator[Share]:
             instance=instance,
         )  # fmt: skip
         return
-
-
-def _asking(claim: Claim) -> PodSubmitted:
-    """The pod with an ask for each container; of one that cannot be read they are made up."""
-    about = claim.submitted
-    if about.shape.asks:
-        return about
-    asks = tuple(
-        Ask(container=each.container, family=each.family, count=each.devices)
-        for each in claim.wanted
-    )
-    return structs.replace(about, shape=structs.replace(about.shape, asks=asks))

@@ -1,1 +1,1 @@
-"""What pods want of other pods: who is where, and what that refuses or prefers."""
+"""Pod affinity, anti-affinity and topology spread: pod counts, refusals and preferences."""

@@ -1,12 +1,8 @@
-"""Which pods are where, as far as others care: counted by node, for selectors that somebody uses.
+"""Count the placed pods by node, for each label selector that is in use.
 
-Kubernetes' pod affinity, anti-affinity and topology spread ask how many pods that a selector means
-are in a domain. Here each such selector has a count for every node, which one pod that comes or
-goes changes by one; nothing is counted before the first pod with such a wish. Topology spread does
-not count pods that are being deleted, so a selector of spread has a count of its own.
-
-A derived structure: it can be dropped and made again from the `State`. Invariant: after `note` of
-every pod that was placed or left, each count is what a walk over all placed pods would give."""
+Nothing is counted before the first pod with an affinity or spread term. Topology spread ignores
+terminating pods, so its selectors have counts of their own. Derived: can be rebuilt from the
+`State`. Invariant: each count equals that of a walk over all placed pods."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -23,16 +19,16 @@ from apportion.core.workloads.pods.affinity import meet
 from apportion_schemas import Neighbour, PodConstraints, PodSelector, PodSubmitted, PodTerm
 from apportion_schemas.workload import NO_WISHES
 
-SELECTORS_MAX: Final = 4096  # counted at once; beyond, all are forgotten and asked for anew
+# selectors counted at once; beyond, all are dropped and requested again
+SELECTORS_MAX: Final = 4096
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 KindKey = tuple[str, tuple[tuple[str, str], ...]]
-_Counted = tuple[PodSelector, bool]
-"""A selector, and whether its count is for topology spread."""
+_Counted = tuple[PodSelector, bool]  # a selector, and True if its count is for topology spread
 
 
 class Counts:
-    """How many pods of one sort each node has; no two changes give the same `version`."""
+    """Number of pods per node for one selector or term; every change has a new `version`."""
 
     def __init__(self, clock: Iterator[int]) -> None:
         self.by_node: Counter[str] = Counter()
@@ -44,7 +40,7 @@ class Counts:
         self._stale: dict[str, None] = {}
 
     def add(self, node: str, amount: int) -> None:
-        """So many pods came to the node, or left it."""
+        """Add `amount`, which may be negative, to the count of the node."""
         self.by_node[node] += amount
         if not self.by_node[node]:
             del self.by_node[node]
@@ -52,14 +48,14 @@ class Counts:
         self._stale[node] = None
 
     def rows(self, columns: Columns) -> NDArray[np.int64]:
-        """The count of every row; only what changed since the last time is looked at."""
+        """Return the count of each row, updating only what changed since the last call."""
         changed = columns.facts_changed.since(self._seen)
         self._seen = columns.facts_changed.end
         if self._generation != columns.generation or changed is None:
             self._generation = columns.generation
             self._rows = np.zeros(len(columns.names), np.int64)
             self._stale = dict.fromkeys(self.by_node)
-        else:  # of these the node may be another one
+        else:  # these rows may be other nodes now
             self._rows[changed] = [self.by_node[columns.names[row]] for row in changed.tolist()]
         for node in self._stale:
             if node in columns:  # else it was forgotten, with no pods
@@ -69,9 +65,7 @@ class Counts:
 
 
 class _Kind:
-    """Pods of one namespace with the same labels that are all being deleted, or all are not.
-
-    To a selector they are all alike."""
+    """Pods with the same namespace, labels and terminating flag; selectors treat them alike."""
 
     def __init__(self, key: KindKey, *, terminating: bool) -> None:
         self.key = (key, terminating)
@@ -82,11 +76,10 @@ class _Kind:
 
 
 class Concern(NamedTuple):
-    """What of other pods decides about one pod, beside its shape.
+    """How other pods restrict one pod: `guards` are anti-affinity terms that select it.
 
-    `guards` are the anti-affinity terms of placed pods that mean this one; `wishes` says whether it
-    has wishes of its own, and `itself` for each selector of its affinity and then of its spread,
-    whether that means the pod itself."""
+    `wishes` is True if it has terms of its own; `itself` has, for each selector of its affinity and
+    then of its spread, whether it selects the pod."""
 
     guards: tuple[PodTerm, ...]
     wishes: bool
@@ -98,7 +91,7 @@ NO_CONCERN: Final = Concern((), wishes=False, itself=())
 
 
 class Neighbours:
-    """Every placed pod by what it is and where, and those that others placed."""
+    """The placed pods by namespace, labels and node, including pods of other schedulers."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -110,7 +103,7 @@ class Neighbours:
         self._guards: dict[PodTerm, Counts] = {}
         self._against: dict[KindKey, tuple[PodTerm, ...]] = {}
         self._clock = count(1)
-        self._by_label = False  # whether any term ever meant namespaces by their labels
+        self._by_label = False  # True once any term selected namespaces by their labels
         self._uncounted: list[PodState | NodeState] = []
         self._others: dict[str, tuple[Neighbour, ...]] = {}
         mind = any(has_wishes(pod.submitted.shape.pods) for pod in state.pods.values())
@@ -118,16 +111,14 @@ class Neighbours:
             self._activate()
 
     def note(self, pod: PodState) -> bool:
-        """The pod was submitted, placed or taken away; whether a count changed."""
+        """Count a pod that was submitted, placed or removed. Return True if a count changed."""
         if not self.active:
             if not has_wishes(pod.submitted.shape.pods):
                 return False
             self._activate()
             return True
         at = pod.placement.node if pod.placement is not None else ""
-        before = self._at.pop(pod.uid, None)
-        kind = before[0] if before is not None else None
-        was = before[1] if before is not None else ""
+        kind, was = self._at.pop(pod.uid, (None, ""))
         if kind is None:
             if not at:
                 return False
@@ -137,15 +128,13 @@ class Neighbours:
         if at == was:
             return False
         changed = False
-        for node, amount in ((was, -1), (at, 1)):
+        for node, amount in ((at, 1), (was, -1)):
             if node:
                 changed |= self._count(kind, pod.submitted.shape.pods, node, amount)
-        if not kind.by_node:
-            self._kinds.pop(kind.key, None)
         return changed
 
     def look_at(self, node: NodeState) -> bool:
-        """The node was told of anew: other pods of others may be there; whether a count changed."""
+        """Recount the node's pods of other schedulers. Return True if a count changed."""
         if not self.active:
             if not _keeps_away(node):
                 return False
@@ -167,12 +156,10 @@ class Neighbours:
                 kind = self._kind(key, terminating=each.terminating)
                 wishes = PodConstraints(anti_affinity=each.anti_affinity)
                 changed |= self._count(kind, wishes, node.name, sign * each.count)
-                if not kind.by_node:
-                    self._kinds.pop(kind.key, None)
         return changed
 
     def rename(self, pod: PodState) -> bool:
-        """The pod has other labels, or is being deleted; whether a count changed."""
+        """Recount a pod whose labels changed or that is being deleted. True if a count changed."""
         at = self._at.get(pod.uid) if self.active else None
         if at is None:
             return False
@@ -183,16 +170,23 @@ class Neighbours:
         changed = False
         for each, amount in ((at[0], -1), (kind, 1)):
             changed |= self._count(each, pod.submitted.shape.pods, at[1], amount)
-            if not each.by_node:
-                self._kinds.pop(each.key, None)
         return changed
 
     def concern(self, pod: PodSubmitted) -> Concern:
-        """What of other pods decides about this one."""
+        """Return how other pods restrict this one."""
         if not self.active:
             return NO_CONCERN
         self.count(len(self._uncounted))
-        wishes, guards = pod.shape.pods, self._guards_against(pod)
+        guards: tuple[PodTerm, ...] = ()
+        if self._guards:
+            key = kind_of(pod)
+            if key not in self._against:
+                if len(self._against) >= SELECTORS_MAX:
+                    self._against.clear()
+                terms = (each for each in self._guards if self.selects(each.pods, pod))
+                self._against[key] = tuple(sorted(terms, key=_encode))
+            guards = self._against[key]
+        wishes = pod.shape.pods
         if not has_wishes(wishes):
             return Concern(guards, wishes=False, itself=()) if guards else NO_CONCERN
         selectors = [t.pods for t in wishes.affinity] + [s.pods for s in wishes.spread]
@@ -200,14 +194,14 @@ class Neighbours:
         return Concern(guards, wishes=True, itself=itself)
 
     def counts(self, selector: PodSelector, *, spread: bool = False) -> Counts:
-        """The pods that the selector means; counted from now on.
+        """Return the counts of the pods that the selector matches, and keep them from now on.
 
-        `spread`: without those that are being deleted. Source: kube-scheduler's PodTopologySpread
-        (`countPodsMatchSelector`); its InterPodAffinity counts them."""
+        `spread` leaves out terminating pods, like kube-scheduler's `countPodsMatchSelector`."""
         self.count(len(self._uncounted))
         found = self._matching.get((selector, spread))
         if found is None:
-            if len(self._matching) >= SELECTORS_MAX:  # whoever holds counts asks for new ones
+            # callers fetch their counts again when `epoch` changes
+            if len(self._matching) >= SELECTORS_MAX:
                 self.epoch += 1
                 self._matching.clear()
                 for kind in self._kinds.values():
@@ -222,15 +216,15 @@ class Neighbours:
         return found
 
     def selects(self, selector: PodSelector, pod: PodSubmitted) -> bool:
-        """Whether the selector means this pod."""
+        """Return True if the selector matches this pod."""
         return self._selects(selector, pod.namespace, pod.labels)
 
     def owners(self, term: PodTerm) -> Counts:
-        """The placed pods that have this term of anti-affinity."""
+        """The counts of the placed pods that have this anti-affinity term."""
         return self._guards[term]
 
     def relabel(self, namespace: str) -> bool:
-        """The namespace has other labels; whether somebody's terms may mean its pods by them."""
+        """Recount a namespace whose labels changed. True if any term selects by such labels."""
         if not self._by_label:
             return False
         for key in [key for key in self._against if key[0] == namespace]:
@@ -256,7 +250,7 @@ class Neighbours:
         if namespace not in selector.namespaces:
             if selector.by_label:
                 known = self._state.namespaces.get(namespace)
-                # Its name is one of the labels of a namespace on every API server.
+                # Every API server sets a namespace's name as one of its labels.
                 own = {**(known.labels if known is not None else {}), NAME_LABEL: namespace}
                 if not meet(own, selector.by_label):
                     return False
@@ -269,15 +263,13 @@ class Neighbours:
         self._uncounted = [*self._state.pods.values(), *self._state.nodes.values()]
 
     def count(self, some: int) -> bool:
-        """Count up to so many of the pods that stood before anybody minded, or of nodes with pods
-        of others; whether all are.
-
-        Whoever asks for a `concern` before has all of them counted."""
+        """Count at most `some` pods and nodes from before the first affinity term; True if done."""
         for _ in range(min(some, len(self._uncounted))):
             each = self._uncounted.pop()
             if isinstance(each, NodeState):
                 self._count_others(each)
-            elif self._state.pods.get(each.uid) is each:  # one that has gone may have left its uid
+            # a later pod may have the uid of a deleted one
+            elif self._state.pods.get(each.uid) is each:
                 self.note(each)
         return not self._uncounted
 
@@ -306,19 +298,9 @@ class Neighbours:
             if not guard.by_node:
                 del self._guards[term]
                 self._against.clear()
+        if not kind.by_node:
+            self._kinds.pop(kind.key, None)
         return bool(kind.counts or wishes.anti_affinity)
-
-    def _guards_against(self, pod: PodSubmitted) -> tuple[PodTerm, ...]:
-        if not self._guards:
-            return ()
-        key = kind_of(pod)
-        found = self._against.get(key)
-        if found is None:
-            if len(self._against) >= SELECTORS_MAX:
-                self._against.clear()
-            terms = (t for t in self._guards if self._selects(t.pods, pod.namespace, pod.labels))
-            found = self._against[key] = tuple(sorted(terms, key=_encode))
-        return found
 
 
 def _others_of(node: NodeState) -> tuple[Neighbour, ...]:
@@ -326,17 +308,16 @@ def _others_of(node: NodeState) -> tuple[Neighbour, ...]:
 
 
 def _keeps_away(node: NodeState) -> bool:
-    """Whether a pod of others is there that keeps pods away."""
     return any(each.anti_affinity for each in _others_of(node))
 
 
 def kind_of(pod: PodSubmitted) -> KindKey:
-    """What makes two pods alike to every selector."""
+    """Return the key that is equal for pods that every selector treats alike."""
     return pod.namespace, tuple(sorted(pod.labels.items()))
 
 
 def has_wishes(wishes: PodConstraints) -> bool:
-    """Whether a pod minds where other pods are."""
+    """Return True if a pod has affinity, anti-affinity or topology spread terms."""
     if wishes is NO_WISHES:
         return False
     return bool(wishes.affinity or wishes.anti_affinity or wishes.preferred or wishes.spread)

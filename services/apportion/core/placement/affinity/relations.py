@@ -1,11 +1,7 @@
-"""What pods of one class want of other pods: nodes that are refused for it, and nodes preferred.
+"""Refuse and prefer nodes for one class by the pods that are already placed.
 
-The rules are those of Kubernetes' scheduler: required pod affinity (whose first pod may go anywhere
-if it means itself), required anti-affinity in both directions, topology spread over the nodes that
-the pod's own selector and affinity allow, and the pod's own preferred forms as points. Unlike
-there, what placed pods would prefer of a new one does not count.
-
-Invariant: after `refresh`, `ranks` and `points` are what the counts and the labels say now."""
+The rules are kube-scheduler's for pod affinity, anti-affinity and topology spread, except that
+preferred terms of placed pods do not count."""
 
 from typing import NamedTuple
 
@@ -25,14 +21,14 @@ Numbers = NDArray[np.int64]
 
 
 class _Here(NamedTuple):
-    """Of each row: its domain, and how many pods are in that domain."""
+    """The domain of each row, and the number of pods in that domain."""
 
     ids: Numbers
     pods: Numbers
 
 
 class Relations:
-    """The relations of one class to all placed pods; `points` is None where it prefers nothing."""
+    """The relations of one class to all placed pods; `points` is None if it has no preference."""
 
     def __init__(
         self,
@@ -53,7 +49,7 @@ class Relations:
         self.points: NDArray[np.int32] | None = None
 
     def refresh(self, columns: Columns, eligible: Eligible) -> bool:
-        """Work everything out again if a count or a node changed; whether one did."""
+        """Recompute everything if a count or a node changed. Return True if one did."""
         if self._epoch != self._neighbours.epoch:
             self._epoch = self._neighbours.epoch
             wishes, counts = self._wishes, self._neighbours.counts
@@ -74,8 +70,7 @@ class Relations:
         return True
 
     def _counted(self, columns: Columns, spread: SpreadConstraint, eligible: Eligible) -> Flags:
-        """The nodes whose pods count for this constraint; each must have all labels of required
-        ones."""
+        # A node must have the labels of all required constraints to count for one of them.
         counted = eligible.counted(spread) & ~columns.vacant
         keys = (
             {spread.topology_key}
@@ -86,14 +81,12 @@ class Relations:
             counted &= self._domains.ids(columns, key) != NO_VALUE
         return counted
 
-    # -------------------------------------------------------------- filters
-
     def _refuse(self, columns: Columns, eligible: Eligible) -> None:
         self.ranks = np.full(len(columns.names), FITS, np.uint8)
         offset = len(self._wishes.affinity)
         for at, spread in enumerate(self._wishes.spread, offset):
             if spread.required:
-                # The pod leaves the domain at most `max_skew` above the one with fewest.
+                # The pod leaves the domain at most `max_skew` above the one with the fewest.
                 counted = self._counted(columns, spread, eligible)
                 ids = self._domains.ids(columns, spread.topology_key)
                 pods = self._neighbours.counts(spread.pods, spread=True).rows(columns)
@@ -107,7 +100,7 @@ class Relations:
             kept = self._in_domain(columns, term.topology_key, self._neighbours.owners(term))
             self._stop(kept.pods > 0, RefusalCode.POD_ANTI_AFFINITY)
         if self._wishes.affinity:
-            # Every term has a pod in the domain; the first pod of its sort needs only the label.
+            # Each term needs a pod in the domain; the first pod of a group needs only the label.
             terms = [self._at(columns, term) for term in self._wishes.affinity]
             labelled = np.logical_and.reduce([here.ids != NO_VALUE for here in terms])
             near = np.logical_and.reduce([here.pods > 0 for here in terms])
@@ -116,10 +109,8 @@ class Relations:
             self._stop(~(labelled & (near | is_first)), RefusalCode.POD_AFFINITY_MISMATCH)
 
     def _stop(self, where: Flags, code: RefusalCode) -> None:
-        """Refuse these rows; the filters are called last first, so the first one's name stays."""
+        # Filters are called last first, so that the code of the first one remains.
         self.ranks[where] = RANK[code]
-
-    # -------------------------------------------------------------- points
 
     def _prefer(self, columns: Columns, eligible: Eligible) -> None:
         parts: list[Numbers] = []
@@ -149,7 +140,7 @@ class Relations:
 
 
 class _Sums(NamedTuple):
-    """For each row the pods of its domain on counted rows; the least of any domain; how many."""
+    """Per row, the counted pods of its domain; the lowest count of a domain; number of domains."""
 
     here: Numbers
     least: int
@@ -160,7 +151,7 @@ def _sums(ids: Numbers, pods: Numbers, counted: Flags) -> _Sums:
     domains = ids[counted]
     if not len(domains):
         return _Sums(np.zeros(len(ids), np.int64), 0, 0)
-    size = int(domains.max()) + 2  # the last is that of no domain: `NO_VALUE` is -1
+    size = int(domains.max()) + 2  # the last bin is for rows without a domain: `NO_VALUE` is -1
     sums = np.bincount(domains, pods[counted], size).astype(np.int64)
     there = np.bincount(domains, minlength=size) > 0
     known = np.where(ids < size - 1, ids, NO_VALUE)
@@ -168,7 +159,7 @@ def _sums(ids: Numbers, pods: Numbers, counted: Flags) -> _Sums:
 
 
 def _normal(values: Numbers, counted: Flags) -> Numbers:
-    """Values as points: the least of the counted rows is none, the most all; equals are none."""
+    """Scale to points: the lowest counted value is 0, the highest `POINTS`, 0 if all are equal."""
     among = values[counted]
     if not len(among) or among.min() == among.max():
         return np.zeros(len(values), np.int64)

@@ -1,1 +1,1 @@
-"""On the chosen node: which devices each container gets."""
+"""Choose the devices of each container on the chosen node."""

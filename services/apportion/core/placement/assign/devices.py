@@ -1,13 +1,8 @@
-"""On the chosen node: which devices each container gets, exactly.
+"""Choose the exact devices of each container on the chosen node.
 
-Asks are met hardest first (devices wanted alone, then the most memory); a container's `count` is
-that many different devices, those linked best or whole modules of them, while two containers of a
-pod may share one. Where one container's first choice leaves nothing for the next, other choices are
-tried, so whether a pod fits does not depend on the order of its devices: a pod that was refused
-under one order and fits under the next would wait for an event that never comes.
-
-Invariant: `assign` reads the columns and changes nothing; what one container takes counts for the
-next in a copy of the node's row."""
+The hardest asks go first: exclusive devices, then the most memory. If a container's choice leaves
+nothing for the next, others are tried: a pod refused only because of the order of devices would
+wait for an event that never comes. Invariant: `assign` does not change the columns."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
@@ -22,22 +17,17 @@ from apportion.core.placement.index.columns import HOST, Columns
 from apportion.core.placement.scores.devices import Order
 from apportion_schemas import Device, MigInstance, Share
 
-STEPS_MAX: Final = 64
-"""Choices that are tried for one pod on one node, those of equal devices counted once."""
+STEPS_MAX: Final = 64  # choices tried for one pod on one node; equivalent devices count once
 
-Cut = tuple[int, str]
-"""The occupied slices of a card and the group that they are of."""
-Left = tuple[int, str, int]
-"""The same, and the memory that the card has free, in MiB."""
-UNCUT: Final[Left] = (0, "", 0)
-"""What stands for it where no kind of device would be cut for the ask."""
+Cut = tuple[int, str]  # a MIG device's occupied slices, and their group
+Left = tuple[int, str, int]  # the same, and the device's free memory in MiB
+UNCUT: Final[Left] = (0, "", 0)  # if the ask takes no MIG instance of any kind of device
 
 
 class _Room:
-    """What the node's devices have free while the pod's containers take their shares.
+    """Free amounts of the node's devices while the pod's containers take their shares.
 
-    `free` and `kinds` are the node's row of the columns of these names, the host left out; `cuts`
-    are the occupied slices and the group of the cards that this pod is cutting."""
+    `free` and `kinds` are rows without the host; `cuts` are slices and group of cut MIG devices."""
 
     def __init__(self, columns: Columns, row: int) -> None:
         self.devices: list[DeviceState] = columns.nodes[row].devices
@@ -46,22 +36,16 @@ class _Room:
         self.cuts: dict[int, Cut] = {}
 
     def share(self, ask: AskColumns, at: int) -> Share:
-        """The share of the ask on this device."""
-        return _share(ask, self.kinds[at], self.devices[at], self._left(at))
-
-    def has_place(self, ask: AskColumns, at: int) -> bool:
-        """Whether the card has room for the instance, if it is an instance that is asked for."""
-        return _has_place(ask, self.kinds[at], self._left(at))
+        return _share(ask, self.kinds[at], self.devices[at], self.left(at))
 
     def copy(self) -> "_Room":
-        """The same, to try something in."""
         other = _Room.__new__(_Room)
         other.devices, other.kinds = self.devices, self.kinds
         other.free, other.cuts = self.free.copy(), self.cuts.copy()
         return other
 
     def alike(self, option: Iterable[int]) -> tuple[object, ...]:
-        """Equal for devices that are interchangeable as they are now."""
+        """Equal for sets of devices that are interchangeable now."""
         found = [(self.kinds[at], self.free[at], *self._cut(at)) for at in option]
         return tuple(sorted(found))
 
@@ -69,11 +53,10 @@ class _Room:
         state = self.devices[at]
         return self.cuts.get(at) or (state.taken, state.group)
 
-    def _left(self, at: int) -> Left:
+    def left(self, at: int) -> Left:
         return *self._cut(at), packed.memory_of(self.free[at])
 
     def take(self, at: int, share: Share) -> None:
-        """The next container finds the device with the share on it."""
         cpu = template_cpu(share, self.devices[at])
         self.free[at] -= packed.amounts(share.memory_mib, share.cores, 1, cpu)
         if share.instance is not None:
@@ -82,16 +65,20 @@ class _Room:
 
 
 def assign(class_: PlacementClass, columns: Columns, row: int) -> tuple[Share, ...] | None:
-    """The shares of a pod of this class on the node, in the order of its asks; None if it fails."""
+    """Return the shares of a pod of this class on the node, in the order of its asks, or None."""
     if class_.picks_one:
-        share = _one_share(class_, columns, row)
-        if share is not None:
-            return (share,)
+        ask, at = class_.asks[0], class_.pick(columns, row)
+        if at >= 0:
+            state, kind = columns.nodes[row].devices[at], columns.kind.item(row, HOST + 1 + at)
+            left = (state.taken, state.group, state.memory_free_mib)
+            left = left if ask.cuts_instances else UNCUT
+            if _has_place(ask, kind, left):
+                return (_share(ask, kind, state, left),)
     numa_bind = class_.shape.devices.numa_bind
     order = class_.device_order(columns, row)
     room = _Room(columns, row)
     candidates: list[Sequence[int]] = [range(len(room.devices))]
-    if numa_bind:  # those of one NUMA node after the other
+    if numa_bind:  # one NUMA node at a time
         nodes = [state.device.numa for state in room.devices]
         candidates = [
             [at for at, node in enumerate(nodes) if node == numa]
@@ -106,16 +93,6 @@ def assign(class_: PlacementClass, columns: Columns, row: int) -> tuple[Share, .
         if numa_bind:
             room = _Room(columns, row)
     return None
-
-
-def _one_share(class_: PlacementClass, columns: Columns, row: int) -> Share | None:
-    """The share of a class that takes one device; None where its first choice fails."""
-    ask, at = class_.asks[0], class_.pick(columns, row)
-    if at < 0:
-        return None
-    state, kind = columns.nodes[row].devices[at], columns.kind.item(row, HOST + 1 + at)
-    left = (state.taken, state.group, state.memory_free_mib) if ask.cuts_instances else UNCUT
-    return _share(ask, kind, state, left) if _has_place(ask, kind, left) else None
 
 
 def _assign(
@@ -138,7 +115,7 @@ def _assign(
 
 
 class _Search:
-    """Goes through the choices of all containers, the preferred ones first, up to STEPS_MAX."""
+    """Tries the choices of all containers, preferred ones first, at most STEPS_MAX."""
 
     def __init__(
         self, class_: PlacementClass, row: int, chosen: Sequence[int], order: Order
@@ -150,7 +127,6 @@ class _Search:
         self._steps = STEPS_MAX
 
     def run(self, room: _Room) -> tuple[Share, ...] | None:
-        """The first shares that fit together."""
         kinds = set(room.kinds)
         asks = self._asks
         ranked = sorted(range(len(asks)), key=lambda at: _hardness(asks[at], kinds))
@@ -190,7 +166,6 @@ class _Search:
 
 
 def _sets(ask: AskColumns, fitting: list[int], room: _Room) -> Iterator[Sequence[int]]:
-    """The devices that the ask may take, the preferred ones first."""
     if ask.module == 1:
         yield from combinations(fitting, ask.ask.count)
         return
@@ -200,12 +175,10 @@ def _sets(ask: AskColumns, fitting: list[int], room: _Room) -> Iterator[Sequence
 
 
 def whole_modules(devices: Sequence[Device], count: int, size: int) -> Iterator[list[int]]:
-    """The positions of `count` of these devices in whole modules of this size, in order; the
-    preferred ones first.
+    """Yield positions of `count` devices in whole modules of `size`, preferred ones first.
 
-    Source: HAMi's `computeBestCombination910C`: two dies of an Ascend 910C with one quotient of
-    their index are a module, and a container of several gets modules of which both dies fit. Of
-    modules that would do, those are taken whose first device comes first."""
+    Source: HAMi's `computeBestCombination910C`: devices with one quotient of their index, such as
+    the two dies of an Ascend 910C, are a module."""
     modules: dict[int, list[int]] = {}
     for position, device in enumerate(devices):
         modules.setdefault(device.index // size, []).append(position)
@@ -216,7 +189,7 @@ def whole_modules(devices: Sequence[Device], count: int, size: int) -> Iterator[
 
 
 def _hardness(ask: AskColumns, kinds: Iterable[int]) -> tuple[bool, int, int]:
-    """Least for the ask that is hardest to meet on these kinds of device."""
+    """Lowest for the ask that is hardest to meet on these kinds of device."""
     wanted = [found for kind in kinds if isinstance(found := ask.demands[kind], Demand)]
     alone = any(found.alone for found in wanted)
     return not alone, -max((found.memory_mib for found in wanted), default=0), -ask.ask.count
@@ -225,7 +198,6 @@ def _hardness(ask: AskColumns, kinds: Iterable[int]) -> tuple[bool, int, int]:
 def _choose(
     ask: AskColumns, row: int, room: _Room, chosen: Sequence[int], order: Order
 ) -> dict[int, Share] | None:
-    """The devices that the ask takes, by position and in order, each with its share."""
     fitting = _fitting(ask, row, room, chosen)
     count = ask.ask.count
     if len(fitting) < count:
@@ -241,8 +213,8 @@ def _choose(
     devices = [room.devices[at].device for at in picked]
     linked: Sequence[int] = range(count)
     if [device for device in devices if device.nvlink_lanes]:
-        # The best linked of several. A single one is that which is linked least, where links
-        # decide: the others stay together (HAMi, `computeWorstSingleCard`).
+        # The best linked set of several. A single one is the least linked device if links decide:
+        # the others stay together (HAMi, `computeWorstSingleCard`).
         linked = (least_linked(devices),)
         if count > 1:
             linked = best_linked(devices, count).positions
@@ -253,7 +225,7 @@ def _fitting(ask: AskColumns, row: int, room: _Room, chosen: Sequence[int]) -> l
     needs, kinds, free = ask.needs, room.kinds, room.free
     fitting = [at for at in chosen if not packed.lacking(free[at], needs[kinds[at]])]
     if ask.cuts_instances:
-        fitting = [at for at in fitting if room.has_place(ask, at)]
+        fitting = [at for at in fitting if _has_place(ask, kinds[at], room.left(at))]
     if ask.elsewhere is not None:
         elsewhere = ask.elsewhere[row].tolist()[HOST + 1 :]
         fitting = [at for at in fitting if not elsewhere[at]]
@@ -291,18 +263,12 @@ def _share(ask: AskColumns, kind: int, state: DeviceState, left: Left) -> Share:
         container=ask.ask.container,
         device=device.id,
         memory_mib=memory_mib,
-        cores=0,  # it brings its own
+        cores=0,  # an instance has its own cores
         instance=instance,
     )
 
 
-# Which of several devices are linked best: the set with the most NVLink lanes inside it.
-#
-# The best set of all is a hard problem, so the search is greedy from each of the first devices: a
-# set grows by the device that has most lanes to it. Invariant: the work is bounded by `SEEDS_MAX`
-# x devices x wanted, and of equal sets the one whose devices come first is taken.
-
-SEEDS_MAX: Final = 16
+SEEDS_MAX: Final = 16  # first devices from which sets are grown
 
 
 class Linked(NamedTuple):
@@ -313,7 +279,10 @@ class Linked(NamedTuple):
 
 
 def best_linked(devices: Sequence[Device], count: int) -> Linked:
-    """`count` of these devices, at least so many, with as many lanes between them as can be."""
+    """Return `count` of these devices with many NVLink lanes between them.
+
+    Finding the optimum is hard, so the search is greedy: a set grows by the device with the most
+    lanes to it. Among equal sets, the one whose devices come first is taken."""
     lanes = [[_lanes(one, other) for other in devices] for one in devices]
     if count >= len(devices):
         pairs = [sum(row[at + 1 :]) for at, row in enumerate(lanes)]
@@ -321,16 +290,23 @@ def best_linked(devices: Sequence[Device], count: int) -> Linked:
     bound = max(map(max, lanes)) * count * (count - 1) // 2
     best = Linked(tuple(range(count)), -1)
     for seed in range(min(SEEDS_MAX, len(devices))):
-        found = _grown(lanes, seed, count)
-        if found.lanes > best.lanes:
-            best = found
+        taken, total, gains = [seed], 0, list(lanes[seed])
+        left = [position for position in range(len(lanes)) if position != seed]
+        while len(taken) < count:
+            nearest = max(left, key=lambda position: (gains[position], -position))
+            total += gains[nearest]
+            taken.append(nearest)
+            left.remove(nearest)
+            gains = [gain + more for gain, more in zip(gains, lanes[nearest], strict=True)]
+        if total > best.lanes:
+            best = Linked(tuple(sorted(taken)), total)
         if best.lanes == bound:
             break
     return best
 
 
 def least_linked(devices: Sequence[Device]) -> int:
-    """The position of the device with the fewest lanes to all others, the first of such."""
+    """Return the position of the first device with the fewest lanes to all others."""
     return min(
         range(len(devices)),
         key=lambda at: (sum(_lanes(devices[at], other) for other in devices), at),
@@ -339,16 +315,3 @@ def least_linked(devices: Sequence[Device]) -> int:
 
 def _lanes(one: Device, other: Device) -> int:
     return max(one.nvlink_lanes.get(other.id, 0), other.nvlink_lanes.get(one.id, 0))
-
-
-def _grown(lanes: list[list[int]], seed: int, count: int) -> Linked:
-    taken, total = [seed], 0
-    gains = list(lanes[seed])
-    left = [position for position in range(len(lanes)) if position != seed]
-    while len(taken) < count:
-        nearest = max(left, key=lambda position: (gains[position], -position))
-        total += gains[nearest]
-        taken.append(nearest)
-        left.remove(nearest)
-        gains = [gain + more for gain, more in zip(gains, lanes[nearest], strict=True)]
-    return Linked(tuple(sorted(taken)), total)

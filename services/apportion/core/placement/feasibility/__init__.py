@@ -1,9 +1,7 @@
 """The filters, in the order in which they are tried.
 
-A filter says what it needs and what there is; it passes where there is enough. Node filters look at
-a node, device rules at what a device is, amounts at what it has free. Each is in its module, with
-its descriptor in a table at the end. The index (`columns`, `classes`) answers the same questions
-for thousands of nodes at once; a property test holds it to these functions."""
+A filter returns the amounts needed and available, and passes if there is enough. The index
+evaluates the same for all nodes at once; a property test compares the two."""
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, NamedTuple
@@ -12,13 +10,7 @@ from apportion.core.devices.demand import Demand
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement.feasibility.amounts import AMOUNTS
-from apportion.core.placement.feasibility.causes import (
-    CAUSES,
-    OF_NEIGHBOURS,
-    OF_NO_NODE,
-    OF_PARTS,
-    OF_VOLUMES,
-)
+from apportion.core.placement.feasibility.causes import CAUSES, OF_NEIGHBOURS, OF_NO_NODE, OF_PARTS
 from apportion.core.placement.feasibility.devices import DEVICE_RULES
 from apportion.core.placement.feasibility.nodes import FACT_FILTERS, NODE_FILTERS
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode, Shape
@@ -27,10 +19,7 @@ NO_PLACE: Final = -1
 
 
 class Verdict(NamedTuple):
-    """Why something does not fit: what the filter needed and what there was.
-
-    `place` is the position of the device on its node, `NO_PLACE` where it is about no one device.
-    """
+    """Why something does not fit; `place` is the position of the device that is the cause."""
 
     code: RefusalCode
     needed: int
@@ -39,17 +28,15 @@ class Verdict(NamedTuple):
 
     @property
     def order(self) -> tuple[int, float]:
-        """The least is the nearest: the last filter, then the smallest part of what is needed."""
+        """Sort key, nearest first: the last filter, then the smallest relative shortage."""
         return -RANK.get(self.code, FITS), (self.needed - self.available) / max(self.needed, 1)
 
 
-VOLUMES: Final = tuple(cause.code for cause in OF_VOLUMES)
 NEIGHBOURS: Final = tuple(cause.code for cause in OF_NEIGHBOURS)
 UNCUT: Final = tuple(cause.code for cause in OF_PARTS)
 ORDER: Final[tuple[RefusalCode, ...]] = tuple(CAUSES)[: -len(OF_NO_NODE)]
 RANK: Final = {code: rank for rank, code in enumerate(ORDER)}
-FITS: Final = len(ORDER)
-"""The rank of what no filter refuses; it is above every refusal's."""
+FITS: Final = len(ORDER)  # the rank when no filter refuses; above every refusal's
 
 
 def first_lacking(
@@ -57,7 +44,7 @@ def first_lacking(
     wanted: object,
     there: object,
 ) -> Verdict | None:
-    """The first check by which there is less than is wanted, or None."""
+    """Return the verdict of the first check with less available than needed, or None."""
     for code, check in checks:
         needed, available = check(wanted, there)
         if available < needed:
@@ -66,26 +53,23 @@ def first_lacking(
 
 
 def refused_node(shape: Shape, node: NodeState) -> Verdict | None:
-    """The first node filter that the node does not pass, or None."""
+    """Return the first node filter that the node does not pass, or None."""
     return first_lacking(NODE_FILTERS, shape, node)
 
 
 def facts_beside(answered: Collection[RefusalCode]) -> bool:
-    """Whether there are filters of cluster facts other than those of these codes."""
+    """Return True if there are filters of cluster facts other than those with these codes."""
     return any(code not in answered for code, _ in FACT_FILTERS)
 
 
 def facts_refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
-    """The first filter of cluster facts that the node does not pass, or None."""
-    for code, check in FACT_FILTERS:
-        needed, available = check(shape, node)
-        if available < needed:
-            return code
-    return None
+    """Return the first filter of cluster facts that the node does not pass, or None."""
+    found = first_lacking(FACT_FILTERS, shape, node)
+    return None if found is None else found.code
 
 
 def refused_kind(ask: Ask, constraints: DeviceConstraints, device: Device) -> RefusalCode | None:
-    """The first device rule that the device does not pass, or None."""
+    """Return the first device rule that the device does not pass, or None."""
     for code, passes in DEVICE_RULES:
         if not passes(ask, constraints, device):
             return code
@@ -93,5 +77,5 @@ def refused_kind(ask: Ask, constraints: DeviceConstraints, device: Device) -> Re
 
 
 def refused_amount(demand: Demand, state: DeviceState) -> Verdict | None:
-    """The first amount that the device does not have free, or None."""
+    """Return the first amount that the device does not have free, or None."""
     return first_lacking(AMOUNTS, demand, state)

@@ -1,4 +1,4 @@
-"""Amounts: `(demand, device state) → (needed, available)`; the device passes with enough of it."""
+"""Amounts: `(demand, device state) → (needed, available)`; a device passes with enough of it."""
 
 from collections.abc import Callable
 
@@ -23,29 +23,29 @@ def health(demand: Demand, state: DeviceState) -> tuple[int, int]:
 
 
 def cordon(demand: Demand, state: DeviceState) -> tuple[int, int]:
-    """No person has cordoned the device."""
+    """No operator has cordoned the device."""
     del demand
     return 1, int(not state.cordon)
 
 
 def alone(demand: Demand, state: DeviceState) -> tuple[int, int]:
-    """A device that is wanted alone must have no holder; the amounts are slots."""
+    """A pod that requires an exclusive device needs all of its slots free."""
     return (state.device.slots if demand.alone else 0), state.slots_free
 
 
 def slots(demand: Demand, state: DeviceState) -> tuple[int, int]:
-    """A device takes `deviceSplitCount` shares."""
+    """The device has a free slot; it takes `deviceSplitCount` shares."""
     del demand
     return 1, state.slots_free
 
 
 def cores(demand: Demand, state: DeviceState) -> tuple[int, int]:
-    """Compute, in percent of a GPU or AI cores of an NPU."""
+    """Compute that is needed and free, in percent of a GPU or AI cores of an NPU."""
     return demand.cores_needed, max(state.cores_free, 0)
 
 
 def memory(demand: Demand, state: DeviceState) -> tuple[int, int]:
-    """Device memory that is needed, and that is free, in MiB."""
+    """Device memory that is needed and free, in MiB."""
     return demand.memory_mib, max(state.memory_free_mib, 0)
 
 
@@ -58,7 +58,7 @@ def slices(demand: Demand, state: DeviceState) -> tuple[int, int]:
 
 
 def template_cpu(demand: Demand, state: DeviceState) -> tuple[int, int]:
-    """AI CPUs that the vNPU template takes."""
+    """AI CPUs that the vNPU template needs, and those that are free."""
     return demand.template_cpu, max(state.template_cpu_free, 0)
 
 

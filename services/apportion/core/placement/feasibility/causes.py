@@ -1,7 +1,6 @@
-"""The descriptors of all refusal codes: those of filters, and those of what is no filter.
+"""The descriptors of all refusal codes: those of filters, and those that no filter finds.
 
-Invariant: every `RefusalCode` is in `CAUSES` once, and a code of a newer build stands for itself.
-"""
+Invariant: every `RefusalCode` is in `CAUSES` once; unknown codes of newer builds are accepted."""
 
 from typing import Any, Final
 
@@ -34,7 +33,7 @@ OF_VOLUMES: Final[tuple[Cause[Any], ...]] = (
     Cause(_C.VOLUMES_EXHAUSTED, "node can have no more volumes of this CSI driver attached",
           "pods with volumes end on the node", MOUNTED, unit=Unit.VOLUMES),
 )  # fmt: skip
-"""Where the volumes of a pod are, and how many a node can have, which `volumes` answers."""
+"""Where a pod's volumes are, and how many a node can attach; checked by `volumes`."""
 
 OF_NEIGHBOURS: Final[tuple[Cause[Any], ...]] = (
     Cause(_C.POD_AFFINITY_MISMATCH, "no pod that this one must be near is there",
@@ -46,7 +45,7 @@ OF_NEIGHBOURS: Final[tuple[Cause[Any], ...]] = (
           "more pods like this one are there than its topology spread allows",
           "room in the domains that have fewer, or a greater maxSkew", NEAR),
 )  # fmt: skip
-"""Where a pod may be in relation to others, which `relations` answers for all nodes at once."""
+"""Pod affinity, anti-affinity and spread; checked by `relations` for all nodes at once."""
 
 TOO_FEW: Final[Cause[Any]] = Cause(
     _C.DEVICES_TOO_FEW, "node has fewer fitting devices than asked for",
@@ -59,7 +58,7 @@ OF_PARTS: Final[tuple[Cause[Any], ...]] = (
     Cause(_C.TEMPLATE_NONE_FITS, "no vNPU template of the device holds the ask",
           "a larger device, or a smaller ask", PARTS, kind=Kind.LASTING, unit=Unit.MIB),
 )  # fmt: skip
-"""The device is cut into no part that is large enough, which `demand` answers."""
+"""No part of the device is large enough; found by `demand`."""
 
 TOGETHER: Final[tuple[Cause[Any], ...]] = (
     Cause(_C.NUMA_MISMATCH, "no NUMA node of the host has enough fitting devices",
@@ -72,7 +71,7 @@ TOGETHER: Final[tuple[Cause[Any], ...]] = (
           "more devices of one node are freed, or smaller asks", DEVICE, unit=Unit.DEVICES,
           fix_when_empty="a node with more such devices, or smaller asks"),
 )  # fmt: skip
-"""Each container fits alone, and not all of them together, which `assign` finds."""
+"""Each container fits alone, but not all together; found by `assign`."""
 
 NOMINATED: Final[Cause[Any]] = Cause(
     _C.NODE_NOMINATED,
@@ -104,8 +103,9 @@ OF_NO_NODE: Final[tuple[Cause[Any], ...]] = (
           HELD_BY_NAMESPACE, kind=Kind.LIMIT,
           fix_when_empty="more in spec.hard of the ResourceQuota"),
 )  # fmt: skip
-"""What keeps a pod from every node: its claims, its gang, its queue or its namespace."""
+"""What keeps a pod from every node: its volume claims, gang, queue or namespace."""
 
+# in the order in which they are tried; causes that concern no node come last
 CAUSES: Final[dict[RefusalCode, Cause[Any]]] = {
     cause.code: cause
     for cause in (
@@ -113,15 +113,14 @@ CAUSES: Final[dict[RefusalCode, Cause[Any]]] = {
         *devices.RULES, TOO_FEW, *OF_PARTS, *amounts.OF_DEVICES, *TOGETHER, NOMINATED, *OF_NO_NODE,
     )
 }  # fmt: skip
-"""In the order in which they are tried; what keeps a pod from every node comes last."""
 
 
 def cause_of(code: RefusalCode) -> Cause[Any]:
-    """Its descriptor; a code of a newer build than this stands for itself."""
+    """Return the descriptor of a code; an unknown code of a newer build describes itself."""
     known = CAUSES.get(code)
     return known or Cause(code, f"{code.value}, which this build does not know", "", ())
 
 
 def of_kind(kind: Kind) -> frozenset[RefusalCode]:
-    """The codes of one sort."""
+    """Return the codes of one kind."""
     return frozenset(code for code, cause in CAUSES.items() if cause.kind is kind)

@@ -1,71 +1,32 @@
-"""The descriptor of a refusal code, and of its filter: all that the product knows of it, once.
+"""The descriptor of a refusal code and of its filter: its texts, unit and hints.
 
-Command line, API, console, documentation and the scheduler read these: what is wrong in words,
-what would end it, what its amounts count, and which events may end it, as with the queueing hints
-of kube-scheduler. `causes` lists the descriptors of all codes.
-
-Invariant: only this package says anything about a code by its name, but for the code that finds it.
-"""
+Command line, API, console, documentation and the scheduler read these. Invariant: only this package
+handles a code by its name, except for the code that finds it."""
 
 from collections.abc import Callable
 from enum import Enum
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from apportion_schemas import (
-    ConfigurationChanged,
-    DeviceCordonLifted,
-    DeviceHealthChanged,
-    DeviceUncordoned,
-    NamespaceGone,
-    NamespaceObserved,
-    NodeCordonLifted,
-    NodeGone,
-    NodeHeard,
-    NodeObserved,
-    NodeReported,
-    NodeUncordoned,
-    PlacementVoided,
-    PodAdopted,
-    PodChanged,
-    PodGone,
-    PodGroupObserved,
-    PodPlaced,
-    PodRefused,
-    PodResized,
-    PodSubmitted,
-    PolicyChanged,
-    PricesLearnt,
-    QueueObserved,
-    QuotaGone,
-    QuotaObserved,
-    RefusalCode,
-    Shape,
-    VolumeClaimGone,
-    VolumeClaimObserved,
-)
+import apportion_schemas as events
+from apportion_schemas import RefusalCode, Shape
 from apportion_schemas.quantities import Payload
 
+# wake shape queues that have room on a changed node, and those whose needs are unknown
 SOME: Final = 1
-"""Ask those for which there is room on a node that changed, and those whose needs are not known."""
+# also wake those whose containers may collide; another device order may avoid that
 REORDERED: Final = 2
-"""Ask those as well of which several containers may want the same device: in another order of the
-devices they may not.
-"""
-GANG: Final = 4
-"""Ask the gang that the event is about."""
+GANG: Final = 4  # wake the gang of the event
 
-TAKEN: Final = 1
-"""The fold took the event."""
+TAKEN: Final = 1  # the fold applied the event
+# the fold refused the event, so the room that a decision counted on was not taken
 REFUSED: Final = 2
-"""The fold did not: what a decision counted on did not come about."""
-MOVED: Final = 4
-"""Another number of pods that somebody looks for is on a node, or other pods are looked for."""
+MOVED: Final = 4  # a node's count of selected pods changed, or the selectors did
+# a queue or namespace may allocate more than before, or a node is no longer nominated
 FREED: Final = 8
-"""A queue or a namespace may hold more than before, or a node is kept for nobody any more."""
 
 
 class Hint(NamedTuple):
-    """An event that can help: whom it lets be asked, and (any of) what must have come of it."""
+    """An event that may help: which shape queues it wakes, and the results (any of) it needs."""
 
     event: type[Payload]
     asks: int
@@ -73,78 +34,78 @@ class Hint(NamedTuple):
 
 
 LEFT: Final = (
-    Hint(PodGone, SOME),
-    Hint(PlacementVoided, SOME),
-    Hint(PodPlaced, SOME, REFUSED),
-    Hint(PodChanged, SOME),  # it may take less of its host
-    Hint(PodResized, SOME),
+    Hint(events.PodGone, SOME),
+    Hint(events.PlacementVoided, SOME),
+    Hint(events.PodPlaced, SOME, REFUSED),
+    Hint(events.PodChanged, SOME),  # its host requests may be lower
+    Hint(events.PodResized, SOME),
 )
-TOLD: Final = (Hint(NodeObserved, SOME), Hint(NodeReported, SOME))
-HEARD: Final = (*TOLD, Hint(NodeHeard, SOME))
-UNCORDONED: Final = (Hint(NodeUncordoned, SOME), Hint(NodeCordonLifted, SOME))
-CUT: Final = (Hint(ConfigurationChanged, REORDERED),)
-"""How cards may be cut; the document may name a policy as well."""
+TOLD: Final = (Hint(events.NodeObserved, SOME), Hint(events.NodeReported, SOME))
+HEARD: Final = (*TOLD, Hint(events.NodeHeard, SOME))
+UNCORDONED: Final = (Hint(events.NodeUncordoned, SOME), Hint(events.NodeCordonLifted, SOME))
+# other MIG geometries; the document may also set a policy
+CUT: Final = (Hint(events.ConfigurationChanged, REORDERED),)
 PARTS: Final = (*TOLD, *CUT)
-ORDERED: Final = (Hint(PolicyChanged, REORDERED), Hint(PricesLearnt, REORDERED), *CUT)
-"""Another order of devices may let containers in that collided, or a gang."""
+# another order of devices may let in a gang, or containers that collided
+ORDERED: Final = (Hint(events.PolicyChanged, REORDERED), Hint(events.PricesLearnt, REORDERED), *CUT)
 HOST: Final = (*LEFT, *TOLD)
 OFFERED: Final = (
     *TOLD,
-    Hint(DeviceHealthChanged, SOME),
-    Hint(DeviceUncordoned, SOME),
-    Hint(DeviceCordonLifted, SOME),
+    Hint(events.DeviceHealthChanged, SOME),
+    Hint(events.DeviceUncordoned, SOME),
+    Hint(events.DeviceCordonLifted, SOME),
     *CUT,
 )
+# a policy may make devices exclusive, so it affects amounts as well
 DEVICE: Final = (*LEFT, *OFFERED, *ORDERED)
-"""A policy may want devices for one pod alone, so that it decides of amounts as well."""
 NEAR: Final = (
-    Hint(PodPlaced, SOME, MOVED | REFUSED),
-    Hint(PodAdopted, SOME, MOVED),
-    Hint(PlacementVoided, SOME, MOVED),
-    Hint(PodGone, SOME, MOVED),
-    Hint(PodChanged, SOME, MOVED),
-    Hint(NamespaceObserved, SOME, MOVED),  # terms may mean other namespaces now
-    Hint(NamespaceGone, SOME, MOVED),
-    Hint(NodeGone, SOME),  # it is no domain any more, or takes the label of its domain with it
+    Hint(events.PodPlaced, SOME, MOVED | REFUSED),
+    Hint(events.PodAdopted, SOME, MOVED),
+    Hint(events.PlacementVoided, SOME, MOVED),
+    Hint(events.PodGone, SOME, MOVED),
+    Hint(events.PodChanged, SOME, MOVED),
+    Hint(events.NamespaceObserved, SOME, MOVED),  # terms may select other namespaces now
+    Hint(events.NamespaceGone, SOME, MOVED),
+    Hint(events.NodeGone, SOME),  # its domain may be gone with it
     *TOLD,
 )
 HELD: Final = (
-    Hint(PodGone, SOME, FREED),
-    Hint(PodChanged, SOME, FREED),
-    Hint(PodResized, SOME, FREED),
-    Hint(PlacementVoided, SOME, FREED),
-    Hint(PodPlaced, SOME, REFUSED),
-    Hint(NodeGone, SOME, FREED),
+    Hint(events.PodGone, SOME, FREED),
+    Hint(events.PodChanged, SOME, FREED),
+    Hint(events.PodResized, SOME, FREED),
+    Hint(events.PlacementVoided, SOME, FREED),
+    Hint(events.PodPlaced, SOME, REFUSED),
+    Hint(events.NodeGone, SOME, FREED),
     *TOLD,
     *ORDERED,
 )
 HELD_BY_QUEUE: Final = (
     *HELD,
-    Hint(QueueObserved, SOME),
-    Hint(PodGroupObserved, SOME, FREED),  # its pods may be of another queue now
+    Hint(events.QueueObserved, SOME),
+    Hint(events.PodGroupObserved, SOME, FREED),  # its pods may be in another queue now
 )
-HELD_BY_NAMESPACE: Final = (*HELD, Hint(QuotaObserved, SOME), Hint(QuotaGone, SOME))
+HELD_BY_NAMESPACE: Final = (*HELD, Hint(events.QuotaObserved, SOME), Hint(events.QuotaGone, SOME))
 KEPT: Final = (
     *LEFT,
     *TOLD,
-    Hint(PodPlaced, SOME, FREED | REFUSED),  # the one for which the node was kept has a place
-    Hint(PodRefused, SOME, FREED),  # or none although no pod has to leave for it any more
+    Hint(events.PodPlaced, SOME, FREED | REFUSED),  # the pod for which the node was kept is placed
+    Hint(events.PodRefused, SOME, FREED),  # or refused, although it needs no eviction any more
 )
-CLAIMED: Final = (Hint(VolumeClaimObserved, SOME), Hint(VolumeClaimGone, SOME))
+CLAIMED: Final = (Hint(events.VolumeClaimObserved, SOME), Hint(events.VolumeClaimGone, SOME))
 CLAIMED_THERE: Final = (*CLAIMED, *TOLD)
-MOUNTED: Final = (*CLAIMED, *HOST, Hint(NodeGone, SOME))
-"""The pod that mounted the claim, or had its place, may be gone with its node."""
+# the pod that mounted the claim, or was in the way, may be gone with its node
+MOUNTED: Final = (*CLAIMED, *HOST, Hint(events.NodeGone, SOME))
 FEWER: Final = (
-    Hint(PodGroupObserved, GANG),
-    Hint(PodPlaced, GANG),
-    Hint(PodAdopted, GANG),
-    Hint(PodChanged, GANG),
+    Hint(events.PodGroupObserved, GANG),
+    Hint(events.PodPlaced, GANG),
+    Hint(events.PodAdopted, GANG),
+    Hint(events.PodChanged, GANG),
 )
-COMPLETED: Final = (*FEWER, Hint(PodSubmitted, GANG), Hint(PlacementVoided, GANG))
+COMPLETED: Final = (*FEWER, Hint(events.PodSubmitted, GANG), Hint(events.PlacementVoided, GANG))
 
 
 class Unit(Enum):
-    """What the needed and available amounts of a code count."""
+    """The unit of the needed and available amounts of a code."""
 
     NOTHING = ""
     MIB = "MiB"
@@ -163,15 +124,12 @@ class Unit(Enum):
 
 
 class Kind(Enum):
-    """What sort of cause it is, by what ends it."""
+    """The kind of a cause, by what ends it."""
 
     OTHER = "other"
-    FREED = "freed"
-    """It ends where shares are freed, on a node that is large enough."""
-    LASTING = "lasting"
-    """No end of any pod takes it away: it is what nodes and devices are."""
-    LIMIT = "limit"
-    """The pod's queue or namespace is the cause, and no node."""
+    FREED = "freed"  # ends when shares are freed on a node that is large enough
+    LASTING = "lasting"  # a property of nodes or devices, which no released pod changes
+    LIMIT = "limit"  # caused by the pod's queue or namespace, not by a node
 
 
 LARGER: Final = "a larger device or node, or a smaller ask"
@@ -179,12 +137,11 @@ Check = TypeVar("Check")
 
 
 class Cause(NamedTuple, Generic[Check]):
-    """A refusal code: what was wrong, what would end it, and which events may.
+    """A refusal code: its cause in words, its fix, and the events that may end it.
 
-    `fix` may have the fields `{node}` and `{device}`. `when_empty` and `fix_when_empty` are the
-    same of a node or device with nothing on it, where that differs: nothing that ends or recovers
-    helps there. The code of a filter has its `check`, the rule that a node or device must pass, and
-    `wanted`: whether a pod of this shape asks for it at all; None where every pod does."""
+    `fix` may have the fields `{node}` and `{device}`. `when_empty` and `fix_when_empty` replace the
+    texts for an empty node or device, where no release or recovery helps. A filter's code has
+    `check`, its rule, and `wanted`, True for the shapes that the rule concerns (None: for all)."""
 
     code: RefusalCode
     phrase: str
@@ -199,5 +156,5 @@ class Cause(NamedTuple, Generic[Check]):
 
 
 def pairs(filters: tuple[Cause[Check], ...]) -> tuple[tuple[RefusalCode, Check], ...]:
-    """The codes and the checks alone, for loops that run often."""
+    """Return only the codes and checks, for loops that run often."""
     return tuple((each.code, each.check) for each in filters if each.check is not None)

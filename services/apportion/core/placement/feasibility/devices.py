@@ -1,4 +1,4 @@
-"""Device rules: `(ask, constraints, device) → whether a device like this will do at all`."""
+"""Device rules: `(ask, constraints, device) → bool`, True if a device like this can ever serve."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode
 
 
 def family(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
-    """The device is of the family that the resource name stands for."""
+    """The device is of the family of the requested resource name."""
     del constraints
     return device.family == ask.family
 
@@ -16,8 +16,9 @@ def family(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
 def mode(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
     """The device is shared in a mode that the pod accepts (`volcano.sh/vgpu-mode`).
 
-    A CUDA process sees one MIG instance, so several devices are of MIG cards only by request; and a
-    part of an NPU that is split softly is too (`huawei.com/vnpu-mode`): others get a template."""
+    A CUDA process sees only one MIG instance, so an ask for several devices takes MIG devices only
+    on request. The same holds for a part of a softly split NPU (`huawei.com/vnpu-mode`): other pods
+    get a template."""
     if constraints.modes:
         return device.mode in constraints.modes
     if device.mode == "hami-core" and not ask.whole:
@@ -27,7 +28,7 @@ def mode(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
 
 
 def type_name(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
-    """The model is one that `nvidia.com/use-gputype` and `.../nouse-gputype` allow (HAMi)."""
+    """The model is allowed by `nvidia.com/use-gputype` and `.../nouse-gputype` (HAMi)."""
     del ask
     if any(_means(name, device) for name in constraints.nouse_types):
         return False
@@ -36,13 +37,13 @@ def type_name(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
 
 
 def _means(name: str, device: Device) -> bool:
-    """Whether the driver calls the model so, or a device plugin does that registers it."""
+    """True if the name matches the driver's name of the model, or the registered one."""
     as_registered = registered(device.family, device.model)
     return type_matches(name, device.model) or type_matches(name, as_registered)
 
 
 def uuid(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
-    """The id is one that `nvidia.com/use-gpuuuid` and `.../nouse-gpuuuid` allow (HAMi)."""
+    """The id is allowed by `nvidia.com/use-gpuuuid` and `.../nouse-gpuuuid` (HAMi)."""
     del ask
     if device.id in constraints.nouse_ids:
         return False
@@ -50,7 +51,7 @@ def uuid(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
 
 
 def index(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
-    """The number of the device on its node is one that `volcano.sh/gpu-index` names."""
+    """The device's index on its node is in `volcano.sh/gpu-index`."""
     del ask
     return not constraints.indexes or device.index in constraints.indexes
 

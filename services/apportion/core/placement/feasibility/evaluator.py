@@ -1,15 +1,8 @@
-"""Whether a pod fits on one node, and if not what the node lacks: the rules applied to one node.
+"""Apply the rules to one node: whether a pod fits there, and if not, what the node lacks.
 
-`feasibility` is the only place that answers this from the rules. Its one twin is the index, which
-answers it for all nodes at once from columns; a property test holds the two to each other. What is
-left of a node is the caller's to choose (`occupancy`): as it is now, empty, or without some pods.
-
-A device is stopped by the first rule that it fails, and a node by the rule that stopped the last
-device it would have needed: rules are ranked in their order, so the device whose rule ranks highest
-came nearest. Relations to other pods, and containers that fit alone and not together, are no rules
-of one node; the engine finds them.
-
-Invariant: a node fits here exactly where the index finds no filter that refuses it."""
+A device is refused by the first rule that it fails, a node by the rule of the last device that it
+would have needed. Relations to other pods, and containers that fit only alone, are left to the
+engine. Invariant: a node fits here exactly if no filter of the index refuses it."""
 
 from __future__ import annotations
 
@@ -32,19 +25,16 @@ from apportion.core.placement.feasibility.devices import DEVICE_RULES
 from apportion.core.placement.feasibility.occupancy import Occupancy, empty_device, now
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode, Shape
 
+# an ask's demand on a device, or the rule that this device can never pass
 Need = Demand | RefusalCode
-"""What an ask comes to on a device, or the rule that this device can never pass."""
 _WHICH_DEVICE: Final = frozenset((RefusalCode.UUID_MISMATCH, RefusalCode.INDEX_MISMATCH))
+# rules about what a device is, or which one; they have no amounts
 _OF_KINDS: Final = frozenset(code for code, _ in DEVICE_RULES)
-"""What a device is, or which one; nothing of it can be lacking in part."""
 _NO_DEVICE: Final = RefusalCode.NO_SUCH_DEVICE
 
 
 class Rules(NamedTuple):
-    """What the cluster's settings add to the rules.
-
-    `geometries` are the ways in which cards may be cut; with `idle_only` a device that has any
-    holder will not do."""
+    """Known MIG geometries; with `idle_only`, a device with any share is refused."""
 
     geometries: Known = ()
     idle_only: bool = False
@@ -54,7 +44,7 @@ PLAIN: Final = Rules()
 
 
 def rules_of(state: State, shape: Shape) -> Rules:
-    """The rules for pods of this shape in this cluster."""
+    """Return the rules for pods of this shape in this cluster."""
     devices = chain(shape.device_policy or state.policy.device_policy)
     return Rules(state.configuration.nvidia.known_mig_geometries, devices.idle_only)
 
@@ -67,10 +57,9 @@ def feasibility(
     *,
     large_enough: bool = False,
 ) -> Verdict | None:
-    """The first rule that keeps a pod of this shape from the node; None where it fits.
+    """Return the first rule that keeps a pod of this shape from the node, or None if it fits.
 
-    `large_enough`: look only at devices that could meet an ask when empty. Of two devices that lack
-    the same, one may be too small whatever ends there, and advice must not point at it."""
+    With `large_enough`, devices too small even when empty are ignored, for advice."""
     left = occupancy(node)
     refused = refused_node(shape, left)
     return refused or devices_feasibility(shape, left.devices, rules, large_enough=large_enough)
@@ -83,7 +72,7 @@ def devices_feasibility(
     *,
     large_enough: bool = False,
 ) -> Verdict | None:
-    """`feasibility` as far as it concerns devices; the place is a position among these."""
+    """Like `feasibility`, for devices only; `place` is a position among these."""
     for ask in shape.asks:
         needs = [need_of(ask, shape.devices, held.device, rules) for held in devices]
         places: Sequence[int] = range(len(devices))
@@ -96,10 +85,7 @@ def devices_feasibility(
 
 
 def need_of(ask: Ask, constraints: DeviceConstraints, device: Device, rules: Rules) -> Need:
-    """What the ask comes to on a device like this, or the first rule that it can never pass.
-
-    The rules that name a device come after those of what a device is, of which `demand` knows some.
-    """
+    """Return the ask's demand on such a device, or the first rule that it can never pass."""
     refused = refused_kind(ask, constraints, device)
     if refused is not None and refused not in _WHICH_DEVICE:
         return refused
@@ -114,7 +100,7 @@ def need_of(ask: Ask, constraints: DeviceConstraints, device: Device, rules: Rul
 def usable(
     ask: Ask, constraints: DeviceConstraints, devices: Sequence[DeviceState], rules: Rules
 ) -> Iterator[tuple[int, Demand]]:
-    """The devices, by position, that could meet the ask when empty, with what it comes to there."""
+    """Yield position and demand of each device that could meet the ask when empty."""
     for at, held in enumerate(devices):
         need = need_of(ask, constraints, held.device, rules)
         if isinstance(need, Demand) and refused_amount(need, empty_device(held.device)) is None:
@@ -128,9 +114,9 @@ def refused_ask(
     geometries: Known,
     places: Sequence[int],
 ) -> Verdict | None:
-    """The rule that stops the last device which the ask would need; None where enough will do.
+    """Return the rule that refuses the last device that the ask would need, or None if it fits.
 
-    `needs` has an entry for each device, and `places` are the devices that are looked at."""
+    `needs` has an entry for each device; `places` are the positions to consider."""
     lacking: list[tuple[int, float, str, int, Verdict]] = []
     would_do = 0
     for at in places:
@@ -151,13 +137,11 @@ def refused_ask(
         return None
     lacking.sort()
     code = lacking[missing - 1][4].code if missing <= len(lacking) else _NO_DEVICE
-    if (
-        code is _NO_DEVICE
-    ):  # the first of all rules for devices: whatever else there is came further
+    if code is _NO_DEVICE:  # the first device rule, so any other refused device came further
         if missing < ask.count or (lacking and lacking[0][4].code is not code):
             code = RefusalCode.DEVICES_TOO_FEW
     elif code not in _OF_KINDS:
         _, _, _, at, refused = next(row for row in lacking if row[4].code is code)
         return refused._replace(place=at)
-    # What a device is has no amount, so the verdict counts the devices that will do.
+    # Rules about what a device is have no amount, so the verdict counts usable devices.
     return Verdict(code, ask.count, min(would_do, ask.count - 1))

@@ -1,4 +1,4 @@
-"""Node filters: `(shape, node) → (needed, available)`; the node passes with enough of it."""
+"""Node filters: `(shape, node) → (needed, available)`; a node passes with enough of it."""
 
 from collections.abc import Callable
 
@@ -14,11 +14,11 @@ from apportion.core.placement.feasibility.descriptors import (
     Unit,
     pairs,
 )
-from apportion_schemas import HostPort, NodeExpression, RefusalCode, Shape, Taint, Toleration
+from apportion_schemas import NodeExpression, RefusalCode, Shape, Taint, Toleration
 
 YES, NO = (1, 1), (1, 0)
+# the taint to tolerate for `spec.unschedulable`
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
-"""What stands for `spec.unschedulable` among the taints that a pod may tolerate."""
 PREFERABLY_NOT = "PreferNoSchedule"
 _KEEPS_OUT = ("NoSchedule", "NoExecute")
 _UNREADY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -33,8 +33,7 @@ def present(shape: Shape, node: NodeState) -> tuple[int, int]:
 def ready(shape: Shape, node: NodeState) -> tuple[int, int]:
     """The node's condition `Ready` is true, or the pod tolerates the taints that Kubernetes adds.
 
-    kube-scheduler looks at the taints alone. While they are missing, only pods without devices go
-    there: a device stays unused until the kubelet is back."""
+    While these taints are missing, only pods without devices are admitted."""
     if node.runs:
         return YES
     closing = [t for t in _keeping_out(node) if t.key in _UNREADY]
@@ -44,9 +43,7 @@ def ready(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 
 def heard(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """The node's agent is heard, which hands out shares.
-
-    Where there is a kubelet, pods without devices need no agent."""
+    """The node's agent reports; on Kubernetes, pods without devices need no agent."""
     needed = bool(shape.asks) or node.observed is None
     return NO if node.silent and needed else YES
 
@@ -54,22 +51,18 @@ def heard(shape: Shape, node: NodeState) -> tuple[int, int]:
 def plugin(shape: Shape, node: NodeState) -> tuple[int, int]:
     """No device plugin of HAMi or Volcano hands out the node's devices.
 
-    Those plugins take the share of whichever pod their own scheduler locked or bound last: beside
-    our binder they gave 26 of 32 containers another pod's share."""
+    Next to our binder, such plugins gave 26 of 32 containers another pod's share."""
     return NO if shape.asks and node.foreign_plugin else YES
 
 
 def cordon(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """No person has cordoned the node in the ledger."""
+    """No operator has cordoned the node in the ledger."""
     del shape
     return NO if node.cordon else YES
 
 
 def unschedulable(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """Nobody has cordoned the node in Kubernetes (`spec.unschedulable`).
-
-    As in kube-scheduler's NodeUnschedulable whoever tolerates the taint that goes with it may come.
-    """
+    """The node is not cordoned (`spec.unschedulable`), or the pod tolerates that taint."""
     if not node.drained or any(_tolerates(each, UNSCHEDULABLE) for each in shape.node.tolerations):
         return YES
     return NO
@@ -93,9 +86,7 @@ def _tolerated(shape: Shape, taints: list[Taint]) -> int:
 
 
 def discouraged(shape: Shape, node: NodeState) -> bool:
-    """Whether a taint asks such pods to go elsewhere if they can (effect `PreferNoSchedule`).
-
-    It is no filter, but a score: kube-scheduler's TaintToleration."""
+    """Return True if a `PreferNoSchedule` taint is not tolerated: a score, not a filter."""
     taints = node.observed.taints if node.observed else ()
     return any(
         taint.effect == PREFERABLY_NOT
@@ -128,13 +119,13 @@ def host_memory(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 
 def pods(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """Room for one more pod (`status.allocatable.pods`)."""
+    """The node has room for one more pod (`status.allocatable.pods`)."""
     del shape
     return 1, max(node.host.pods - len(node.pods), 0)
 
 
 def extended(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """Every extended resource that no dialect reads; the amounts are of the scarcest one."""
+    """Extended resources that no dialect reads; the amounts of the first shortage."""
     offered = node.observed.extended if node.observed else {}
     for name, needed in sorted(shape.node.extended.items()):
         available = max(offered.get(name, 0) - node.extended_used.get(name, 0), 0)
@@ -144,26 +135,26 @@ def extended(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 
 def ports(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """Every host port that the pod wants is free (kube-scheduler's NodePorts)."""
+    """Every host port that the pod requests is free (kube-scheduler's NodePorts)."""
     wanted = shape.node.ports
     if not wanted:
         return YES
     taken = [port for pod in node.pods.values() for port in pod.submitted.shape.node.ports]
     if node.observed is not None:
         taken += [port for each in node.observed.others for port in each.ports]
-    return len(wanted), sum(not any(_same_port(each, one) for one in taken) for each in wanted)
-
-
-def _same_port(left: HostPort, right: HostPort) -> bool:
-    """Whether two pods on one node cannot have both; a port of any address is one of each."""
-    if (left.port, left.protocol) != (right.port, right.protocol):
-        return False
-    return left.ip == right.ip or not left.ip or not right.ip
+    clashing = sum(
+        any(
+            (each.port, each.protocol) == (other.port, other.protocol)
+            and (each.ip == other.ip or not each.ip or not other.ip)
+            for other in taken
+        )
+        for each in wanted
+    )
+    return len(wanted), len(wanted) - clashing
 
 
 def disks(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """No other pod there has a disk of the pod's, unless all read (kube-scheduler's
-    VolumeRestrictions)."""
+    """No other pod has a disk of this pod mounted, unless all only read (VolumeRestrictions)."""
     wanted = shape.node.disks
     if not wanted:
         return YES
@@ -177,17 +168,17 @@ def disks(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 
 def matches(term: tuple[NodeExpression, ...], node: NodeState) -> bool:
-    """Whether every expression of a node selector term holds; an empty term matches nothing."""
+    """Return True if every expression of a term holds; an empty term matches nothing."""
     return bool(term) and all(holds(each, value_of(each, node)) for each in term)
 
 
 def value_of(expression: NodeExpression, node: NodeState) -> str | None:
-    """What the expression is about: a label, or the node's name (`matchFields`)."""
+    """Return the label's value, or the node's name for `matchFields`."""
     return node.name if expression.of_field else node.host.labels.get(expression.key)
 
 
 def holds(expression: NodeExpression, value: str | None) -> bool:
-    """Whether the expression holds where its label has this value; None where it is not there."""
+    """Return True if the expression holds for this value; None if the label is missing."""
     match expression.operator:
         case "In":
             return value in expression.values
@@ -197,7 +188,7 @@ def holds(expression: NodeExpression, value: str | None) -> bool:
             return value is not None
         case "DoesNotExist":
             return value is None
-        case "Gt" | "Lt":  # they compare integers; whatever is not one does not match
+        case "Gt" | "Lt":  # they compare integers; any other value does not match
             try:
                 left, right = int(value or ""), int(expression.values[0])
             except (ValueError, IndexError):
@@ -237,7 +228,7 @@ FACTS: tuple[Cause[NodeCheck], ...] = (
     Cause(_C.NODE_LABELS_MISMATCH, "node labels do not match the pod's selector or affinity",
           "a node with these labels, or another selector", TOLD, kind=Kind.LASTING, check=labels),
 )  # fmt: skip
-"""Those whose answer is the same until the node itself is reported differently."""
+"""Those whose answer is the same until the node itself is reported again."""
 
 ROOM: tuple[Cause[NodeCheck], ...] = (
     Cause(_C.CPU_INSUFFICIENT, "not enough CPU on the node",
@@ -249,7 +240,7 @@ ROOM: tuple[Cause[NodeCheck], ...] = (
     Cause(_C.PODS_EXHAUSTED, "node has no room for another pod", "a pod there ends", HOST,
           unit=Unit.PODS, fix_when_empty=LARGER, check=pods),
 )  # fmt: skip
-"""Those of amounts that a column of the index holds."""
+"""Those with amounts that the index has as columns."""
 
 NEEDS: tuple[Cause[NodeCheck], ...] = (
     Cause(_C.EXTENDED_RESOURCE_INSUFFICIENT, "not enough of an extended resource on the node",
@@ -263,12 +254,12 @@ NEEDS: tuple[Cause[NodeCheck], ...] = (
           "that pod ends, or both mount it with readOnly", HOST, unit=Unit.DISKS, check=disks,
           wanted=lambda shape: shape.node.disks),
 )  # fmt: skip
-"""Those of what few pods want, which no column of the index holds."""
+"""Those of rare requirements, which the index has no columns for."""
 
 FACT_FILTERS = pairs(FACTS)
 NODE_FILTERS = (*FACT_FILTERS, *pairs(ROOM), *pairs(NEEDS))
 
 
 def needs(shape: Shape) -> tuple[tuple[RefusalCode, NodeCheck], ...]:
-    """Those of `NEEDS` that may keep a pod of this shape from a node."""
+    """Return those of `NEEDS` that may refuse a node for a pod of this shape."""
     return pairs(tuple(each for each in NEEDS if each.wanted is None or each.wanted(shape)))

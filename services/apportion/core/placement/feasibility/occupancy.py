@@ -1,9 +1,6 @@
-"""A node as it would be: with nothing on it, without some of its pods, or without a cordon.
+"""A node with another occupancy: empty, without some of its pods, or without a cordon.
 
-What a question about a node leaves of it is an `Occupancy`, which every such question names.
-
-Invariant: the node and the pods stay as they are; what is given back is what the fold gives back.
-"""
+Invariant: the node and its pods are not changed, and amounts are released as the fold does."""
 
 from collections.abc import Callable, Iterable
 from copy import copy
@@ -18,18 +15,12 @@ from apportion_schemas import Device, NodeObserved, RefusalCode
 
 Occupancy = Callable[[NodeState], NodeState]
 UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
-CONDITIONS: Final = frozenset(
-    (
-        UNSCHEDULABLE,
-        "node.kubernetes.io/not-ready",
-        "node.kubernetes.io/unreachable",
-        "node.kubernetes.io/memory-pressure",
-        "node.kubernetes.io/disk-pressure",
-        "node.kubernetes.io/pid-pressure",
-        "node.kubernetes.io/network-unavailable",
-    )
-)
-"""Taints that Kubernetes adds for a condition or a cordon, and removes when that ends."""
+# taints that Kubernetes adds for a condition or a cordon, and removes when it ends
+CONDITIONS: Final = frozenset((
+    UNSCHEDULABLE, "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable",
+    "node.kubernetes.io/memory-pressure", "node.kubernetes.io/disk-pressure",
+    "node.kubernetes.io/pid-pressure", "node.kubernetes.io/network-unavailable",
+))  # fmt: skip
 
 
 def now(node: NodeState) -> NodeState:
@@ -38,7 +29,7 @@ def now(node: NodeState) -> NodeState:
 
 
 def empty(node: NodeState) -> NodeState:
-    """The node with nothing on it, ready, heard and well: what it has is what it is."""
+    """Return the node with nothing on it: ready, its agent reporting, without cordons."""
     devices = [empty_device(held.device) for held in node.devices]
     return structs.replace(
         node,
@@ -56,7 +47,7 @@ def empty(node: NodeState) -> NodeState:
 
 
 def empty_device(device: Device) -> DeviceState:
-    """The device with nothing on it and all of its slices open: what closes them ends as well."""
+    """Return the state of the device with nothing on it and no closed slices."""
     return DeviceState(
         device=structs.replace(device, closed_slices=0) if device.closed_slices else device,
         memory_free_mib=device.memory_mib,
@@ -67,7 +58,7 @@ def empty_device(device: Device) -> DeviceState:
 
 
 def mended(observed: NodeObserved) -> NodeObserved:
-    """The node as Kubernetes would show it with no pods of others, once it is ready again."""
+    """Return the observed node, ready again and without pods of other schedulers."""
     return structs.replace(
         observed,
         ready=True,
@@ -81,7 +72,7 @@ def mended(observed: NodeObserved) -> NodeObserved:
 
 
 def without(pods: Iterable[PodState]) -> Occupancy:
-    """The node once these pods have ended."""
+    """Return the occupancy of a node after these pods have ended."""
     ended = tuple(pods)
 
     def occupancy(node: NodeState) -> NodeState:
@@ -102,7 +93,7 @@ def without(pods: Iterable[PodState]) -> Occupancy:
 
 
 def uncordoned(code: RefusalCode, device: str = "") -> Occupancy:
-    """The node without the one cordon that this cause speaks of; all else is as it is."""
+    """Return the occupancy without the one cordon that causes this refusal."""
 
     def occupancy(node: NodeState) -> NodeState:
         if code is RefusalCode.DEVICE_CORDONED:
@@ -119,7 +110,7 @@ def uncordoned(code: RefusalCode, device: str = "") -> Occupancy:
 
 
 def on_offer(node: NodeState) -> NodeState:
-    """The node without cordons, whose devices that are there are well."""
+    """Return the node without cordons and with all reported devices healthy."""
     devices = [copy(held) for held in node.devices]
     for held in devices:
         held.healthy, held.cordon, held.cordons = True, "", ()

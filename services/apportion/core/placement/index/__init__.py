@@ -1,1 +1,1 @@
-"""The nodes as columns, asked in loops: what makes a decision cost what changed."""
+"""The nodes as columns, and the loops over them."""

@@ -1,12 +1,8 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
 """The loops of `AskColumns`: the devices of nodes against one ask.
 
-Arrays that have a row for each node are flat here: `width` values of each node, those of the host
-first. `need` and `charge` are by kind, `fits` by kind and cut, `cuts` values of each kind.
-`elsewhere` is empty where the pod names no device. Compiled, no loop here looks whether an index is
-within its array.
-
-Invariant: as of the loops of `row_loops`."""
+Arrays with a row per node are flat: `width` values per node, the host's first. `fits` has `cuts`
+values per kind. Compiled loops do not check array bounds. Invariant: see `row_loops`."""
 
 from typing import Final
 
@@ -26,17 +22,14 @@ from apportion.core.placement.index.packed import (
     slots_of,
 )
 
+# Device order, as the weight of the load: `BINPACK` takes the highest load first; `SPREAD` the
+# fewest shares, then the lowest load. See `scores.devices`.
 BINPACK: Final[Int64] = -1
 SPREAD: Final[Int64] = 1
-"""Which device comes first, as the weight of its load: the one with the most, or of those with the
-fewest holders the one with the least. See `scores.devices`.
-"""
 
 
 def _more(free: Int64, need: Int64, charge: Int64, most: Int64) -> Int64:
-    """How many more find enough on a device where one does already, at most so many.
-
-    Of instances, which charge nothing here, as many as are wanted."""
+    # At most `most`; MIG instances charge nothing here, so all of them count.
     count: Int64 = 0
     if not charge:
         return most
@@ -63,7 +56,7 @@ def look(
     enough: UInt8s,
     given: Int32s,
 ) -> None:
-    """`AskColumns.look`, at so many rows; where none are noted, up to the last device wanted."""
+    """See `AskColumns.look`, for `number` rows. Unless `noted`, stops at the last device needed."""
     named: Int64 = len(elsewhere)
     i: Int64
     at: Int64
@@ -95,7 +88,7 @@ def look(
 def house(
     rows: Int64s, number: Int64, free: Int64s, width: Int64, need: Int64, given: Int32s
 ) -> None:
-    """Refuse the rows whose host has not enough for a pod that asks for no device."""
+    """Refuse the rows whose host lacks room for a pod that requests no device."""
     i: Int64
     for i in range(number):
         if lacking(free[rows[i] * width + HOST], need):
@@ -112,9 +105,7 @@ def helped(
     kinds: Int64,
     found: Int64s,
 ) -> Int64:
-    """`Unschedulable.helped`: how many have room on one of these rows, and in `found` which.
-
-    `needs` are by slot and kind. How cards are cut, and which devices a pod names, is not asked."""
+    """See `Unschedulable.helped`: fill `found` with the slots that have room; return how many."""
     helped_count: Int64 = 0
     slot: Int64
     i: Int64
@@ -150,7 +141,7 @@ def pick(
     cuts: Int64,
     weight: Int64,
 ) -> Int64:
-    """`AskColumns.pick`; of equals the first. `totals` are memory, cores and slots of each kind."""
+    """See `AskColumns.pick`; ties go to the first. `totals`: memory, cores and slots per kind."""
     host: Int64 = row * width + HOST
     best: Int64 = -1
     holders_least: Int64 = 0

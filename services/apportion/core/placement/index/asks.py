@@ -1,9 +1,6 @@
-"""One ask against every kind of device, and against the devices of every node that changed.
+"""One ask against every kind of device, and against the devices of each changed node.
 
-What an ask comes to on a kind of device is worked out once. Then a node is looked at in one pass
-over its devices.
-
-Invariant: a device has enough here exactly where every device filter passes it."""
+Invariant: a device has enough here exactly if it passes every device filter."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -30,14 +27,11 @@ _NOWHERE: Final = np.zeros(0, np.bool_)
 
 
 class AskColumns:
-    """One ask against every kind of device: what must be free there, and where it never fits.
+    """One ask: what each kind of device must have free, and which devices never fit.
 
-    The kinds `without` are left out, whatever they have. `module` is how many devices at once are
-    taken together, 1 where each is taken alone. `host_need` is what the pod needs of the host,
-    packed, which stands among the devices. `demands`, `needs` and `instance_fits` have an entry for
-    each kind; a need is packed, `NEVER` where a device rule refuses the kind, and whether an
-    instance fits depends on how the card is cut. `elsewhere` marks the devices that the pod's uuids
-    and indexes leave out, None where it names none."""
+    `module` is the number of devices taken together, else 1. `demands`, `needs` (packed, `NEVER` if
+    refused) and `instance_fits` (by cut) have an entry per kind; `without` excludes kinds.
+    `elsewhere` marks the devices that the pod's uuids and indexes exclude, or is None."""
 
     def __init__(
         self,
@@ -62,7 +56,7 @@ class AskColumns:
         self._flatten()
 
     def follow(self, geometries: Known) -> None:
-        """Cards may be cut so from now on."""
+        """Use these MIG geometries from now on."""
         devices = self._devices
         self._begin(geometries)
         for device in devices:
@@ -81,7 +75,7 @@ class AskColumns:
         self.cuts_instances = False
 
     def rebuild(self, columns: Columns, rows: Rows) -> None:
-        """Work out again what stands for these rows until their nodes are reported anew."""
+        """Recompute the facts of these rows, which hold until their nodes are reported again."""
         unknown = columns.kinds[len(self.demands) - FIRST_KIND :]
         for device in unknown:
             self._learn(device)
@@ -91,8 +85,7 @@ class AskColumns:
         if wants.indexes or wants.use_ids or wants.nouse_ids:
             marks = self.elsewhere
             if marks is None or marks.shape != columns.kind.shape:
-                # Of rows that stand where they stood the marks are as they were; if others stand
-                # there, every row is looked at again.
+                # The marks of unchanged rows remain. If rows moved, every row is recomputed.
                 wider = np.zeros(columns.kind.shape, np.bool_)
                 if marks is not None and len(marks) == len(wider):
                     wider[:, HOST + 1 :] = True
@@ -102,14 +95,14 @@ class AskColumns:
             marks[rows] = np.logical_or(*unnamed(columns, wants, rows))
 
     def demand_of(self, kind: int) -> Demand:
-        """What the ask comes to on a device of a kind that does not refuse it."""
+        """Return the demand on a kind of device; raises `TypeError` if it refuses the ask."""
         found = self.demands[kind]
         if not isinstance(found, Demand):
             raise TypeError(f"kind {kind} refuses the ask: {found}")
         return found
 
     def wanted(self, row: int, kinds: Sequence[int]) -> Iterator[tuple[int, Demand]]:
-        """The devices of a node, given by their kinds, that would do for the ask were they free."""
+        """Yield the devices of a node, by position, that would serve the ask if they were free."""
         elsewhere = self.elsewhere[row].tolist() if self.elsewhere is not None else ()
         for at, kind in enumerate(kinds):
             found = self.demands[kind]
@@ -117,10 +110,10 @@ class AskColumns:
                 yield at, found
 
     def look(self, look: ScoreInput, times: Int64, noted: Int64) -> None:
-        """Refuse the rows that have not enough, host and devices; note which do, if `noted`.
+        """Refuse rows whose host or devices lack room; if `noted`, note the devices with room.
 
-        Of an ask for one device, `times` must fit beside one another, several on one device if it
-        has as much; how many instances a card takes is not told."""
+        An ask for one device must fit `times` together; its MIG instances per device are not
+        counted."""
         columns = look.columns
         ask_loops.look(
             look.rows,
@@ -142,7 +135,7 @@ class AskColumns:
         )
 
     def capacity(self, columns: Columns) -> NDArray[np.int64]:
-        """For each row at most how many times the ask would fit on its devices; fewer may."""
+        """Return, for each row, an upper bound of how often the ask fits on its devices."""
         devices = np.s_[:, HOST + 1 :]
         kind = columns.kind[devices]
         needs, charges = np.array(self.needs, np.int64), np.array(self._charges, np.int64)
@@ -151,7 +144,7 @@ class AskColumns:
         return found
 
     def pick(self, columns: Columns, row: Int64, weight: Int64) -> Int64:
-        """The first of the devices that have enough, by `BINPACK` or `SPREAD`; -1 if none has."""
+        """Return the first device with room, by `BINPACK` or `SPREAD`, or -1."""
         return ask_loops.pick(
             row,
             columns.flat_free,
@@ -186,7 +179,12 @@ class AskColumns:
                 charge = packed.amounts(known.memory_mib, known.cores, 1, known.template_cpu)
             else:
                 self.cuts_instances = True
-                fits[0] = _instance_fits(known, self._cuts)
+                slices = np.arange(SLICE_STATES)
+                fits[0] = False
+                for place in known.options:
+                    first = place.number * SLICE_STATES
+                    fits[0, first : first + SLICE_STATES] |= (slices & place.mask) == 0
+                fits[0, 0] = bool(known.options)
         self._devices.append(device)
         self.demands.append(known)
         self.needs.append(need)
@@ -195,7 +193,6 @@ class AskColumns:
         self.instance_fits = np.concatenate([self.instance_fits, fits])
 
     def _flatten(self) -> None:
-        """What was learnt of all kinds, as loops take it."""
         self._need: Int64s = np.array(self.needs, np.int64).data
         self._charge: Int64s = np.array(self._charges, np.int64).data
         self._totals: Int64s = np.array(self._amounts, np.int64).data
@@ -205,9 +202,7 @@ class AskColumns:
 def unnamed(
     columns: Columns, wants: DeviceConstraints, rows: Rows
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """By row and column whether the pod's uuids, and its indexes, leave the device out.
-
-    As `filters.devices.uuid` and `index` have it; of a column without a device they do."""
+    """Return whether the pod's uuids, and its indexes, exclude each device or empty column."""
     ids, indexes, known = columns.ids[rows], columns.index[rows], columns.device_kinds
     by_id = np.isin(ids, known.id_numbers(wants.nouse_ids))
     if wants.use_ids:
@@ -220,16 +215,5 @@ def unnamed(
 
 
 def flags(answers: NDArray[np.bool_]) -> memoryview:
-    """Answers one by one, as loops take them; a view."""
+    """Return a view of the booleans as single bytes, for the loops."""
     return answers.reshape(-1).view(np.uint8).data
-
-
-def _instance_fits(wanted: Demand, cuts: int) -> NDArray[np.bool_]:
-    """For each way in which a card may be cut (`cut_state`): whether it has room for the ask."""
-    fits = np.zeros(cuts, np.bool_)
-    slices = np.arange(SLICE_STATES)
-    for place in wanted.options:
-        first = place.number * SLICE_STATES
-        fits[first : first + SLICE_STATES] |= (slices & place.mask) == 0
-    fits[0] = bool(wanted.options)
-    return fits

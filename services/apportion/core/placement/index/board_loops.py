@@ -1,8 +1,7 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
-"""The loops of the `Scoreboard`: points of some rows written, the best rows found.
+"""The loops of the `Scoreboard`: write the points of some rows, find the best rows.
 
-Compiled, no loop here looks whether an index is within its array. Invariant: each block of rows has
-beside it the most points that any of its rows has."""
+Compiled loops do not check array bounds. Invariant: `most` has the highest points per block."""
 
 from typing import Final
 
@@ -21,11 +20,11 @@ Rows = NDArray[np.int64]
 def write(
     points: Int32s, most: Int32s, fitting: Int64s, rows: Int64s, count: Int64, given: Int32s
 ) -> None:
-    """The first `count` rows have the points `given`, which is given those before in turn.
+    """Swap the points of the first `count` rows with `given`.
 
-    A row that comes twice is given the same points twice."""
+    A row that occurs twice must have the same points twice."""
     i: Int64
-    # What is far away is asked for at once: the loop below would wait for each row.
+    # A separate loop lets the memory reads overlap; the loop below would wait for each row.
     for i in range(count):
         was: Int64 = points[rows[i]]
         points[rows[i]] = given[i]
@@ -48,15 +47,13 @@ def _most_of(points: Int32s, begin: Int64) -> Int64:
     most: Int64 = REFUSED
     row: Int64
     for row in range(begin, min(begin + BLOCK, len(points))):
-        if points[row] > most:  # noqa: PLR1730 - interpreted, `max` takes thrice as long
+        if points[row] > most:  # noqa: PLR1730 - interpreted, `max` takes three times as long
             most = points[row]
     return most
 
 
 def _least(most: Int32s, top: Int64s) -> Int64:
-    """Points that no row among the best has: as many as are wanted have more, one of each block.
-
-    `top` is room for as many as are wanted."""
+    # A bound below the points of all best rows: that many blocks have a row above it.
     wanted: Int64 = len(top)
     block: Int64
     place: Int64
@@ -74,7 +71,7 @@ def _least(most: Int32s, top: Int64s) -> Int64:
 
 
 def best(points: Int32s, most: Int32s, found: Int64s, top: Int64s) -> Int64:
-    """Fill `found` with the best rows in order; how many there are. `top` is room for as many."""
+    """Fill `found` with the best rows in order; return how many. `top` has the same size."""
     wanted: Int64 = len(found)
     count: Int64 = 0
     least: Int64 = _least(most, top)

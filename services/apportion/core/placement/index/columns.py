@@ -1,14 +1,9 @@
-"""The nodes as columns: what numpy needs to ask one question of many nodes.
+"""The nodes as columns, so that numpy can evaluate many nodes at once.
 
-A derived structure: it can be dropped and made again from the `State` at any time. Rows are in the
-order of node names, so that a choice among equals never depends on the order in which nodes were
-learnt. Spare rows between them stand for a node that nobody has told of, and no pod fits there: a
-node that joins takes one near its place, so that few others move, and whoever keeps something by
-row looks again at those alone.
-
-Invariants: after `sync`, row i says of node `names[i]` what the state says of it, and the two logs
-name every row that changed since a reader of them last looked, those that moved among them. The
-names of the rows that are not vacant are in order, whatever happened in which order."""
+Rows are in the order of node names, so that ties never depend on the order in which nodes were
+learnt. Vacant rows let a joining node take a row near its position, so that few rows move. Derived:
+can be rebuilt from the `State`. Invariant: after `sync`, row i reflects node `names[i]`, and the
+two logs have every row that changed or moved since a reader last read them."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -46,38 +41,26 @@ UNHEALTHY: Final[Int64] = 1
 CORDONED: Final[Int64] = 2
 _KEEPS_OUT: Final = ("NoSchedule", "NoExecute")
 _COLUMNS: Final = (
-    "free",
-    "kind",
-    "index",
-    "ids",
-    "slices",
-    "cut",
-    "closed",
-    "load",
-    "host_load",
-    "left",
-    "host_total",
-    "schedulable",
-    "discouraging",
-    "sums",
-)
+    "free", "kind", "index", "ids", "slices", "cut", "closed", "load", "host_load", "left",
+    "host_total", "schedulable", "discouraging", "sums",
+)  # fmt: skip
 SUMS: Final[Int64] = 4
+# The columns of `sums`: memory (MiB) and cores of a node's devices, total and free.
 MEMORY: Final[Int64] = 0
 CORES: Final[Int64] = 1
 MEMORY_FREE: Final[Int64] = 2
 CORES_FREE: Final[Int64] = 3
-"""The columns of `sums`: memory in MiB and cores of a node's devices, and what of them is free."""
 CPU_MILLI_PER_PERCENT: Final[Int64] = 160  # 16 CPUs count as much as one device
 LEFT_MAX: Final[Int64] = 20_000  # percent of a device: more than any node has
 NodeFacts = tuple[NodeReported | None, NodeObserved | None, bool, str, str, list[Device]]
 UNSEEN: Final[NodeFacts] = (None, None, False, "unseen", "", [])
 VACANT: Final = NodeState("")
-SPARE_EVERY: Final = 16  # rows to one that is spare, and as many spare ones behind the last
-MOVED_MAX: Final = 1024  # rows that may move for a node that joins; beyond, all are laid out anew
+SPARE_EVERY: Final = 16  # rows per spare row; as many spare ones follow the last row
+MOVED_MAX: Final = 1024  # rows that may move for a joining node; beyond, all are laid out again
 
 
 class Moved(NamedTuple):
-    """The rows from `begin` to `end` moved by `by`, which leaves `row` free."""
+    """The rows from `begin` to `end` moved by `by`, which makes `row` free."""
 
     row: int
     begin: int
@@ -86,7 +69,7 @@ class Moved(NamedTuple):
 
 
 class RowOrder:
-    """The rows by name; those that are `vacant` have an empty one."""
+    """The rows by name; a `vacant` row has an empty name."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -94,17 +77,19 @@ class RowOrder:
         self.vacant: NDArray[np.bool_] = np.ones(0, np.bool_)
         self._order: list[str] = []  # the names without the vacant rows
 
-    def may_insert(self, count: int) -> bool:
-        """Whether so many new names are few enough to be inserted one by one."""
-        return count * SPARE_EVERY <= len(self.row_of)
-
     def insert(self, name: str) -> Moved | None:
-        """Give a new name a row, and say which rows moved for it; None if none is spare nearby."""
+        """Give a new name a row; return which rows moved, or None if no spare row is near."""
         rank = self._rank(name)
         behind = self.row_of[self._order[rank - 1]] + 1 if rank else 0
-        moved = self._vacated(behind)
-        if moved is None:
+        first = max(behind - MOVED_MAX, 0)
+        spare = np.flatnonzero(self.vacant[first : behind + MOVED_MAX]) + first
+        if not len(spare):
             return None
+        # The cheapest move frees a row between the rows before `behind` and the others.
+        nearest = int(spare[np.abs(spare - behind).argmin()])
+        moved = Moved(behind, behind, nearest, 1)
+        if nearest < behind:
+            moved = Moved(behind - 1, nearest + 1, behind, -1)
         row, begin, end, by = moved
         self.names[begin + by : end + by] = self.names[begin:end]
         self.vacant[begin + by : end + by] = False
@@ -116,14 +101,14 @@ class RowOrder:
         return moved
 
     def remove(self, name: str) -> int:
-        """Leave the row of a name vacant, and say which one it was."""
+        """Make the row of a name vacant, and return it."""
         row = self.row_of.pop(name)
         del self._order[self._rank(name)]
         self.names[row], self.vacant[row] = "", True
         return row
 
     def lay_out(self, joined: Iterable[str]) -> None:
-        """Give these a row as well, and every name another one, with spare rows between."""
+        """Add these names and assign all rows again, with spare rows between them."""
         for name in joined:
             if name not in self.row_of:
                 self._order.insert(self._rank(name), name)
@@ -140,36 +125,21 @@ class RowOrder:
     def _rank(self, name: str) -> int:
         return bisect_left(self._order, name)
 
-    def _vacated(self, row: int) -> Moved | None:
-        """What makes a row free behind all before `row` and before all others, at least cost."""
-        first = max(row - MOVED_MAX, 0)
-        spare = np.flatnonzero(self.vacant[first : row + MOVED_MAX]) + first
-        if not len(spare):
-            return None
-        nearest = int(spare[np.abs(spare - row).argmin()])
-        if nearest < row:
-            return Moved(row - 1, nearest + 1, row, -1)
-        return Moved(row, row, nearest, 1)
-
 
 class Touch(Struct, gc=False):
-    """A node that changed: only by these shares and their pods, or, where None, in any way."""
+    """A node that changed: only by these shares and their pods, or in any way if None."""
 
     node: NodeState
     shares: list[Share] | None
 
 
 class Columns:
-    """Free amounts, kinds of device and load of every node; `every` are the numbers of all rows.
+    """Free amounts, device kinds and load of every node; `every` has the numbers of all rows.
 
-    `count` nodes have a row; those that are `vacant` have an empty name and the node `VACANT`. With
-    another `generation` whoever keeps something by row begins anew. `free`, `kind`, `index`, `ids`,
-    `slices`, `cut` and `closed` have a row for each node; their column 0 is the host, the others
-    its devices in order. `free` is packed, with its guards set. `sums` has columns of its own,
-    `MEMORY` to `CORES_FREE`. The others have one value for each node: `load` of the devices and
-    `host_load` in `POINTS`, `left` of devices and CPU in percent of a device, at most `LEFT_MAX`,
-    `host_total` the memory in MiB and CPU in milli-cores of its host; a `schedulable` node keeps
-    out no pod that has no wishes of its own: present, ready, not cordoned, no taints."""
+    When `generation` changes, caches by row must restart. Column 0 is the host, and the devices
+    follow in order. `free` is packed, with guards set. `load` and `host_load` are in `POINTS`;
+    `left` is the free devices and CPU in percent of a device; `host_total` is in MiB and
+    milli-cores; `schedulable` nodes are present, ready, not cordoned and without taints."""
 
     def __init__(self, state: State) -> None:
         self.device_kinds = DeviceKinds()
@@ -199,10 +169,7 @@ class Columns:
         self.allocate(0, 1)
 
     def touch(self, node: NodeState, shares: Iterable[Share] | None = None) -> None:
-        """Note that the node changed; its row is brought up to it by the next `sync`.
-
-        `shares`: came or went, and nothing else of the node changed but what they and their pod
-        take; None where anything may have."""
+        """Note that the node changed, only by these shares and their pods unless None."""
         name = node.name
         before = self._touched.get(name)
         if shares is None or name not in self._row_of:
@@ -214,7 +181,7 @@ class Columns:
             before.shares.extend(shares)
 
     def forget(self, node: NodeState) -> None:
-        """Leave the row of a node vacant that the state no longer has."""
+        """Make the row vacant of a node that the state no longer has."""
         self._touched.pop(node.name, None)
         if node.name not in self._row_of:
             return
@@ -227,20 +194,29 @@ class Columns:
         self.count = len(self._row_of)
 
     def sync(self) -> None:
-        """Bring the rows up to the state: cost follows the devices that were touched."""
+        """Update the rows from the state; the cost follows the number of touched devices."""
         geometries = self._state.configuration.nvidia.known_mig_geometries
-        if geometries is not self._configured:  # a new one may say what the last one said
+        if geometries is not self._configured:  # a new configuration may have the same geometries
             self._configured = geometries
             self._cut_otherwise = geometries != self.geometries
             self.geometries = geometries if self._cut_otherwise else self.geometries
-        if self._state.of_kubernetes != self._of_kubernetes:  # nodes that only agents know are gone
+        # nodes that only agents report are gone
+        if self._state.of_kubernetes != self._of_kubernetes:
             self._of_kubernetes = self._state.of_kubernetes
             for node in self._state.nodes.values():
                 self.touch(node)
         if self._touched:
             touched, self._touched = self._touched, {}
             if self._any_anew:
-                self._make_room(touched)
+                self._any_anew = False
+                joined = [each.node for name, each in touched.items() if name not in self._row_of]
+                width = 1 + max(len(each.node.devices) for each in touched.values())
+                few = len(joined) * SPARE_EVERY <= len(self._row_of)
+                if width > self.width and few:
+                    _move(self, self.every, self.every, len(self.every), width)
+                if not few or not all(map(self._insert, joined)):
+                    self._lay_out(joined, max(width, self.width))
+                self.count = len(self._row_of)
             row_of = self._row_of
             for name, touch in touched.items():
                 row: Int64 = row_of[name]
@@ -251,38 +227,38 @@ class Columns:
             _cut_anew(self)
 
     def changed_from(self, begin: Int64) -> Int64:
-        """Fill `some` with the rows that the log of changes has from that place on; how many."""
+        """Fill `some` with the distinct rows logged from that position on; return how many."""
         self._turn += 1
         log = self.changed
         return row_loops.distinct(log.cells, begin, log.count, self._seen, self._turn, self.some)
 
     def kinds_of(self, name: str, shares: Iterable[Share]) -> frozenset[int]:
-        """The kinds of the devices of the node that these shares are of."""
+        """Return the kinds of the node's devices that have these shares."""
         row = self._row_of[name]
         node = self.nodes[row]
         columns = (_column(node, node.by_id[share.device]) for share in shares)
         return frozenset(int(self.kind[row, column]) for column in columns)
 
     def row_of(self, name: str) -> int:
-        """The row of a node that has one."""
+        """Return the row of a node that has one."""
         return self._row_of[name]
 
     def __contains__(self, name: str) -> bool:
-        """Whether a node of that name has a row."""
+        """Return True if a node of that name has a row."""
         return name in self._row_of
 
     def offered(self) -> list[Device | None]:
-        """The kinds of device that there are, by number; see `DeviceKinds.offered`."""
+        """Return the existing kinds of device, by number; see `DeviceKinds.offered`."""
         return self.device_kinds.offered(self.facts_changed.end)
 
     def allocate(self, rows: Int64, width: Int64) -> None:
-        """Columns of so many rows and so wide, of which nothing is said yet."""
+        """Create blank columns of this size."""
         self.free = np.full((rows, width), packed.GUARDS, np.int64)
         self.kind = np.full((rows, width), NO_KIND, np.uint32)
         self.index = np.full((rows, width), -1, np.int16)
         self.ids = np.full((rows, width), NO_ID, np.int64)
         self.slices = np.zeros((rows, width), np.uint8)
-        # How each card is cut: the occupied slices, and its group where cards may be cut in groups.
+        # How each device is cut: the occupied slices, and its group if geometries have groups.
         self.cut = np.zeros((rows, width), np.uint16)
         self.closed = np.zeros((rows, width), np.uint8)
         self.load = np.zeros(rows, np.int32)
@@ -292,7 +268,7 @@ class Columns:
         self.schedulable = np.zeros(rows, np.bool_)
         self.discouraging = np.zeros(rows, np.bool_)
         self.sums = np.zeros((rows, SUMS), np.int64)
-        # A value at a time: numpy takes thrice as long to give or take a single one.
+        # Flat views, because numpy takes three times as long to read or write a single value.
         self.width: Int64 = width
         self.flat_free: Int64s = self.free.reshape(-1).data
         self.flat_kind: UInt32s = self.kind.reshape(-1).data
@@ -304,24 +280,12 @@ class Columns:
         self._sums: Int64s = self.sums.reshape(-1).data
         self._turn: Int64 = 0
         self._seen: Int64s = np.zeros(rows, np.int64).data
-        # Room for what a class looks at: some rows, and whether devices have enough.
+        # Buffers for a class: some rows, and whether devices have enough.
         self.some: Int64s = np.zeros(rows, np.int64).data
         self.enough: UInt8s = np.zeros(rows * width, np.uint8).data
 
-    def _make_room(self, touched: dict[str, Touch]) -> None:
-        """Rows for the nodes that have none yet, and columns for the devices of each."""
-        self._any_anew = False
-        joined = [each.node for name, each in touched.items() if name not in self._row_of]
-        width = 1 + max(len(each.node.devices) for each in touched.values())
-        few = self._order.may_insert(len(joined))
-        if width > self.width and few:
-            _move(self, self.every, self.every, len(self.every), width)
-        if not few or not all(map(self._insert, joined)):
-            self._lay_out(joined, max(width, self.width))
-        self.count = len(self._row_of)
-
     def _insert(self, node: NodeState) -> bool:
-        """Give a new node a row; False if none is spare near its place."""
+        """True if a spare row was near its position."""
         moved = self._order.insert(node.name)
         if moved is None:
             return False
@@ -340,12 +304,11 @@ class Columns:
         return True
 
     def _give_row(self, row: int, node: NodeState) -> None:
-        """The row is the node's, of which it says nothing yet."""
         self.nodes[row], self._facts[row] = node, UNSEEN
         self.kind[row] = NO_KIND
 
     def _lay_out(self, joined: list[NodeState], width: int) -> None:
-        """Make room for many new nodes; every class looks at every row again."""
+        # Every class evaluates every row again.
         kept, nodes, facts = self._row_of, self.nodes, self._facts
         self._order.lay_out(node.name for node in joined)
         self.names, self.vacant = self._order.names, self._order.vacant
@@ -367,21 +330,27 @@ class Columns:
         self.generation += 1
 
     def _refresh(self, row: Int64, node: NodeState, shares: list[Share] | None) -> None:
-        """Bring the row up to the node: the devices of these shares, or all of them."""
         if shares is None:
             self._refresh_all(row, node)
         else:
             self._refresh_devices(row, node, shares)
-        _refresh_host(self, row, node)
+        host = node.host
+        memory_mib: Int64 = host.memory_mib
+        cpu_milli: Int64 = host.cpu_milli
+        memory_free: Int64 = memory_mib - node.memory_used_mib
+        cpu_free: Int64 = cpu_milli - node.cpu_used_milli
+        guards: Int64 = packed.GUARDS
+        free: Int64 = packed.amounts(memory_free, cpu_free, host.pods - len(node.pods))
+        self.flat_free[row * self.width + HOST] = guards | free
+        self.flat_host_load[row] = mean_load(memory_mib, memory_free, cpu_milli, cpu_free)
         sums: Int64s = self._sums
         at: Int64 = row * SUMS
         self.flat_load[row] = mean_load(
             sums[at + MEMORY], sums[at + MEMORY_FREE], sums[at + CORES], sums[at + CORES_FREE]
         )
-        cpu_milli: Int64 = packed.compute_of(self.flat_free[row * self.width + HOST])
         load: Int64 = self.flat_load[row]
         left: Int64 = (POINTS - load) // (POINTS // 100) * len(node.devices)
-        left += cpu_milli // CPU_MILLI_PER_PERCENT
+        left += packed.compute_of(free) // CPU_MILLI_PER_PERCENT
         self.flat_left[row] = min(left, LEFT_MAX)
 
     def _refresh_all(self, row: Int64, node: NodeState) -> None:
@@ -406,7 +375,7 @@ class Columns:
         _sum_free(self.sums[row], node)
 
     def _refresh_devices(self, row: Int64, node: NodeState, shares: list[Share]) -> None:
-        """What is free of these devices; the sums follow from what was, where that tells all."""
+        # Sums follow from the differences, unless the packed amounts lose information.
         odd = row in self._odd
         memory_mib: Int64 = 0
         cores: Int64 = 0
@@ -455,7 +424,7 @@ class Columns:
 
 
 def _cut_anew(columns: Columns) -> None:
-    """Cards may be cut otherwise than they might: of those that are cut, read again how."""
+    # Update the cut of devices with MIG instances after a change of geometries.
     known: dict[tuple[int, int, str], int] = {}
     rows, places = (found.tolist() for found in np.nonzero(columns.slices))
     for row, at in zip(rows, places, strict=True):
@@ -469,7 +438,7 @@ def _cut_anew(columns: Columns) -> None:
 
 
 def _move(columns: Columns, was: Rows, now: Rows, rows: Int64, width: Int64) -> None:
-    """Columns of so many rows and so wide, in which these rows stand elsewhere."""
+    # Resize the columns, and move the rows `was` to `now`.
     old = {name: getattr(columns, name) for name in _COLUMNS}
     columns.allocate(rows, width)
     for name, column in old.items():
@@ -480,25 +449,12 @@ def _move(columns: Columns, was: Rows, now: Rows, rows: Int64, width: Int64) -> 
             target[now, : column.shape[1]] = column[was]
 
 
-def _refresh_host(columns: Columns, row: Int64, node: NodeState) -> None:
-    host = node.host
-    memory_mib: Int64 = host.memory_mib
-    cpu_milli: Int64 = host.cpu_milli
-    memory_free: Int64 = memory_mib - node.memory_used_mib
-    cpu_free: Int64 = cpu_milli - node.cpu_used_milli
-    guards: Int64 = packed.GUARDS
-    free: Int64 = packed.amounts(memory_free, cpu_free, host.pods - len(node.pods))
-    columns.flat_free[row * columns.width + HOST] = guards | free
-    columns.flat_host_load[row] = mean_load(memory_mib, memory_free, cpu_milli, cpu_free)
-
-
 def _sum_free(sums: NDArray[np.int64], node: NodeState) -> None:
     sums[MEMORY_FREE] = sum(state.memory_free_mib for state in node.devices)
     sums[CORES_FREE] = sum(state.cores_free for state in node.devices)
 
 
 def _cut(state: DeviceState, geometries: Known) -> int:
-    """How a card is cut: its slices, and its group where cards may be cut in groups."""
     taken = state.taken
     if not taken or not geometries:
         return taken
@@ -517,7 +473,7 @@ def _column(node: NodeState, state: DeviceState) -> Int64:
 
 
 def _is_odd(state: DeviceState, amounts: Int64) -> bool:
-    """Whether the packed amounts do not tell all: it is cut, closed, or holds more than it has."""
+    """True if packed amounts lose information: it is cut, closed, or over-allocated."""
     guards: Int64 = packed.GUARDS
     return bool(
         state.slices or amounts == guards or state.memory_free_mib < 0 or state.cores_free < 0

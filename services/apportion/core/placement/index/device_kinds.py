@@ -1,9 +1,10 @@
-"""The kinds of device: what every ask treats alike has one number.
+"""The kinds of device: devices that every ask treats alike share a number.
 
-An ask is worked out once for each kind and not for each device. Invariant: a number means the same
-kind as long as the index lives, whether or not any node has one now."""
+The demand of an ask is computed once per kind, not per device. Invariant: a number keeps its
+meaning as long as the index lives, whether or not any node has such a device now."""
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final
 
 from apportion.core.placement.index.packed import Int64
@@ -12,6 +13,9 @@ from apportion_schemas import Device
 NO_KIND, HOST_KIND = 0, 1  # of a column beyond the last device, and of the host
 NO_ID: Final = -1
 FIRST_KIND: Final[Int64] = 2
+_kind_of = attrgetter(
+    "family", "model", "mode", "memory_mib", "physical_memory_mib", "cores", "slots", "mig_sizes"
+)
 
 
 class DeviceKinds:
@@ -26,17 +30,8 @@ class DeviceKinds:
         self._as_of: Int64 = -1
 
     def number(self, device: Device) -> int:
-        """The number of devices that differ from this one in id and index at most."""
-        key = (
-            device.family,
-            device.model,
-            device.mode,
-            device.memory_mib,
-            device.physical_memory_mib,
-            device.cores,
-            device.slots,
-            device.mig_sizes,
-        )
+        """Return the number shared by all devices that differ only in id and index."""
+        key = _kind_of(device)
         known = self._number_of.get(key)
         if known is None:
             known = self._number_of[key] = FIRST_KIND + len(self.devices)
@@ -45,23 +40,22 @@ class DeviceKinds:
         return known
 
     def id_number(self, name: str) -> int:
-        """The number of the device of this id, by which many are compared at once."""
+        """Return a number for the device id, so that many can be compared at once."""
         return self._id_numbers.setdefault(name, len(self._id_numbers))
 
     def id_numbers(self, names: Iterable[str]) -> list[int]:
-        """The numbers of those of these ids that have one."""
+        """Return the numbers of those ids that have one."""
         return [self._id_numbers[name] for name in names if name in self._id_numbers]
 
     def count(self, numbers: Iterable[int], by: int) -> None:
-        """So many more columns of the index are of each of these kinds."""
+        """Add `by` to the count of each of these kinds."""
         for number in numbers:
             self._counts[number] += by
 
     def offered(self, as_of: Int64) -> list[Device | None]:
-        """The kinds of device that there are, by number; None where no node has any (more).
+        """Return the existing kinds of device, by number; None for kinds that no node has.
 
-        The same list as long as they are the same; `as_of` tells whether they may differ. What is
-        weighed over all kinds is weighed over these, or it would depend on what there has been."""
+        It is the same list until they change; `as_of` must change if they may have."""
         if as_of != self._as_of:
             self._as_of = as_of
             offered = [

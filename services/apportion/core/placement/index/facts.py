@@ -1,12 +1,8 @@
-"""The cluster facts of every node against one shape: what stands until a node is reported anew.
+"""The cluster facts of every node against one shape, valid until a node is reported again.
 
-Labels, taints, readiness and the like: which filter refuses the node, how far the pod prefers it,
-and whether its pods count for an even spread.
+Invariant: after `rebuild` of the changed rows, each row agrees with the filters of its node."""
 
-Invariant: after `rebuild` of the rows that changed, each row says what the filters say of its node.
-"""
-
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,43 +16,29 @@ from apportion.core.placement.index.row_log import Rows
 from apportion.core.placement.volumes import Terms
 from apportion_schemas import RefusalCode, Shape, SpreadConstraint
 
+# weights of preferred node affinity and of taints: kube-scheduler's defaults
 AFFINITY_WEIGHT: Final = 2
 TAINT_WEIGHT: Final = 3
-"""How much preferred node affinity and taints count beside each other (kube-scheduler's defaults).
-"""
 _LABELS_MISMATCH: Final = RANK[RefusalCode.NODE_LABELS_MISMATCH]
 _VOLUME_ELSEWHERE: Final = RANK[RefusalCode.VOLUME_NODE_MISMATCH]
 _NODE_GONE: Final = RANK[RefusalCode.NODE_GONE]
-_ANSWERED: Final = frozenset(
-    (
-        RefusalCode.NODE_GONE,
-        RefusalCode.NODE_NOT_READY,
-        RefusalCode.AGENT_SILENT,
-        RefusalCode.DEVICE_PLUGIN_FOREIGN,
-        RefusalCode.NODE_CORDONED,
-        RefusalCode.NODE_UNSCHEDULABLE,
-        RefusalCode.TAINT_NOT_TOLERATED,
-        RefusalCode.NODE_LABELS_MISMATCH,
-    )
-)
-"""Filters that the columns answer for each node that is `schedulable`; others are asked of all."""
+# filters that the column `schedulable` answers; others are evaluated for all nodes
+_ANSWERED: Final = frozenset((
+    RefusalCode.NODE_GONE, RefusalCode.NODE_NOT_READY, RefusalCode.AGENT_SILENT,
+    RefusalCode.DEVICE_PLUGIN_FOREIGN, RefusalCode.NODE_CORDONED, RefusalCode.NODE_UNSCHEDULABLE,
+    RefusalCode.TAINT_NOT_TOLERATED, RefusalCode.NODE_LABELS_MISMATCH,
+))  # fmt: skip
 
 
 class Eligible(NamedTuple):
-    """Which nodes' pods may count for an even spread: those there, those that the pod's selector
-    and affinity allow, and those whose taints it tolerates."""
+    """Nodes whose pods may count for spread: present, allowed by affinity, taints tolerated."""
 
     present: Flags
     allowed: Flags
     tolerated: Flags
 
-    @classmethod
-    def of(cls, rows: int) -> Self:
-        """So many nodes, none of which has been looked at."""
-        return cls(*(np.ones(rows, np.bool_) for _ in range(3)))
-
     def counted(self, spread: SpreadConstraint) -> Flags:
-        """By the policies of this constraint (kube-scheduler's node inclusion policies)."""
+        """Combine them by the node inclusion policies of this constraint (kube-scheduler)."""
         found: Flags = self.present if spread.any_node else self.present & self.allowed
         return found & self.tolerated if spread.untainted else found
 
@@ -64,10 +46,8 @@ class Eligible(NamedTuple):
 class FactColumns:
     """One shape against every node, by row; `places` are the nodes of its volumes.
 
-    `ranks` are those of the facts filter that refuses the node, or `FITS`, and `node_ok` whether
-    none does. `eligible` are the nodes whose pods count for the shape's spread. `preferred` are the
-    points of its preferred node affinity and of taints that ask it to go elsewhere, where it
-    `prefers` any nodes for them."""
+    `ranks` are those of the facts filter that refuses the node, or `FITS`. `eligible` are the nodes
+    whose pods count for spread. `preferred` are points for node affinity and taints."""
 
     def __init__(self, shape: Shape, places: tuple[Terms, ...] = ()) -> None:
         self._shape = shape
@@ -77,16 +57,16 @@ class FactColumns:
         self.resize(0)
 
     def resize(self, rows: int) -> None:
-        """So many nodes, none of which has been looked at."""
+        """Reset to `rows` nodes that are not evaluated yet."""
         self.ranks: NDArray[np.uint8] = np.full(rows, FITS, np.uint8)
-        self.eligible = Eligible.of(rows)
+        self.eligible = Eligible(*[np.ones(rows, np.bool_) for _ in range(3)])
         self._node_ok: Flags = np.ones(rows, np.bool_)
         self._discouraged: set[int] = set()
         self.node_ok: UInt8s = self._node_ok.view(np.uint8).data
         self._prefer_among(rows if self.prefers else 0)
 
     def rebuild(self, columns: Columns, rows: Rows) -> bool:
-        """Look at these rows again; whether the points of every other row may be others now."""
+        """Evaluate these rows. Return True if the points of all other rows may change as well."""
         needs, vacant = self._shape.node, columns.vacant[rows]
         allowed = columns.labels.allowed(columns, needs, rows)
         self.ranks[rows] = np.where(allowed, FITS, _LABELS_MISMATCH)
@@ -95,7 +75,7 @@ class FactColumns:
         for row in rows[~(vacant | answered)].tolist():
             code = facts_refusal(self._shape, columns.nodes[row])
             self.ranks[row] = FITS if code is None else RANK[code]
-        if self._places:  # from the other nodes a volume cannot be had
+        if self._places:  # its volumes are not accessible from other nodes
             there: Flags = np.ones(len(rows), np.bool_)
             for terms in self._places:
                 matches = [columns.labels.match(columns, term, rows) for term in terms]
@@ -103,7 +83,7 @@ class FactColumns:
             away = rows[~there]
             self.ranks[away[self.ranks[away] == FITS]] = _VOLUME_ELSEWHERE
         self._node_ok[rows] = self.ranks[rows] == FITS
-        if self._spreads:  # nodes that are closed count as well
+        if self._spreads:  # closed nodes count as well
             nodes = [columns.nodes[row] for row in rows.tolist()]
             self.eligible.present[rows] = [node.present for node in nodes]
             self.eligible.allowed[rows] = allowed
@@ -114,7 +94,7 @@ class FactColumns:
 
     @property
     def prefers(self) -> bool:
-        """Whether it prefers some nodes for their labels, or others for their taints."""
+        """True if it prefers some nodes for their labels, or others for their taints."""
         return bool(self._shape.node.preferred or self._discouraged)
 
     def _prefer_among(self, rows: int) -> None:
@@ -122,7 +102,7 @@ class FactColumns:
         self.preferred: Int32s = self._preferred.data
 
     def _look_at_preferences(self, columns: Columns, rows: Rows) -> bool:
-        """The points of these rows, or of all once the first node is shunned, or the last not."""
+        # All rows get new points once the first node is discouraged, or the last no longer is.
         shunned_before = bool(self._discouraged)
         self._discouraged.difference_update(rows.tolist() if shunned_before else ())
         for row in rows[columns.discouraging[rows] & ~columns.vacant[rows]].tolist():
@@ -134,11 +114,7 @@ class FactColumns:
         if all_others:
             self._prefer_among(len(columns.names))
             rows = columns.every
-        self._preferred[rows] = self._preference(columns, rows)
-        return all_others
-
-    def _preference(self, columns: Columns, rows: Rows) -> NDArray[np.int64]:
-        """Points of these rows: weights as kube-scheduler's NodeAffinity and TaintToleration."""
+        # Weights as in kube-scheduler's NodeAffinity and TaintToleration.
         parts: list[tuple[int, NDArray[np.int64]]] = []
         preferred = self._shape.node.preferred
         if preferred:
@@ -151,5 +127,5 @@ class FactColumns:
             shunned = np.isin(rows, list(self._discouraged))
             parts.append((TAINT_WEIGHT, np.where(shunned, 0, POINTS)))
         total = np.add.reduce([weight * points for weight, points in parts])
-        found: NDArray[np.int64] = total // sum(weight for weight, _ in parts)
-        return found
+        self._preferred[rows] = total // sum(weight for weight, _ in parts)
+        return all_others

@@ -1,9 +1,6 @@
-"""The labels of nodes as columns: for each label key that somebody asks about, the value by row.
+"""The labels of nodes as columns: for each label key in use, the value by row.
 
-Nodes have few values of most keys, so that a question about ten thousand of them is asked of each
-value once.
-
-Invariant: what is said of a row is what `filters.nodes` says of its node's labels."""
+Most keys have few values, so a test of ten thousand nodes runs once per value."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,9 +17,9 @@ from apportion_schemas import NodeConstraints, NodeExpression
 
 NO_VALUE: Final = -1
 OWN_NAME: Final = "\0metadata.name"  # no label has such a key
-KEYS_MAX: Final = 256  # label keys kept; the one not asked for longest is dropped
-SLACK: Final = 64  # values of a key beyond twice as many as nodes, before those of before go
-FEW: Final = 64  # nodes that are asked themselves about a key that is not kept
+KEYS_MAX: Final = 256  # label keys kept; the least recently used one is dropped
+SLACK: Final = 64  # values of a key, beyond twice as many as nodes, before old ones are dropped
+FEW: Final = 64  # nodes to test directly for a key that is not cached
 
 Flags = NDArray[np.bool_]
 Ids = NDArray[np.int64]
@@ -30,7 +27,7 @@ ValueOf = Callable[[NodeState, str], str | None]
 
 
 class Nodes(Protocol):
-    """What is asked of the index: its nodes by row, and which of them were reported anew."""
+    """What is needed of the index: its nodes by row, and which of them were reported again."""
 
     generation: int
     nodes: list[NodeState]
@@ -39,23 +36,23 @@ class Nodes(Protocol):
 
 
 def label(node: NodeState, key: str) -> str | None:
-    """The node's label, None where it has none of that key; `OWN_NAME` is the node's name."""
+    """Return the node's label or None; `OWN_NAME` is the node's name."""
     return node.name if key == OWN_NAME else node.host.labels.get(key)
 
 
 class LabelColumns:
-    """The columns of nodes, always the same ones, by label key; `value_of` reads a node's value."""
+    """Columns by label key, always of the same nodes; `value_of` reads a node's value."""
 
     def __init__(self, value_of: ValueOf = label) -> None:
         self._value_of = value_of
         self._keys: dict[str, _Key] = {}
 
     def ids(self, nodes: Nodes, key: str) -> Ids:
-        """For each row a number that it shares with those of the same value, or `NO_VALUE`."""
+        """Number the rows by value: equal values share a number, no value is `NO_VALUE`."""
         return self._column(nodes, key).ids
 
     def allowed(self, nodes: Nodes, needs: NodeConstraints, rows: Rows) -> Flags:
-        """Of each of these rows whether its labels are as the pod requires them."""
+        """Return True for each of these rows whose labels match the pod's requirements."""
         found: Flags = np.ones(len(rows), np.bool_)
         for key, value in needs.selector.items():
             found &= self._where(nodes, key, rows, partial(eq, value))
@@ -66,7 +63,7 @@ class LabelColumns:
         return found
 
     def match(self, nodes: Nodes, term: Sequence[NodeExpression], rows: Rows) -> Flags:
-        """Of each of these rows whether every expression holds; an empty term matches nothing."""
+        """Return True for each row that matches all expressions; an empty term matches nothing."""
         found: Flags = np.full(len(rows), bool(term))
         for each in term:
             key = OWN_NAME if each.of_field else each.key
@@ -76,7 +73,7 @@ class LabelColumns:
     def _where(
         self, nodes: Nodes, key: str, rows: Rows, test: Callable[[str | None], bool]
     ) -> Flags:
-        """Of each of these rows whether its value of the key, None for none, passes the test."""
+        # Whether the value of each row, or None, passes the test.
         if key not in self._keys and len(rows) <= FEW:
             values = [self._value_of(nodes.nodes[row], key) for row in rows.tolist()]
             return np.array([test(value) for value in values], np.bool_)
@@ -95,7 +92,7 @@ class LabelColumns:
 
 
 class _Key:
-    """One label key: `ids` by row, and `values` by id, the last of which is that of `NO_VALUE`."""
+    """One label key: `ids` by row, and `values` by id; the last value is that of `NO_VALUE`."""
 
     def __init__(self, key: str, value_of: ValueOf) -> None:
         self.ids: Ids = np.zeros(0, np.int64)
@@ -106,7 +103,7 @@ class _Key:
         self._seen = 0
 
     def refresh(self, columns: Nodes) -> None:
-        """Look again at the rows whose node was told of anew."""
+        """Update the rows whose node was reported again."""
         if self._seen == columns.facts_changed.end and self._generation == columns.generation:
             return
         rows = None
@@ -116,13 +113,13 @@ class _Key:
             self.ids = np.full(len(columns.nodes), NO_VALUE, np.int64)
             self.values, self._numbers = [None], {None: NO_VALUE}
             self._generation, rows = columns.generation, columns.every
-        self.ids[rows] = [self._number(columns.nodes[row]) for row in rows.tolist()]
+        numbers = []
+        for row in rows.tolist():
+            value = self._value_of(columns.nodes[row], self._key)
+            number = self._numbers.get(value)
+            if number is None:
+                number = self._numbers[value] = len(self.values) - 1
+                self.values.insert(number, value)
+            numbers.append(number)
+        self.ids[rows] = numbers
         self._seen = columns.facts_changed.end
-
-    def _number(self, node: NodeState) -> int:
-        value = self._value_of(node, self._key)
-        known = self._numbers.get(value)
-        if known is None:
-            known = self._numbers[value] = len(self.values) - 1
-            self.values.insert(known, value)
-        return known

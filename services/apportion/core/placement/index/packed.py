@@ -1,12 +1,8 @@
 """Several amounts in one 64-bit integer, compared at once.
 
-A device and the host of a node are alike here: memory, compute, and how many more may come. Each
-amount has a field of bits with a guard bit above it. With every guard set in what is free,
-subtracting what is needed leaves a guard set exactly where there was enough, so one subtraction and
-one mask answer "does it fit" for all amounts of thousands of devices in one numpy call.
-
-Invariant: every packed amount is within its field. The schemas keep amounts below the limits, and
-`clamped` sees to what is computed from them."""
+Each amount of a device or host has a field with a guard bit above it. The guards of what is free
+are set; after subtracting what is needed, a guard is still set exactly if there was enough.
+Invariant: every packed amount is within its field; `clamped` limits computed ones."""
 
 from typing import Final
 
@@ -15,6 +11,8 @@ from numpy.typing import NDArray
 
 from apportion.core.devices.shares import DeviceState
 
+# A 64-bit integer, and flat arrays of values with that many bits: compiled code computes with them
+# natively, interpreted code uses Python's types.
 Int64 = int
 Int64s = memoryview
 Int32s = memoryview
@@ -22,9 +20,6 @@ UInt32s = memoryview
 UInt16s = memoryview
 UInt8s = memoryview
 Int8s = memoryview
-"""A whole number that 64 bits hold, and arrays of one dimension seen as their values one by one, of
-so many bits each: compiled code computes with them as they are. Interpreted they are Python's own.
-"""
 
 POINTS: Final[Int64] = 1_000_000_000  # a score's full range; twice as much is still an int32
 MEMORY_BITS: Final[Int64] = 26  # MiB of a device or of a host: 64 TiB
@@ -50,19 +45,19 @@ _FIELDS: Final = (
     (SLOTS_AT, SLOTS_BITS),
     (TEMPLATE_CPU_AT, TEMPLATE_CPU_BITS),
 )
+# more slots than a device may have (250), and more AI CPUs than a host has (none)
 NEVER: Final[Int64] = ((1 << SLOTS_BITS) - 1) << SLOTS_AT | (
     (1 << TEMPLATE_CPU_BITS) - 1
 ) << TEMPLATE_CPU_AT
-"""More slots than a device may have (250) and more AI CPUs than a host does (none)."""
 
 
 def clamped(amount: Int64, bits: Int64) -> Int64:
-    """The amount, or the nearest that the field can hold."""
+    """Return the amount, limited to what the field can hold."""
     return min(max(amount, 0), (1 << bits) - 1)
 
 
 def amounts(memory_mib: Int64, compute: Int64, slots: Int64, template_cpu: Int64 = 0) -> Int64:
-    """Amounts of one device or one host as one integer."""
+    """Pack the amounts of one device or one host."""
     if (
         0 <= memory_mib <= _MEMORY_MAX
         and 0 <= compute <= _COMPUTE_MAX
@@ -79,16 +74,13 @@ def amounts(memory_mib: Int64, compute: Int64, slots: Int64, template_cpu: Int64
 
 
 def lacking(free: Int64, need: Int64) -> Int64:
-    """The guards of those amounts of which less is free than needed; 0 where there is room.
-
-    `free` has its guards set. This is the one place that says what room is: filters, refusals,
-    assignment and loops ask here."""
-    guards: Int64 = GUARDS  # as it stands, C would take it for one of Python's
+    """Return the guards of the insufficient amounts of `free` (guards set); 0 if there is room."""
+    guards: Int64 = GUARDS  # a local variable, or C would treat it as a Python object
     return ~(free - need) & guards
 
 
 def lacking_each(free: NDArray[np.int64], need: int | NDArray[np.int64]) -> NDArray[np.int64]:
-    """What is `lacking`, for many at once."""
+    """Apply `lacking` to arrays of packed amounts."""
     found: NDArray[np.int64] = ~(free - need) & GUARDS
     return found
 
@@ -96,9 +88,9 @@ def lacking_each(free: NDArray[np.int64], need: int | NDArray[np.int64]) -> NDAr
 def times_each(
     free: NDArray[np.int64], need: int | NDArray[np.int64], charge: int | NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """For many at once, at most how many times there is room: `need` each time, less `charge`.
+    """Return upper bounds of how often `need` fits if each time takes `charge`.
 
-    A field that is full may stand for more than it can hold, and limits nothing."""
+    A full field may represent more than it can hold, and limits nothing."""
     found = np.full(free.shape, TIMES_MAX, np.int64)
     for at, bits in _FIELDS:
         most = (1 << bits) - 1
@@ -120,17 +112,17 @@ def compute_of(amounts: Int64) -> Int64:
 
 
 def slots_of(amounts: Int64) -> Int64:
-    """How many more shares or pods may come."""
+    """How many more shares or pods fit."""
     return amounts >> SLOTS_AT & _SLOTS_MAX
 
 
 def mean_load(
     memory_total: Int64, memory_free: Int64, cores_total: Int64, cores_free: Int64
 ) -> Int64:
-    """The mean of the used part of two resources, in `POINTS`; 0 where either is not there."""
+    """Return the mean used fraction of two resources, in `POINTS`; 0 if either has no total."""
     if not memory_total or not cores_total:
         return 0
-    # Beyond thrice what there is nothing changes but that 64 bits may not hold it.
+    # Clamp to three times the total, which keeps the result and avoids 64-bit overflow.
     memory_free, cores_free = max(memory_free, -2 * memory_total), max(cores_free, -2 * cores_total)
     memory: Int64 = (memory_total - memory_free) * POINTS // memory_total
     load: Int64 = (memory + (cores_total - cores_free) * POINTS // cores_total) // 2
@@ -140,7 +132,7 @@ def mean_load(
 
 
 def free_amounts(state: DeviceState) -> Int64:
-    """What the device has free for new shares, guards set; a closed device has nothing."""
+    """Pack what the device has free for new shares, guards set; nothing if it is closed."""
     guards: Int64 = GUARDS  # as above
     if not state.present or not state.healthy or state.cordon:
         return guards

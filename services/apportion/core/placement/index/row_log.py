@@ -1,7 +1,6 @@
-"""Which rows of the index changed, in order, for readers that come at their own pace.
+"""The log of rows that changed, in order, for readers at their own pace.
 
-Invariant: a reader that remembers where it was is told every row that changed since, or that this
-was too long ago and every row may have."""
+Invariant: a reader gets every row that changed since, or learns that some were dropped."""
 
 from typing import Final
 
@@ -12,17 +11,13 @@ from apportion.core.placement.index.packed import Int64, Int64s
 
 LOG_ROWS_MAX: Final = 1 << 16
 FORGOTTEN: Final[Int64] = -1
-BEFORE_ALL: Final[Int64] = -(1 << 60)
-"""The position of a reader that has seen nothing."""
+BEFORE_ALL: Final[Int64] = -(1 << 60)  # the position of a reader that has seen nothing
 
 Rows = NDArray[np.int64]
 
 
 class RowLog:
-    """Rows in the order in which they changed, for readers that come at their own pace.
-
-    The first `count` of `cells` are the rows that are remembered, and `end` is the position after
-    the newest of them."""
+    """The changed rows: the first `count` of `cells` are kept; `end` is the next position."""
 
     def __init__(self) -> None:
         self._rows = np.empty(LOG_ROWS_MAX, np.int64)
@@ -32,7 +27,7 @@ class RowLog:
         self._start: Int64 = 0
 
     def append(self, row: Int64) -> None:
-        """Note that the row changed; of a full log the older half is dropped."""
+        """Note that the row changed; a full log drops its older half."""
         if self.count == LOG_ROWS_MAX:
             kept = LOG_ROWS_MAX // 2
             self._rows[:kept] = self._rows[kept:]
@@ -43,25 +38,22 @@ class RowLog:
         self.end += 1
 
     def place_of(self, position: Int64) -> Int64:
-        """Where in `cells` the rows begin that changed since then; `FORGOTTEN` if it was too long
-        ago. A row may come more than once."""
+        """Return the index in `cells` of the first row that changed since, or `FORGOTTEN`."""
         return max(position - self._start, FORGOTTEN)
 
     def since(self, position: Int64) -> Rows | None:
-        """Those rows, or None where they are forgotten: a view, good until the next `append`."""
-        return None if position < self._start else self.rows_from(position - self._start)
-
-    def distinct_since(self, position: Int64, every: Rows) -> Rows | None:
-        """Those rows, each once, or `every` one where they are most; None if they are forgotten."""
+        """Return those rows as a view, valid until the next `append`; None if any were dropped."""
         if position < self._start:
             return None
-        rows = self.rows_from(position - self._start)
+        return self._rows[position - self._start : self.count]
+
+    def distinct_since(self, position: Int64, every: Rows) -> Rows | None:
+        """Return those rows without duplicates, or `every` if they are most; None if dropped."""
+        rows: Rows | None = self.since(position)
+        if rows is None:
+            return None
         if 2 * len(rows) > len(every):
             return every
         changed = np.zeros(len(every), np.bool_)
         changed[rows] = True
         return np.flatnonzero(changed)
-
-    def rows_from(self, place: Int64) -> Rows:
-        """The rows that stand in `cells` from there on, as `since` gives them."""
-        return self._rows[place : self.count]

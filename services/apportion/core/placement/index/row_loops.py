@@ -1,11 +1,8 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
-"""The loops of a class over the rows that it looks at: which these are, and their points.
+"""The loops of a class over the rows that it evaluates: which these are, and their points.
 
-The rows are the first `count` of `rows`, and `given` has in the same order what each comes to: its
-points, or `REFUSED`. Compiled, no loop here looks whether an index is within its array.
-
-Invariant: a loop does whole numbers only and calls nothing but its like, so it answers the same on
-every machine, compiled or not."""
+`given` has the points of each row, or `REFUSED`. Compiled loops do not check array bounds.
+Invariant: loops use only whole numbers, so the result is the same compiled or not."""
 
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.packed import Int32s, Int64, Int64s, UInt8s
@@ -14,9 +11,9 @@ from apportion.core.placement.index.packed import Int32s, Int64, Int64s, UInt8s
 def distinct(
     log: Int64s, begin: Int64, end: Int64, seen: Int64s, turn: Int64, rows: Int64s
 ) -> Int64:
-    """Fill `rows` with those that stand in the log from `begin` to `end`, each once; how many.
+    """Fill `rows` with the distinct rows of the log from `begin` to `end`; return how many.
 
-    `seen` has a place for each row, and no `turn` in it yet."""
+    `seen` has a cell for each row, and does not contain `turn` yet."""
     count: Int64 = 0
     at: Int64
     for at in range(begin, end):
@@ -29,7 +26,7 @@ def distinct(
 
 
 def admit(rows: Int64s, count: Int64, node_ok: UInt8s, given: Int32s) -> None:
-    """Refuse the rows that are not node_ok; the others have no points yet."""
+    """Refuse the rows that are not `node_ok`; give the others 0 points."""
     i: Int64
     for i in range(count):
         given[i] = 0 if node_ok[rows[i]] else REFUSED
@@ -38,7 +35,7 @@ def admit(rows: Int64s, count: Int64, node_ok: UInt8s, given: Int32s) -> None:
 def give(
     rows: Int64s, count: Int64, column: Int32s, base: Int64, step: Int64, given: Int32s
 ) -> None:
-    """Points by what the column says of a row: `base`, and `step` for each of what is there."""
+    """Give each row `base` points plus `step` times its value in the column."""
     i: Int64
     for i in range(count):
         if given[i] != REFUSED:
@@ -46,7 +43,7 @@ def give(
 
 
 def blend(rows: Int64s, count: Int64, others: Int32s, given: Int32s) -> None:
-    """Of the points given and of those that others give, by row, the mean."""
+    """Average the given points with those of `others`, which are by row."""
     i: Int64
     for i in range(count):
         if given[i] != REFUSED:
@@ -54,7 +51,7 @@ def blend(rows: Int64s, count: Int64, others: Int32s, given: Int32s) -> None:
 
 
 def keep(rows: Int64s, count: Int64, given: Int32s, points: Int32s) -> None:
-    """Write what is given by row."""
+    """Copy `given` to `points`, which are by row."""
     i: Int64
     for i in range(count):
         points[rows[i]] = given[i]

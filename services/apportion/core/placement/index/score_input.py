@@ -1,9 +1,6 @@
-"""What a score is shown of nodes, what it answers, and the board on which points of nodes stand.
+"""The input of a score, its interface, and the board with the points of all nodes.
 
-Rows of the board are kept in blocks with the best of each, so that who is best costs a look at the
-blocks and not at every node.
-
-Invariant: `best` and `fitting` say what a walk over all points would."""
+Invariant: `best` and `fitting` equal the result of a walk over all points."""
 
 from typing import Final, Protocol
 
@@ -21,12 +18,10 @@ _REFUSED: Final = np.int32(REFUSED)
 
 
 class ScoreInput:
-    """A look of a class at rows of the columns: the first `count` of `rows`, of all at first.
+    """The rows that a class evaluates: the first `count` of `rows`, initially all.
 
-    `given`, in the order of the rows, is what they come to: `REFUSED` where a filter refuses the
-    node, else its points, which the score gives. `enough`, in the same order and by column, is
-    noted for one ask, the one that the score chooses a device for (`NodeScore.ask_at`): whether a
-    device has enough for a share of it."""
+    `given` has `REFUSED` or the points of each row. `enough`, by row and column, is True if a
+    device has room for the ask for which the score chooses a device (`NodeScore.ask_at`)."""
 
     def __init__(self, columns: Columns, given: Int32s) -> None:
         self.columns = columns
@@ -37,10 +32,7 @@ class ScoreInput:
 
 
 class NodeScore(Protocol):
-    """How one shape of pod prefers nodes, whatever their devices unless a subclass says more.
-
-    `policy` is the name under which points are told; `ask_at` the position of the ask for which the
-    score chooses a device, or `NO_ASK`."""
+    """How one shape of pod prefers nodes; `ask_at` is an ask to choose a device for."""
 
     policy: str
     ask_at: int = NO_ASK
@@ -49,21 +41,21 @@ class NodeScore(Protocol):
         """Give points to each row that is not refused: 0 to `packed.POINTS`, more is better."""
 
     def device(self, row: int) -> int:
-        """The device that gave the row its points, by position, or `NO_DEVICE`."""
+        """Return the position of the device that gave the row its points, or `NO_DEVICE`."""
         del row
         return NO_DEVICE
 
     def total(self, points: int) -> float:
-        """The points as people are shown them, 0 to 100."""
+        """Return the points as displayed, 0 to 100."""
         return points * 100 / POINTS
 
 
 class Scoreboard:
-    """Points by row, `REFUSED` where the pods may not go."""
+    """Points by row; `REFUSED` if the pods may not be placed there."""
 
     def __init__(self, rows: int) -> None:
         self.points: Points = np.full(rows, REFUSED, np.int32)
-        # As loops take them: the points, the most of each block, how many fit, what rows are given.
+        # For the loops: points, the best of each block, the fitting count, and new points.
         self.flat_points: Int32s = self.points.data
         self.most: Int32s = np.full(-(-rows // BLOCK), REFUSED, np.int32).data
         self.fits: Int64s = np.zeros(1, np.int64).data
@@ -73,31 +65,31 @@ class Scoreboard:
 
     @property
     def fitting(self) -> int:
-        """How many rows are not refused."""
+        """Number of rows that are not refused."""
         return self.fits[0]
 
     def write(self, rows: Rows, points: Points) -> None:
-        """These rows have these points, or are `REFUSED`."""
+        """Set the points of these rows."""
         self._given[: len(rows)] = points
         self.take(rows.data, len(rows))
 
     def take(self, rows: Int64s, count: Int64) -> None:
-        """The first `count` of these rows have the points that are in `given`."""
+        """Set the points of the first `count` of these rows from `given`."""
         points, most = self.flat_points, self.most
         board_loops.write(points, most, self.fits, rows, count, self.given)
 
     def refuse(self, row: int) -> None:
-        """The pods may not go there."""
+        """Set the points of the row to `REFUSED`."""
         self.write(np.array([row]), np.array([_REFUSED]))
 
     def replace(self, points: Points) -> None:
-        """Every row has these points."""
+        """Set the points of every row."""
         self.write(np.arange(len(points)), points)
 
     def best(self, count: int, first: NDArray[np.bool_] | None = None) -> list[tuple[int, int]]:
-        """The best rows with their points, at most `count`; of equals the first.
+        """Return the best rows with their points, at most `count`; ties go to the first.
 
-        Of the rows that `first` marks, if any of them fits."""
+        If any row that `first` marks fits, only those rows count."""
         if first is not None:
             among = Scoreboard(len(self.points))
             among.replace(np.where(first, self.points, _REFUSED))

@@ -1,1 +1,1 @@
-"""What pods may hold together: the capability of a queue, the quota of a namespace."""
+"""Limits on what pods use together: the capability of a queue, the quota of a namespace."""

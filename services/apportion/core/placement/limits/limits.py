@@ -1,9 +1,7 @@
-"""What keeps a pod out though nodes have room: the limits of its queue and of its namespace.
+"""Queue and namespace limits, which keep a pod out although nodes have room.
 
-Where there is one queue and no limit, nothing is counted at all. A limit is the scheduler's rule
-and no invariant of the ledger: the fold takes what goes beyond it. Several schedulers each keep to
-the limits as far as they have read the ledger; what keeps them from going beyond together:
-`queueing.sharding`."""
+A limit is a rule of the scheduler and not an invariant of the ledger: the fold accepts placements
+beyond it. `queueing.sharding` keeps several schedulers from exceeding one together."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -41,44 +39,38 @@ from apportion_schemas import (
 
 OFFERS: Final = (NodeReported, NodeObserved, NodeGone)
 NOTHING: Final[Amounts] = {}
-NEVER_SEEN: Final = -1
-"""What tells of a limit that it may allow more now, whatever has happened."""
+NEVER_SEEN: Final = -1  # compares as changed: the limit may allow more now, whatever happened
 
 Limit = Quota | NamespaceQuota
 Taken = Callable[[Shape, Sequence[Share], NodeState], Amounts]
 
 
 class Holdings:
-    """The amounts of each account, and what it may hold; which a pod's is, a subclass says.
+    """The allocated amounts of each account and its limits; subclasses map pods to accounts.
 
-    Kept up by the pod: one that comes or goes changes the amounts of its own account. When a limit
-    is set where there was none, all pods stand to be counted: `count` does it in parts, for a
-    caller that cannot wait for all at once, and one that asks before it is done has it done.
-
-    A derived structure: it can be dropped and made again from the `State`. Invariant: after `note`
-    of every pod that was placed or left, an account holds what a walk over its placed pods would
-    give."""
+    When the first limit is set, all pods are queued to be counted. `count` does that in parts; a
+    query counts whatever is left. Derived: can be rebuilt from the `State`. Invariant: the amounts
+    of an account equal those of a walk over its placed pods."""
 
     def __init__(self, state: State, taken: Taken, least: Callable[[Shape], Amounts]) -> None:
         self._state = state
         self._taken, self._least = taken, least  # by a pod with its shares, and on any node
         self._limits: dict[str, tuple[Limit, ...]] = {}
         self._at: dict[str, tuple[str, Placement, Amounts, int]] = {}
-        self._ended: Counter[str] = Counter()  # how often an account was forgotten
+        self._ended: Counter[str] = Counter()  # how often an account was dropped
         self._uncounted: list[PodState] = []
         self._held: dict[str, Counter[Amount]] = {}
         self._freed: Counter[str] = Counter()
         self._epoch = 0
 
     def account_of(self, pod: PodState) -> str:
-        """The account of a pod."""
+        """Return the account of a pod."""
         raise NotImplementedError
 
     def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
-        """The pod was placed or taken away; whether its account may hold more than before.
+        """Update the account of a placed or released pod. True if the account has room again.
 
-        `undone`: nobody has been told no because of it. `again`: what its shares come to may be
-        otherwise than it was."""
+        `undone`: the pod was only assumed. `again`: the amounts of its shares may have changed."""
         before, placed = self._at.get(pod.uid), pod.placement
         if before is not None and before[3] != self._ended[before[0]]:
             before = None
@@ -104,10 +96,10 @@ class Holdings:
         return True
 
     def moved(self, name: str) -> None:
-        """What the account holds has changed."""
+        """React to a change of the account's amounts."""
 
     def follow(self, change: Change) -> bool:
-        """Note the pods of which the event says more; whether an account may hold more."""
+        """Note the pods that the event concerns. Return True if an account has room again."""
         freed = False
         if change.node is not None and type(change.data) in OFFERS:
             for pod in change.node.pods.values():
@@ -117,25 +109,26 @@ class Holdings:
         return freed
 
     def count(self, pods: int) -> bool:
-        """Count up to so many of those that stand to be counted; whether all are."""
+        """Count at most `pods` of the queued ones. Return True when all are counted."""
         for _ in range(min(pods, len(self._uncounted))):
             pod = self._uncounted.pop()
-            if self._state.pods.get(pod.uid) is pod:  # one that has gone may have left its uid
+            # a later pod may have the uid of a deleted one
+            if self._state.pods.get(pod.uid) is pod:
                 self.note(pod)
         return not self._uncounted
 
     def count_all(self) -> None:
-        """Count all that stand to be counted."""
+        """Count all that are queued."""
         self.count(len(self._uncounted))
 
     def note_freed(self) -> None:
-        """Something that was counted on did not come about: every account may hold more."""
+        """Let every account have room again: an assumed placement did not happen."""
         self._epoch += 1
 
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
     ) -> LimitExceeded | None:
-        """Why the account may not take the pod with these shares, or, with none named, anywhere."""
+        """Return the limit that these shares exceed; with no node, one exceeded on any node."""
         name, shape = self.account_of(pod), pod.submitted.shape
         limits = self._limits.get(name)
         if limits is None:
@@ -147,7 +140,7 @@ class Holdings:
     def kinds_beyond(
         self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]
     ) -> frozenset[int]:
-        """The kinds of device of which one of the asks alone is more than the account may take."""
+        """Return the kinds of device on which one ask alone exceeds the account's limits."""
         name = self.account_of(pod)
         limits = self._limits.get(name)
         if limits is None:
@@ -164,11 +157,11 @@ class Holdings:
         return frozenset(found)
 
     def seen(self, pod: PodState) -> int:
-        """What is another once the pod's account may hold more than now."""
+        """Return a number that changes when the pod's account may have more room."""
         return self._epoch + self._freed[self.account_of(pod)]
 
     def held(self, name: str) -> Amounts:
-        """What the account holds, without the amounts of which it holds nothing."""
+        """Return the nonzero amounts of the account."""
         self.count_all()
         return {amount: much for amount, much in self._held.get(name, NOTHING).items() if much}
 
@@ -182,9 +175,7 @@ def _exceeded(limits: tuple[Limit, ...], held: Amounts, more: Amounts) -> LimitE
 
 
 class Queues(Holdings):
-    """The amounts that every queue holds, from when one has a limit or somebody asks for shares.
-
-    Of the host and of devices: a capability may limit either."""
+    """Allocated host and device amounts of queues, once one has a limit or shares are read."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state, quotas.of_shares, quotas.at_least)
@@ -195,25 +186,25 @@ class Queues(Holdings):
             self._learn(queue)
 
     def account_of(self, pod: PodState) -> str:
-        """The queue of the pod."""
+        """Return the queue of the pod."""
         return queue_of(self._state, pod)
 
     def moved(self, name: str) -> None:
-        """Its share is to be worked out anew."""
+        """Drop the cached share of the queue."""
         self._shares.pop(name, None)
 
     def activate(self) -> None:
-        """Count what queues hold, from now on."""
+        """Count the amounts of queues from now on."""
         if not self.active:
             self.active = True
             self._uncounted = list(self._state.pods.values())
 
     def count_offers(self, nodes: int) -> bool:
-        """Count what up to so many nodes offer, which shares are parts of; whether all are."""
+        """Count the capacity of at most `nodes` nodes. Return True when all are counted."""
         return self._totals.count(nodes)
 
     def observe(self, change: Change) -> bool:
-        """Take note of what the fold changed; whether a queue may now hold more than before."""
+        """Follow what the fold changed. Return True if a queue may have more room than before."""
         data = change.data
         freed = isinstance(data, QueueObserved)
         if isinstance(data, QueueObserved):
@@ -227,14 +218,14 @@ class Queues(Holdings):
             for queue in self._state.queues.values():
                 self._learn(queue)
         if change.node is not None and isinstance(data, OFFERS):
-            self._totals.touch(change.node)
+            self._totals.touched[change.node.name] = change.node
         if isinstance(data, PodGroupObserved):
             for pod in self._state.groups[data.group].pods.values():
                 freed |= self.note(pod)
         return self.follow(change) or freed
 
     def share(self, name: str) -> float:
-        """The part of the cluster that the queue holds, of what it holds most, over its weight."""
+        """Return the queue's dominant share of the cluster, divided by its weight."""
         self.activate()
         self.count_all()
         if self._totals.refresh():
@@ -257,33 +248,29 @@ class Queues(Holdings):
 
 
 class _Totals:
-    """What the cluster offers; a node that is told of anew is counted anew."""
+    """The capacity of the cluster; recounts a node that is reported again."""
 
     def __init__(self, state: State) -> None:
         self._sum: Counter[Amount] = Counter()
         self._of: dict[str, Counter[Amount]] = {}
-        self._touched: dict[str, NodeState] = {}
-        self._state: State | None = state  # until its nodes stand to be counted
+        self.touched: dict[str, NodeState] = {}
+        self._state: State | None = state  # until its nodes are queued to be counted
         self._moved = False
 
-    def touch(self, node: NodeState) -> None:
-        """The node may offer something else."""
-        self._touched[node.name] = node
-
     def refresh(self) -> bool:
-        """Count what was touched; whether anything was, since the last time."""
+        """Count the touched nodes. Return True if the totals changed since the last call."""
         self.count(0)
-        self.count(len(self._touched))
+        self.count(len(self.touched))
         moved, self._moved = self._moved, False
         return moved
 
     def count(self, nodes: int) -> bool:
-        """Count up to so many of the nodes that were touched; whether all are."""
+        """Count at most `nodes` touched nodes. Return True when all are counted."""
         if self._state is not None:
-            self._touched = dict(self._state.nodes)
+            self.touched = dict(self._state.nodes)
             self._state = None
-        for _ in range(min(nodes, len(self._touched))):
-            name, node = self._touched.popitem()
+        for _ in range(min(nodes, len(self.touched))):
+            name, node = self.touched.popitem()
             self._sum.subtract(self._of.get(name, {}))
             offered = self._of[name] = Counter()
             if node.present:
@@ -295,18 +282,16 @@ class _Totals:
                 offered[CORES, device.family] += device.cores
             self._sum.update(offered)
             self._moved = True
-        return not self._touched
+        return not self.touched
 
     def dominant(self, held: Amounts) -> float:
-        """The greatest part that this is of what the cluster offers."""
+        """Return the largest fraction of a cluster total among these amounts."""
         parts = (held.get(amount, 0) / much for amount, much in self._sum.items() if much > 0)
         return max(parts, default=0.0)
 
 
 class Namespaces(Holdings):
-    """The amounts that every namespace with a quota of devices holds: of devices alone, since the
-    API server takes care of the rest. A namespace without such a quota costs one look into a map.
-    """
+    """Allocated device amounts of namespaces with a device quota; the rest is the API server's."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state, quotas.of_devices, quotas.devices_at_least)
@@ -314,11 +299,11 @@ class Namespaces(Holdings):
 
     @property
     def active(self) -> bool:
-        """Whether there is any such namespace."""
+        """True if there is any such namespace."""
         return bool(self._limits)
 
     def account_of(self, pod: PodState) -> str:
-        """The pod's namespace, by which quotas count."""
+        """Return the namespace of the pod."""
         return pod.submitted.namespace
 
     def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
@@ -329,7 +314,7 @@ class Namespaces(Holdings):
         return super().note(pod, undone=undone, again=again)
 
     def observe(self, change: Change) -> bool:
-        """Take note of what the fold changed; whether a namespace may now hold more than before."""
+        """Follow what the fold changed. True if a namespace may have more room than before."""
         data, kind, freed = change.data, type(change.data), False
         if kind is QuotaObserved or kind is QuotaGone:
             self._learn(data.namespace)
@@ -343,7 +328,7 @@ class Namespaces(Holdings):
         return (self.active and self.follow(change)) or freed
 
     def _learn(self, *namespaces: str) -> None:
-        """Read the quotas of these namespaces anew, and count what is limited only now."""
+        # Read the quotas of these namespaces, and count pods of newly limited ones.
         others = False
         for name in namespaces:
             known = self._state.quotas.get(name, {})
@@ -363,10 +348,9 @@ class Namespaces(Holdings):
 
 
 class Kept(NamedTuple):
-    """Why a limit kept a pod out: of devices of some kinds only, or (None) of any node.
+    """The limit that kept a pod out: for the kinds `without`, or for any node if None.
 
-    Where devices of other kinds would be too much together, `without` does not name them: another
-    node may have others beside them. `seen` tells whether the limit may allow more now."""
+    Kinds that exceed it only together are not in `without`; `seen` changes if it may allow more."""
 
     exceeded: LimitExceeded
     without: frozenset[int] | None
@@ -374,7 +358,7 @@ class Kept(NamedTuple):
 
 
 class Limits:
-    """The limits over one state; a pod must be within all of those that it has."""
+    """The limits over one state; a pod must be within all that apply to it."""
 
     def __init__(self, state: State) -> None:
         self._queues = Queues(state)
@@ -382,63 +366,52 @@ class Limits:
         self.active = self._queues.active or self._namespaces.active
 
     def activate(self) -> None:
-        """Count what queues hold from now on: whose turn it is depends on it."""
+        """Count the amounts of queues from now on, since turns depend on them."""
         self._queues.activate()
         self.active = True
 
     def count(self, most: int, *, shares: bool = False) -> bool:
-        """Count up to so many pods that a limit concerns only now; whether all are.
-
-        `shares`: and nodes, for what they offer together."""
+        """Count at most `most` newly limited pods, with `shares` also nodes; True when all are."""
         counted = self._queues.count(most) and self._namespaces.count(most)
         return counted and not (shares and not self._queues.count_offers(most))
 
     def share(self, queue: str) -> float:
-        """The part of the cluster that the queue holds, over its weight."""
+        """Return the queue's share of the cluster, divided by its weight."""
         self.active = True
         return self._queues.share(queue)
 
     def observe(self, change: Change) -> bool:
-        """Take note of what the fold changed; whether anybody may now hold more than before."""
+        """Follow what the fold changed. Return True if any limit may allow more than before."""
         freed = self._queues.observe(change)
         freed |= self._namespaces.observe(change)
         self.active = self._queues.active or self._namespaces.active
         return freed
 
     def note(self, pod: PodState, *, undone: bool = False) -> None:
-        """The pod was placed or taken away; `undone`: nobody has been told no because of it."""
+        """Update the accounts of a placed or released pod; see `Holdings.note` for `undone`."""
         if self._queues.active:
             self._queues.note(pod, undone=undone)
         self._namespaces.note(pod, undone=undone)
 
     def note_freed(self) -> None:
-        """Something that was counted on did not come about: everybody may hold more."""
+        """Let all limits allow more: an assumed placement did not happen."""
         self._queues.note_freed()
         self._namespaces.note_freed()
 
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
     ) -> LimitExceeded | None:
-        """Why the pod may not have these shares, or, with none named, any."""
-        exceeded = self._queues.exceeded(pod, node, shares)
-        return exceeded if exceeded is not None else self._namespaces.exceeded(pod, node, shares)
+        """Return the limit that these shares exceed; with no node, one exceeded on any node."""
+        found = self._queues.exceeded(pod, node, shares)
+        return found or self._namespaces.exceeded(pod, node, shares)
 
     def kinds_beyond(
         self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]
     ) -> frozenset[int]:
-        """The kinds of device of which one of the asks alone is more than the pod may have."""
+        """Return the kinds of device on which one ask alone exceeds the pod's limits."""
         of_namespace = self._namespaces.kinds_beyond(pod, asks, kinds)
         return self._queues.kinds_beyond(pod, asks, kinds) | of_namespace
 
-    def remembered(
-        self, pod: PodState, exceeded: LimitExceeded, without: frozenset[int] | None
-    ) -> Kept:
-        """What is exceeded, and what tells later whether the limits may allow more."""
-        return Kept(exceeded, without, self._seen(pod))
-
-    def freed(self, pod: PodState, kept: Kept) -> bool:
-        """Whether the pod may have more than when it was kept out."""
-        return kept.seen != self._seen(pod)
-
-    def _seen(self, pod: PodState) -> int:
+    def seen(self, pod: PodState) -> int:
+        """Return a number that changes when the limits may allow the pod more."""
         return self._queues.seen(pod) + self._namespaces.seen(pod)

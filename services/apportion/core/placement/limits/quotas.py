@@ -1,13 +1,9 @@
-"""What a queue or a namespace may hold, as limits of what shares are made of.
+"""What a queue or a namespace may use, as bounds on the amounts of shares.
 
-Limits name resources as pods do, in any dialect: the capability of a queue, `spec.hard` of a
-ResourceQuota. A limit of device memory or cores binds whatever the pods hold of such devices, by
-whichever names they asked, so that no dialect is a way around it. `volcano.sh/gpu-number` alone
-counts entire cards only and `volcano.sh/gpu-memory` what is not an entire card, because the two
-stand beside each other in Volcano.
-
-Invariant: what a placement takes is worked out from its shares, so it is what the pod gets and not
-what it wrote."""
+A limit of device memory or cores counts all such devices, by whichever names the pods requested
+them, so another dialect does not bypass it. Only `volcano.sh/gpu-number` counts just whole devices,
+and `volcano.sh/gpu-memory` just partial ones, because Volcano uses them side by side. Invariant:
+amounts are computed from what the pod gets, not from what it requested."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,8 +36,8 @@ from apportion_schemas import (
     Share,
 )
 
+# what is counted: of the host, or of the devices of one family, model or MIG profile
 Amount = tuple[str, ...]
-"""What is counted: of the host, or of the devices of one family, of one model, or one profile."""
 Amounts = Mapping[Amount, int]
 
 CPU: Final = ("cpu",)
@@ -50,12 +46,12 @@ PODS: Final = ("pods",)
 EXTENDED: Final = "extended"
 _CARDS: Final = "cards"
 _MPS: Final = "mps"
+# prefixes in a ResourceQuota; devices are only requested by their limits
 _OF_CLAIMS: Final = ("requests.", "limits.")
-"""A ResourceQuota says it before a resource; a device is not had but by its limit."""
 
 
 class Bound(NamedTuple):
-    """The most of an amount, under the name that the limit gives it; one of that is `unit`."""
+    """The maximum of an amount, named as in the limit, which counts it in `unit`."""
 
     resource: str
     amount: Amount
@@ -63,7 +59,7 @@ class Bound(NamedTuple):
     unit: int
 
     def needed(self, held: Amounts, more: Amounts) -> int:
-        """How much of `more` is beyond it, beside what is held: all of it, or nothing."""
+        """Return how much of `more` exceeds the bound together with `held`: all of it, or 0."""
         much = more.get(self.amount, 0)
         return much if much and held.get(self.amount, 0) + much > self.most else 0
 
@@ -77,7 +73,7 @@ class LimitExceeded(NamedTuple):
 
 
 class Quota:
-    """What one queue may hold."""
+    """The limits of one queue."""
 
     def __init__(self, queue: QueueObserved, configuration: Configuration) -> None:
         names = amounts_by_name(dialect_config(configuration))
@@ -92,11 +88,11 @@ class Quota:
 
     @property
     def limits(self) -> bool:
-        """Whether there is anything that the queue may not hold."""
+        """True if the queue has any limit."""
         return bool(self._closed or self._bounds or self._cards)
 
     def exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
-        """Why a queue that holds so much may not take this much more; None if it may."""
+        """Return why a queue with the amounts `held` may not take `more`, or None."""
         if self._closed:
             return LimitExceeded(RefusalCode.QUEUE_CLOSED, queue=QueueShortage(queue=self._name))
         for bound in self._bounds:
@@ -110,26 +106,21 @@ class Quota:
                     available=left // bound.unit,
                 )
                 return LimitExceeded(RefusalCode.QUEUE_CAPABILITY_EXCEEDED, queue=shortage)
-        return self._cards_exceeded(held, more) if self._keys else None
-
-    def _cards_exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
-        needed, have = self._by_card(more), self._by_card(held)
-        for card, count in sorted(needed.items()):
+        needed_cards, have = self._by_card(more), self._by_card(held)
+        for card, count in sorted(needed_cards.items()):
             most = self._cards.get(card, 0)
             if have[card] + count > most:
+                left = max(most - have[card], 0)
                 shortage = QueueShortage(
-                    queue=self._name,
-                    resource=card,
-                    needed=count,
-                    available=max(most - have[card], 0),
+                    queue=self._name, resource=card, needed=count, available=left
                 )
                 return LimitExceeded(RefusalCode.QUEUE_CARDS_EXCEEDED, queue=shortage)
         return None
 
     def _by_card(self, amounts: Amounts) -> Counter[str]:
-        """Shares by the name that the quota gives their cards, or by model where it has none."""
+        # Shares by the quota's key for their device, or by model if it has none.
         found: Counter[str] = Counter()
-        for amount, count in amounts.items():
+        for amount, count in amounts.items() if self._keys else ():
             if amount[0] == _CARDS:
                 _, model, part = amount
                 found[_card_named(self._keys, model, part) or model] += count
@@ -137,9 +128,7 @@ class Quota:
 
 
 class NamespaceQuota:
-    """What the pods of a namespace may hold of devices, by one ResourceQuota.
-
-    The API server counts the rest of it, when a pod is created."""
+    """The device limits of one ResourceQuota; the API server enforces its other limits."""
 
     def __init__(self, quota: QuotaObserved, configuration: Configuration) -> None:
         names = amounts_by_name(dialect_config(configuration))
@@ -155,11 +144,11 @@ class NamespaceQuota:
 
     @property
     def limits(self) -> bool:
-        """Whether it says anything of devices."""
+        """True if it limits devices."""
         return bool(self._bounds)
 
     def exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
-        """Why a namespace that holds so much may not take this much more; None if it may."""
+        """Return why a namespace with the amounts `held` may not take `more`, or None."""
         for bound in self._bounds:
             needed = bound.needed(held, more)
             if needed:
@@ -179,20 +168,16 @@ def _ceil(amount: int, unit: int) -> int:
 
 
 def of_shares(shape: Shape, shares: Iterable[Share], node: NodeState) -> Amounts:
-    """What a pod of this shape takes with these shares of the node."""
+    """Return the amounts that a pod of this shape uses with these shares of the node."""
     taken = of_host(shape)
     taken.update(of_devices(shape, shares, node))
     return taken
 
 
 def of_devices(shape: Shape, shares: Iterable[Share], node: NodeState) -> Counter[Amount]:
-    """What these shares take of the node's devices at once: init containers run before the others,
-    one after the other, so they add to an amount only what they alone need more of."""
-    taken: Counter[Amount] = Counter()
-    before: dict[str, Counter[Amount]] = {}
-    for ask in shape.asks:
-        if ask.init:
-            before[ask.container] = Counter()
+    """Return the peak amounts of these shares: init containers run before the others."""
+    taken = Counter[Amount]()
+    before = {ask.container: Counter[Amount]() for ask in shape.asks if ask.init}
     for share in shares:
         device = node.by_id[share.device].device
         profile = share.instance.profile if share.instance is not None else ""
@@ -203,7 +188,7 @@ def of_devices(shape: Shape, shares: Iterable[Share], node: NodeState) -> Counte
 
 
 def of_demand(demand: Demand, device: Device, count: int) -> Amounts:
-    """The least that so many shares of devices like this one take."""
+    """Return the least amounts of `count` shares of such devices."""
     profile = demand.profile.name if demand.profile is not None else ""
     return {
         amount: much * count
@@ -212,14 +197,14 @@ def of_demand(demand: Demand, device: Device, count: int) -> Amounts:
 
 
 def at_least(shape: Shape) -> Amounts:
-    """What a pod of this shape takes on any node."""
+    """Return the amounts that a pod of this shape uses on any node."""
     taken = of_host(shape)
     taken.update(devices_at_least(shape))
     return taken
 
 
 def devices_at_least(shape: Shape) -> Counter[Amount]:
-    """What a pod of this shape takes of devices on any node, at once: see `of_devices`."""
+    """Return the peak device amounts of a pod of this shape on any node; see `of_devices`."""
     taken: Counter[Amount] = Counter()
     before: dict[str, Counter[Amount]] = {}
     for ask in shape.asks:
@@ -237,7 +222,7 @@ def _most(taken: Counter[Amount], before: Iterable[Counter[Amount]]) -> Counter[
 
 
 def of_host(shape: Shape) -> Counter[Amount]:
-    """What a pod of this shape takes beside devices."""
+    """Return the amounts that a pod of this shape uses in addition to devices."""
     needs = shape.node
     taken: Counter[Amount] = Counter({PODS: 1})
     if needs.cpu_milli:
@@ -269,10 +254,10 @@ def _of_share(
 
 @lru_cache(maxsize=4096)
 def _card_named(keys: tuple[str, ...], model: str, part: str) -> str:
-    """The key of a card quota that means a share of such a card; empty where none does.
+    """The key of a card quota that matches a share of such a device, or an empty string.
 
-    `MODEL/mig-PROFILE-mixed` and `MODEL/mps-…` are parts of a card and go before `MODEL`; a model's
-    whole name goes before a part of it, as `A100` is."""
+    `MODEL/mig-PROFILE-mixed` and `MODEL/mps-…` take precedence over `MODEL`, and the full name of a
+    model over a part of it, such as `A100`."""
     best = (False, False, 0, "")
     for key in keys:
         name, _, suffix = key.partition("/")
@@ -285,7 +270,7 @@ def _card_named(keys: tuple[str, ...], model: str, part: str) -> str:
 
 @lru_cache(maxsize=8)
 def amounts_by_name(config: DialectConfig) -> dict[str, tuple[Amount, int]]:
-    """The amount that each resource name bounds, and how much of it one is."""
+    """Return the amount that each resource name limits, and its unit."""
     of_devices = {
         name: ((bound.counts, bound.of), bound.unit)
         for name, resource in resources(config).items()

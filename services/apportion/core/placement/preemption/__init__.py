@@ -1,4 +1,4 @@
-"""Pods of lower priority that give their places up for one of higher, as in kube-scheduler.
+"""Evict pods of lower priority for one of higher priority, as kube-scheduler does.
 
-`victims` tries one node and counts whose eviction exceeds a PodDisruptionBudget; `preempting`
-compares nodes, and says for whom it is done, and when."""
+`victims` tries one node and counts evictions that exceed a PodDisruptionBudget; `preempting`
+compares nodes, and decides for which pod to evict, and when."""

@@ -1,12 +1,9 @@
-"""For whom pods of lower priority are evicted, and when: the last thing that a decision looks at.
+"""Decide for which pod to evict pods of lower priority, as the last step of a decision.
 
-A pod that fits nowhere may have room made for it on one node. Its victims are told to go, each by
-an event; until they have gone it is nominated to the node, nobody of its priority or less is placed
-there, and nobody else goes for it. It then takes its place like any other pod; where it cannot, it
-is refused again, which ends the nomination, and the search begins anew.
-
-Source of the rules: kube-scheduler's plugin DefaultPreemption. Invariant: nobody is evicted twice,
-nor while those who leave already make room enough; without news nobody is evicted at all."""
+Until its victims have ended, the pod is nominated to the node: no pod of the same or lower priority
+is placed there. If the pod does not fit then, its refusal ends the nomination. Source:
+kube-scheduler's DefaultPreemption. Invariant: no pod is evicted twice, nor while pods that are
+already leaving free enough room; without a new event no pod is evicted."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -41,25 +38,20 @@ from apportion_schemas import (
 )
 from apportion_schemas.quantities import GANG_PODS_MAX
 
-TRIES_MAX: Final = 64
-"""Nodes that one decision tries: some five milliseconds."""
+TRIES_MAX: Final = 64  # nodes that one decision tries: some five milliseconds
 REMEMBERED_MAX: Final = 4_096
-COMPARED_MAX: Final = 100
-"""kube-scheduler's `minCandidateNodesAbsolute`."""
+COMPARED_MAX: Final = 100  # kube-scheduler's `minCandidateNodesAbsolute`
 _COMES: Final = frozenset((PodSubmitted, PodAdopted))
 _OF_CLAIMS: Final = frozenset((VolumeClaimObserved, VolumeClaimGone))
+# events that begin or end a nomination
 _SETTLES: Final = frozenset((PodGone, PodPlaced, PodRefused, PodEvicted, PlacementVoided))
-"""Events that begin or end a nomination."""
-FOUND_MAX: Final = 8
-"""Nodes that are compared for each pod of a gang."""
+FOUND_MAX: Final = 8  # nodes compared for each pod of a gang
 
 
 class Search:
-    """The node on which making room for one pod costs least, found a few nodes at a time.
+    """The node where making room for one pod costs least, found a few nodes at a time.
 
-    As kube-scheduler it compares what it finds on so many nodes and no more. `rows` are the nodes
-    that it has not tried. Invariant: without a change of the state the answer is the same, in
-    however many parts it was looked for."""
+    Invariant: the result does not depend on the number of steps."""
 
     def __init__(self, dry_run: DryRun, pod: PodState, rows: Iterable[int]) -> None:
         self._dry_run = dry_run
@@ -69,11 +61,11 @@ class Search:
         self._compared = 0
 
     def go_on(self, tries_max: Int64) -> bool:
-        """Try so many nodes; whether that was all that there is to try."""
+        """Try at most `tries_max` nodes. Return True if none is left to try."""
         while self.rows:
             best = self.best
             if self._compared >= COMPARED_MAX and best is not None and not best.budgets:
-                break  # so many were found that more would not be compared
+                break  # enough candidates
             if tries_max <= 0:
                 return False
             tries_max -= 1
@@ -83,15 +75,14 @@ class Search:
             self._compared += 1
             if best is None or found.better_than(best):
                 self.best = found
-            if not found.units:  # nobody has to go: there is room once those go who leave already
+            # no eviction needed: pods that are already leaving free enough room
+            if not found.units:
                 self.rows.clear()
         return True
 
 
 class _Vain(NamedTuple):
-    """A search that found nothing: for whom, and what it had seen.
-
-    `generation` is that of the columns; of a gang, how often the ledger was told of claims."""
+    """A failed search; `generation` is that of the columns, or for a gang of volume claims."""
 
     priority: int
     key: bytes
@@ -100,11 +91,9 @@ class _Vain(NamedTuple):
 
 
 class GangRoom:
-    """Asks, for the gangs of one state, whom to evict so that all of a gang fits, or evicts nobody.
+    """Finds evictions that let a whole gang fit, or none, by reserving one pod after the other.
 
-    Its pods take places one after the other, as if they were placed; one that fits nowhere evicts
-    as a pod alone would, upon what the others take and have freed. Invariant: what was thought away
-    and reserved is put back before the answer is given."""
+    Invariant: lifted and reserved pods are restored before the result is returned."""
 
     def __init__(
         self, state: State, finder: PlaceFinder, reservations: Reservations, dry_run: DryRun
@@ -115,7 +104,7 @@ class GangRoom:
         self.dry_run = dry_run
 
     def make(self, shape_queue: ShapeQueue) -> list[PodEvicted]:
-        """Whom to evict for the gang; nobody if that would not be enough, or some leave already."""
+        """Return the evictions for the gang; empty if they do not suffice or some are under way."""
         waiting = [self._state.pods[turn.uid] for turn in shape_queue.live(self._state)]
         deficit = deficit_of(self._state.groups[shape_queue.gang])
         if deficit is None or deficit.pods > GANG_PODS_MAX or not deficit.met_by(waiting):
@@ -148,7 +137,7 @@ class GangRoom:
         lifted: list[Lifted],
         evicted: list[PodEvicted],
     ) -> bool:
-        """Reserve a place for the pod, where others go if they must; whether there is one."""
+        # Reserve a placement for the pod, evicting if necessary. False if there is none.
         self._reservations.charge()
         found = self._finder.find(pod)
         if found is None:
@@ -164,7 +153,7 @@ class GangRoom:
         return True
 
     def _victims(self, pod: PodState, rows: dict[bytes, list[int]]) -> Victims | None:
-        """Who would go for the pod; nodes that are no good for it are not tried for those alike."""
+        # Nodes that fail are not tried again for identical pods.
         if not pod.submitted.preempts:
             return None
         key = wants_key(pod)
@@ -214,7 +203,7 @@ class Preempting:
         self._as_of = -1
 
     def observe(self, change: Change) -> bool:
-        """Take note of what the fold changed; whether a node is kept for somebody no longer."""
+        """Follow what the fold changed. Return True if a node is no longer nominated."""
         kind = type(change.data)
         self._forget_gang(change)
         if kind in _OF_CLAIMS:
@@ -234,12 +223,11 @@ class Preempting:
         return False
 
     def look_again(self) -> None:
-        """Search again at this revision: the pods that wait here are no longer the same."""
+        """Search again at this revision, because the set of pending pods changed."""
         self._as_of = -1
 
     def _forget_gang(self, change: Change) -> None:
-        """What was in vain for a gang may not be now; nor for others, where who is the most
-        important of a gang that could go is another."""
+        # Failed searches may succeed now, for others if the gang's most important pod changed.
         pod, data = change.pod, change.data
         name = pod.submitted.group if pod is not None else ""
         if isinstance(data, PodGroupObserved):
@@ -253,9 +241,7 @@ class Preempting:
             self._in_vain.clear()
 
     def decide(self) -> tuple[list[PodEvicted | PodRefused], bool]:
-        """Whom to evict now, for one pod or gang; and whether there is more to look for.
-
-        Nothing may be reserved, and nobody wait who was not asked."""
+        """Return the evictions for one pod or gang, and True if there is more to search."""
         if self._highest <= self._least or self._as_of == self._state.revision:
             return [], False
         refused = self._given_up()
@@ -263,9 +249,15 @@ class Preempting:
             return refused, True
         for shape_queue in self._hopeful():
             if shape_queue.gang:
-                for_gang = self._for_gang(shape_queue)
-                if for_gang:
-                    return for_gang, True
+                columns = self._finder.columns
+                columns.sync()
+                vain = self._in_vain.get(shape_queue.key)
+                if vain and (vain.generation, vain.seen) == (self._claims, columns.changed.end):
+                    continue
+                evicted = self._gang_room.make(shape_queue)
+                if evicted:
+                    return list(evicted), True
+                self._remember(shape_queue, _Vain(0, b"", self._claims, 0))
                 continue
             pod = self._first_of(shape_queue)
             if pod is None:
@@ -279,7 +271,7 @@ class Preempting:
         return [], False
 
     def _given_up(self) -> list[PodEvicted | PodRefused]:
-        """Tell those who fit nowhere although nobody has to go for them any more."""
+        # Report pods that fit nowhere although all their victims have ended.
         found: list[PodEvicted | PodRefused] = []
         for uid in sorted(self._state.nominated):
             pod = self._state.pods.get(uid)
@@ -289,15 +281,13 @@ class Preempting:
                 continue
             alone = self._refusing.reasons(pod)
             if pod.refusal is not None and (pod.submitted.group or not alone.counts):
-                found.append(
-                    pod.refusal
-                )  # one of a gang that would fit alone waits for what it did
+                found.append(pod.refusal)  # a pod of a gang that would fit alone keeps its refusal
             else:
                 found.append(refusal_of(pod, alone))
         return found
 
     def _hopeful(self) -> list[ShapeQueue]:
-        """Unschedulable shape queues, in the order of their heads, that no limit keeps out."""
+        # Unschedulable shape queues that no limit keeps out, in the order of their heads.
         found: list[tuple[Turn, bytes, ShapeQueue]] = []
         for shape_queue in self._waiting.queue.unschedulable():
             head, reasons = shape_queue.head(self._state), shape_queue.reasons
@@ -307,42 +297,37 @@ class Preempting:
                 found.append((head, shape_queue.key, shape_queue))
         return [shape_queue for _, _, shape_queue in sorted(found, key=lambda each: each[:2])]
 
-    def _for_gang(self, shape_queue: ShapeQueue) -> list[PodEvicted | PodRefused]:
-        """Whom to evict for the gang, unless nothing has changed since that was in vain."""
-        columns = self._finder.columns
-        columns.sync()
-        vain = self._in_vain.get(shape_queue.key)
-        if vain is not None and (vain.generation, vain.seen) == (self._claims, columns.changed.end):
-            return []
-        evicted = self._gang_room.make(shape_queue)
-        if not evicted:
-            self._remember(shape_queue, _Vain(0, b"", self._claims, 0))
-        return list(evicted)
-
     def _first_of(self, shape_queue: ShapeQueue) -> PodState | None:
-        """The first of a shape queue for which others may have to go."""
+        # The first pod of a shape queue that may preempt.
         head = shape_queue.head(self._state)
-        if head is None or self._hopes(head):  # of most the head is the one
+        if head is None or self._hopes(head):  # usually it is the head
             return None if head is None else self._state.pods[head.uid]
         for turn in shape_queue.live(self._state):
             if -turn.rank <= self._least:
-                return None  # nor does anybody behind it
+                return None  # nor may any pod behind it
             if self._hopes(turn):
                 return self._state.pods[turn.uid]
         return None
 
     def _hopes(self, turn: Turn) -> bool:
-        """Whether others may have to go for the pod: nobody goes yet."""
+        # The pod may preempt, and no room is being made for it yet.
         about = self._state.pods[turn.uid].submitted
         return about.preempts and turn.uid not in self._state.nominated
 
     def _look_for(self, shape_queue: ShapeQueue, pod: PodState) -> Victims | None:
-        """Whom to evict for the pod; while `_search` is there it is not known yet."""
+        # The result is not known yet while `_search` is set.
         search = self._search
         if search is None or search.pod is not pod or self._searched_at != self._state.revision:
-            search = self._search = Search(
-                self._gang_room.dry_run, pod, self._rows_for(shape_queue, pod)
-            )
+            class_, columns = self._finder.class_of(pod), self._finder.columns
+            right = class_.facts.ranks == FITS
+            rows = np.flatnonzero(right)
+            vain = self._in_vain.get(shape_queue.key)
+            if vain is not None and class_.relations is None and not self._finder.limited:
+                same = (vain.key, vain.generation) == (self._finder.key_of(pod), columns.generation)
+                changed = columns.changed.since(vain.seen) if same else None
+                if changed is not None and pod.submitted.priority <= vain.priority:
+                    rows = np.unique(changed[right[changed]])  # enough after a failed search
+            search = self._search = Search(self._gang_room.dry_run, pod, rows.tolist())
             self._searched_at = self._state.revision
         if not search.go_on(TRIES_MAX):
             return None
@@ -353,22 +338,9 @@ class Preempting:
             return None
         return search.best
 
-    def _rows_for(self, shape_queue: ShapeQueue, pod: PodState) -> list[int]:
-        """The nodes to try: all whose facts are right, or of these what changed since in vain."""
-        class_, columns = self._finder.class_of(pod), self._finder.columns
-        right = class_.facts.ranks == FITS
-        vain = self._in_vain.get(shape_queue.key)
-        if vain is not None and class_.relations is None and not self._finder.limited:
-            same = (vain.key, vain.generation) == (self._finder.key_of(pod), columns.generation)
-            rows = columns.changed.since(vain.seen) if same else None
-            if rows is not None and pod.submitted.priority <= vain.priority:
-                return [row for row in sorted(set(rows.tolist())) if right[row]]
-        found: list[int] = np.flatnonzero(right).tolist()
-        return found
-
     def _remember(self, shape_queue: ShapeQueue, vain: _Vain) -> None:
         columns = self._finder.columns
-        columns.sync()  # what was thought away and put back has changed nothing
+        columns.sync()  # lifting pods and restoring them changed nothing
         self._in_vain.pop(shape_queue.key, None)
         if len(self._in_vain) >= REMEMBERED_MAX:
             del self._in_vain[next(iter(self._in_vain))]

@@ -1,14 +1,10 @@
-"""Whom a pod would evict from one node: the fewest and least important that make it fit there.
+"""The fewest and least important pods to evict from a node so that a pod fits.
 
-All pods of lower priority are thought away; then, those first whose eviction would exceed a
-disruption budget and of these the most important first, each is put back if the pod still fits, as
-in kube-scheduler's DefaultPreemption. A gang goes whole or stays whole, and is as important as the
-most important of it; one of which any pod may run alone is none here. Pods that are leaving already
-are there no more. Only pods of its own queue go for a pod, as by Volcano's action `preempt`: queues
-take turns by their shares, and what one was given first for that is not taken back for priority.
-
-Invariant: the state is as it was when the answer is given; with any one of the victims put back the
-pod would not fit."""
+All pods of lower priority are lifted, then put back if the pod still fits: first those whose
+eviction exceeds a disruption budget, as in kube-scheduler's DefaultPreemption. A gang is evicted
+whole, unless its pods can run alone. Only pods of the same queue are evicted, like Volcano's action
+`preempt`: priority does not take back what a queue got by its share. Invariant: the state is
+restored, and the pod would not fit if any one of the victims were put back."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -29,16 +25,13 @@ from apportion.core.placement.limits.limits import Limits
 from apportion.core.workloads.pods.affinity import meet
 from apportion_schemas import PodEvicted
 
-Exceeded = dict[str, tuple[str, ...]]
-"""By uid of a pod, the budgets that its eviction exceeds."""
+Exceeded = dict[str, tuple[str, ...]]  # the budgets that the eviction of a pod exceeds, by its uid
+# subtracted from each, so that a few pods beat many of negative priority
 _LEAST_PRIORITY = -(1 << 31)
-"""Added to each, so that of few pods and many of a negative priority the few go."""
 
 
 class Unit(NamedTuple):
-    """Pods that go together or stay: one, or what a gang has placed.
-
-    In the order of importance: the higher priority, then the earlier start."""
+    """Pods that are evicted together, in order of importance: higher priority, earlier start."""
 
     rank: int
     since: str
@@ -47,7 +40,7 @@ class Unit(NamedTuple):
 
 
 class Victims(NamedTuple):
-    """Who would have to go for a pod to fit on a node; nobody, where they are leaving already."""
+    """The pods to evict so that a pod fits on a node; none if enough are already leaving."""
 
     row: int
     node: str
@@ -56,14 +49,14 @@ class Victims(NamedTuple):
 
     @property
     def pods(self) -> list[PodState]:
-        """All pods that would go."""
+        """All pods that must be evicted."""
         return list(chain.from_iterable(unit.pods for unit in self.units))
 
     def better_than(self, other: "Victims") -> bool:
-        """Whether to evict these rather than those, as kube-scheduler chooses; else the first.
+        """Return True if kube-scheduler would rather evict these; ties keep the first.
 
-        Fewest that exceed a budget, least priority of the most important, least sum of priorities,
-        fewest, and of those the ones that started last."""
+        In order: the fewest that exceed a budget, the lowest highest priority, the lowest sum of
+        priorities, the fewest pods, and the latest start of the most important ones."""
         mine, others = self.cost, other.cost
         if mine != others:
             return mine < others
@@ -71,7 +64,7 @@ class Victims(NamedTuple):
 
     @property
     def cost(self) -> tuple[int, int, int, int]:
-        """What is compared first; less is better."""
+        """The first criteria to compare; lower is better."""
         priorities = [pod.submitted.priority for pod in self.pods]
         highest = max(priorities, default=_LEAST_PRIORITY)
         total = sum(priority - _LEAST_PRIORITY for priority in priorities)
@@ -79,12 +72,12 @@ class Victims(NamedTuple):
 
     @property
     def since(self) -> str:
-        """When the first of the most important ones started."""
+        """Start of the earliest of the most important ones."""
         return min(self.units).since
 
 
 class DryRun:
-    """Tries what a node would be without some pods, over what is reserved now."""
+    """Tries a node without some pods, counting current reservations."""
 
     def __init__(
         self, state: State, finder: PlaceFinder, limits: Limits, neighbours: Neighbours
@@ -95,7 +88,7 @@ class DryRun:
         self._neighbours = neighbours
 
     def victims(self, pod: PodState, row: Int64) -> Victims | None:
-        """Whom the pod would evict there, or None where it would not fit even so."""
+        """Return the pods to evict there, or None if the pod would not fit anyway."""
         node = self._finder.columns.nodes[row]
         leaving, units = self._below(pod, node)
         if not leaving and not units:
@@ -125,7 +118,7 @@ class DryRun:
         return Victims(row, node.name, tuple(sorted(chosen)), budgets)
 
     def lift(self, pod: PodState) -> "Lifted":
-        """Think the pod away; what it was is for `put_back`."""
+        """Remove the pod from the state; the result is for `put_back`."""
         placement = _place_of(pod)
         lifted = Lifted(pod, placement, *(getattr(pod, name) for name in _KEPT))
         fold.unplace(self._state, pod)
@@ -133,7 +126,7 @@ class DryRun:
         return lifted
 
     def put_back(self, lifted: "Lifted") -> None:
-        """The pod is where it was."""
+        """Restore a pod that was lifted."""
         pod, placement = lifted.pod, lifted.placement
         node = self._state.nodes[placement.node]
         for share in placement.shares:
@@ -142,7 +135,7 @@ class DryRun:
         for name, value in zip(_KEPT, lifted[2:], strict=True):
             setattr(pod, name, value)
         pods = sorted(node.pods.values(), key=attrgetter("placed_revision"))
-        node.pods.clear()  # in their order again: derived things may follow it
+        node.pods.clear()  # restore their order, which derived data may depend on
         node.pods.update({each.uid: each for each in pods})
         self._note(pod, placement, undone=False)
 
@@ -157,8 +150,7 @@ class DryRun:
         self._finder.columns.touch(self._state.nodes[placement.node], placement.shares)
 
     def _below(self, pod: PodState, node: NodeState) -> tuple[list[PodState], list[Unit]]:
-        """Pods of lower priority there: those that leave already, and those of the pod's queue that
-        could be evicted, the most important first."""
+        # Leaving pods of lower priority, and evictable ones of the same queue by importance.
         priority, queue = pod.submitted.priority, queue_of(self._state, pod)
         leaving: list[PodState] = []
         units: dict[str, Unit] = {}
@@ -174,7 +166,7 @@ class DryRun:
                 units[about.uid] = _unit([each])
             elif about.group not in units:
                 members = held(self._state.groups[about.group])
-                # One that came after the others were told to go leaves alone: they leave already.
+                # A pod that was placed after its gang was evicted is evicted alone.
                 staying = [m for m in members if m.uid not in self._state.evictions]
                 units[about.group] = _unit(staying)
         return leaving, sorted(
@@ -184,7 +176,6 @@ class DryRun:
         )
 
     def _fits(self, pod: PodState, row: Int64) -> bool:
-        """Whether the pod has a place there that its limits allow."""
         class_ = self._finder.class_of(pod)
         if class_.board.points[row] == REFUSED:
             return False
@@ -199,7 +190,7 @@ class DryRun:
 
 
 class Lifted(NamedTuple):
-    """A pod that was thought away, and what it was."""
+    """A pod that was lifted, with its former values."""
 
     pod: PodState
     placement: Placement
@@ -214,7 +205,7 @@ _KEPT = Lifted._fields[2:]
 
 
 def eviction(victim: PodState, pod: PodState, found: Victims) -> PodEvicted:
-    """The event that tells the victim to go, for this pod."""
+    """Return the event that evicts the victim for this pod."""
     about, placement = victim.submitted, _place_of(victim)
     return PodEvicted(
         pod=about.uid,
@@ -233,7 +224,6 @@ def eviction(victim: PodState, pod: PodState, found: Victims) -> PodEvicted:
 
 
 def _place_of(pod: PodState) -> Placement:
-    """Where a pod is that has a place. Raises ValueError where it has none."""
     if pod.placement is None:
         raise ValueError(f"pod {pod.uid} has no place")
     return pod.placement
@@ -247,10 +237,9 @@ def _unit(pods: list[PodState]) -> Unit:
 
 
 def exceeded(state: State, pods: Iterable[PodState]) -> Exceeded:
-    """Of these pods, evicted in this order, those that are one too many for a budget.
+    """Return the pods whose eviction, in this order, exceeds a disruption budget.
 
-    As kube-scheduler's DefaultPreemption counts them. A budget forbids nothing here: pods whose
-    eviction exceeds one are spared where others will do."""
+    As in kube-scheduler's DefaultPreemption, such pods are only spared if others suffice."""
     if not state.budgets:
         return {}
     left = {

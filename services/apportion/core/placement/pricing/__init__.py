@@ -1,5 +1,4 @@
-"""What the pods that usually come are worth, and what a node could still earn from them.
+"""What frequent pods are worth, and how much a node could still earn from them.
 
-`shape_histogram` counts shapes, `fleet` sorts the nodes into types; from both a solver outside of
-core works out prices, which come back as a `PricesLearnt` event. `price_table` makes tables of
-them, which the scores `price` and `fgd` look up."""
+A solver outside of core computes prices from `shape_histogram` and `program`; they arrive as a
+`PricesLearnt` event. `price_table` turns them into tables for the scores `price` and `fgd`."""

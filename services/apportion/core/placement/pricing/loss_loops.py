@@ -1,11 +1,8 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
-"""What a pod would cost a node: its value and variety before the pod, less those after it.
+"""The cost of a pod for a node: the value and variety that the node loses by it.
 
-See `scores.by_shape` for what that means. Here are the loops over nodes and devices: `read` is what
-a node is before the pod, `weigh` what the pod makes of it. Compiled, no loop here looks whether an
-index is within its array.
-
-Invariant: as of the loops of `row_loops`."""
+`read` computes a node's values before the pod, `weigh` those after it; see `scores.by_shape`.
+Compiled loops do not check array bounds. Invariant: see `row_loops`."""
 
 from typing import Final
 
@@ -25,7 +22,7 @@ from apportion.core.placement.index.score_input import ScoreInput
 from apportion.core.placement.pricing.readings import Readings, Tables, Taken
 from apportion.core.placement.pricing.states import ALL_SLICES, DEVICE_COUNTS, IDLE, PERCENT, STATES
 
-SCALE: Final[Int64] = 128  # of values that devices are compared by; more than any percent
+SCALE: Final[Int64] = 128  # multiplies values, so that percent left can break ties
 NEVER: Final[Int64] = -(1 << 60)
 
 
@@ -39,7 +36,7 @@ def read(
     tables: Tables,
     readings: Readings,
 ) -> None:
-    """Read the rows from `begin` to `end` anew."""
+    """Read the rows from `begin` to `end` again."""
     i: Int64
     for i in range(begin, end):
         row: Int64 = rows[i]
@@ -52,7 +49,7 @@ def read(
 def _read_states(
     row: Int64, free: Int64s, kind: UInt32s, slices: UInt8s, tables: Tables, readings: Readings
 ) -> None:
-    """The state of each device, and how many of them are idle."""
+    # The state of each device, and the number of idle ones.
     host: Int64 = row * readings.width + HOST
     end: Int64 = host + readings.width
     idles: Int64 = kind[min(host + 1, end - 1)] * DEVICE_COUNTS
@@ -65,7 +62,7 @@ def _read_states(
         if tables.kinds[of * 4 + 3]:
             found = slices[at] if shares else ALL_SLICES
             if found:
-                idle = 0  # slices may be closed although nothing holds a share
+                idle = 0  # slices may be closed although there is no share
         elif idle:
             found = IDLE
         elif shares:
@@ -78,7 +75,7 @@ def _read_states(
 
 
 def _read_value(row: Int64, cpu_milli: Int64, tables: Tables, readings: Readings) -> None:
-    """The value at each price of CPU, and the least of these."""
+    # The value at each price of CPU, and the lowest of these.
     prices: Int64 = tables.prices
     idles: Int64 = readings.idles[row]
     least: Int64 = -NEVER
@@ -97,7 +94,7 @@ def _read_value(row: Int64, cpu_milli: Int64, tables: Tables, readings: Readings
 def _read_room(
     row: Int64, cpu_milli: Int64, memory_mib: Int64, tables: Tables, readings: Readings
 ) -> None:
-    """For how many pods of each frequent shape there is room."""
+    # How many pods of each frequent shape fit.
     shapes: Int64 = tables.shapes
     idles: Int64 = readings.idles[row]
     shape: Int64
@@ -137,9 +134,8 @@ def weigh(look: ScoreInput, free: Int64s, tables: Tables, readings: Readings, ta
 
 
 def _left(row: Int64, at: Int64, tables: Tables, readings: Readings, taken: Taken) -> Int64:
-    """The value that is left when this device is taken, if any, times `SCALE`.
-
-    Less what is left of the device: of equal values the least left wins."""
+    # The value left after taking this device, if any, times `SCALE`, minus what is left of the
+    # device: with equal values the fullest device wins.
     prices: Int64 = tables.prices
     idles: Int64 = readings.idles[row]
     fewer: Int64 = idles
@@ -169,7 +165,7 @@ def _left(row: Int64, at: Int64, tables: Tables, readings: Readings, taken: Take
 def _variety_lost(
     row: Int64, host: Int64, column: Int64, tables: Tables, readings: Readings, taken: Taken
 ) -> Int64:
-    """How much less room for the frequent shapes there is after the pod, weighed."""
+    # The weighted loss of room for the frequent shapes.
     shapes: Int64 = tables.shapes
     cpu_milli: Int64 = compute_of(host) - taken.cpu_milli
     memory_mib: Int64 = memory_of(host) - taken.memory_mib
@@ -203,7 +199,7 @@ def _variety_lost(
 def _hosted(
     pods: Int64, cpu_milli: Int64, memory_mib: Int64, shape: Int64, tables: Tables
 ) -> Int64:
-    """So many of the pods as the host has CPU and memory for; mostly all, so try that first."""
+    # Limit the pods to the host's CPU and memory. Usually all fit, so that is checked first.
     cpu_each: Int64 = tables.frequent[shape * 3]
     memory_each: Int64 = tables.frequent[shape * 3 + 1]
     if pods * cpu_each <= cpu_milli and pods * memory_each <= memory_mib:

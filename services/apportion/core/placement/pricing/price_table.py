@@ -1,14 +1,9 @@
-"""The tables of one set of prices for the kinds of device that there are, and nodes read by them.
+"""Tables of one set of prices for the existing kinds of device, and the nodes read by them.
 
-What is left of a device could earn so much, and holds so many pods of each sort. All numbers are
-whole: values in millionths of a device, CPU prices in millionths of a device per milli-core. So
-every machine weighs a node by exactly the same number.
-
-A derived structure: made anew when prices are learnt or a new kind of device comes. A node is
-weighed by what it has left: the state of each device in use (`states`), and how many are idle.
-
-All of it takes longer than a decision may, so it can be prepared a part at a time, before somebody
-asks. Invariant: what `read` gives does not depend on how much was prepared before."""
+All numbers are whole, so that every machine gets the same result: values in millionths of a device,
+CPU prices in millionths of a device per milli-core. Derived: rebuilt when prices are learnt or a
+new kind of device appears, in parts, because it takes longer than a decision may. Invariant: the
+result of `read` does not depend on how much was prepared."""
 
 from math import isqrt
 from typing import Final, NamedTuple
@@ -39,7 +34,7 @@ from apportion_schemas.pricing import PricedShape
 from apportion_schemas.quantities import WHOLE
 
 Values = NDArray[np.int64]
-CPU_PRICES: Final = (0, 2, 8, 32, 128, 512)  # above what CPU earns by itself
+CPU_PRICES: Final = (0, 2, 8, 32, 128, 512)  # in addition to what CPU earns by itself
 CPU_PRICE_MAX: Final = 1_000
 VALUE_MAX: Final = 4_000_000  # of one share or one device
 UNLIMITED: Final = 1 << 20
@@ -48,16 +43,14 @@ _ENDLESS: Final = 1 << 40
 
 
 def cpu_prices(shapes: tuple[PricedShape, ...]) -> Values:
-    """The prices at which a node's CPU is weighed: the least is what CPU alone could earn."""
+    """Return the prices for a node's CPU: the lowest is what CPU alone could earn."""
     alone = [s.value // s.cpu_milli for s in shapes if s.ask is None and s.cpu_milli]
     floor = min(max(alone, default=0), CPU_PRICE_MAX)
     return np.array([floor + step for step in CPU_PRICES], np.int64)
 
 
 def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values) -> Values:
-    """The most that shares can still earn on one device, by CPU price and state.
-
-    A knapsack over all sequences of shares, net of their CPU."""
+    """Return the most that shares can earn on one device, net of CPU, by CPU price and state."""
     best_of: dict[bytes, tuple[States, Values]] = {}
     for shape in shapes:
         sort = sort_of(shape)
@@ -83,9 +76,7 @@ def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values
 def device_values(
     shapes: tuple[PricedShape, ...], device: Device, prices: Values, one_shared: Values
 ) -> Values:
-    """The most that so many idle devices can earn, by CPU price and number: taken whole or shared.
-
-    `one_shared` is what one earns when it is shared."""
+    """Return the most that idle devices can earn, whole or shared, by CPU price and number."""
     net = np.full((len(prices), DEVICE_COUNTS), _NOTHING, np.int64)
     for shape in shapes:
         sort = sort_of(shape)
@@ -100,7 +91,7 @@ def device_values(
 
 
 def share_room(sort: Sort, device: Device) -> Values:
-    """How many such shares fit, by state."""
+    """Return how many such shares fit, by state."""
     room = [0] * STATES
     if sort.size_on(device) not in (NEVER, WHOLE):
         after = after_share(sort.ask, device)
@@ -111,7 +102,7 @@ def share_room(sort: Sort, device: Device) -> Values:
 
 
 def device_room(sort: Sort, device: Device | None) -> Values:
-    """How many pods that take whole devices fit so many idle ones; no limit without an ask."""
+    """Return how many pods with whole devices fit, by idle devices; no limit without ask."""
     counts = np.arange(DEVICE_COUNTS)
     if sort.ask is None:
         return np.full(DEVICE_COUNTS, UNLIMITED)
@@ -121,7 +112,7 @@ def device_room(sort: Sort, device: Device | None) -> Values:
 
 
 def _net(shape: PricedShape, pieces: int, prices: Values) -> Values:
-    """What one independent piece of the pod brings beside its CPU, at each CPU price."""
+    # What one independent piece of the pod earns net of its CPU, at each CPU price.
     devices = shape.ask.count // pieces if shape.ask is not None else 1
     net: Values = min(shape.value // pieces, VALUE_MAX * devices) - prices * (
         shape.cpu_milli // pieces
@@ -130,7 +121,7 @@ def _net(shape: PricedShape, pieces: int, prices: Values) -> Values:
 
 
 class _OfKind(NamedTuple):
-    """The tables of one kind of device: by state or number idle, then price or frequent shape."""
+    """Tables of one kind of device: by state or number idle, then price or frequent shape."""
 
     share_value: Ints
     device_value: Ints
@@ -141,18 +132,16 @@ class _OfKind(NamedTuple):
 _Known = tuple[Device | None, _OfKind]
 
 
-# The shapes of pods as fragmentation sees them, in tables by kind of device.
-#
-# After "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): what is idle on a node is a
-# fragment to a pod that does not fit there, and else what is idle on devices too full for its
-# share.
+# After "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): a node's idle capacity is a
+# fragment to a pod that does not fit there; otherwise only that on devices too full for its share.
 
 TOO_BIG = WHOLE + 1
 
 
 class Fragments:
-    """The distribution of shapes. `sizes` is by kind and shape: percent of one device, `TOO_BIG`
-    where the shape does not go; `pods` are the weights, which sum to `total`."""
+    """The distribution of shapes; `pods` are the weights, which sum to `total`.
+
+    `sizes` is by kind and shape: percent of one device, or `TOO_BIG` if the shape does not fit."""
 
     def __init__(self, prices: PricesLearnt, devices: list[Device | None]) -> None:
         shapes = prices.shapes
@@ -173,16 +162,13 @@ def _size(shape: PricedShape, device: Device | None) -> int:
     return size if size != NEVER and type_name(shape.ask, wants, device) else TOO_BIG
 
 
-# The shapes that weigh most in a node's room for variety, and how much each weighs.
-
 SHAPES_WEIGHED: Final = 16  # more cost time and gain nothing
 
 
 class Frequent(NamedTuple):
-    """One independent piece of a frequent pod; `weight` is what the room for one more is worth.
+    """One independent piece of a frequent pod; `weight` is what room for one more is worth.
 
-    In millionths of a device: half the part of all pods times the root of the size in thousandths.
-    """
+    In millionths of a device: half the frequency times the root of the size in thousandths."""
 
     sort: Sort
     cpu_milli: int
@@ -191,31 +177,25 @@ class Frequent(NamedTuple):
 
 
 def frequent(shapes: tuple[PricedShape, ...]) -> list[Frequent]:
-    """The shapes of most weight, whatever models they insist on."""
+    """Return the shapes with the most weight, merged over the models that they require."""
     merged: dict[Sort, list[PricedShape]] = {}
     for shape in shapes:
         merged.setdefault(sort_of(shape), []).append(shape)
     total = sum(shape.pods for shape in shapes)
-    found = [_frequent(alike, total) for alike in merged.values()]
+    found = []
+    for sort, alike in merged.items():
+        pods = sum(shape.pods for shape in alike)
+        memory_mib = sum(shape.pods * shape.memory_mib for shape in alike) // pods
+        pieces = sort.pieces(WHOLE if sort.ask is not None and sort.ask.whole else NEVER)
+        root = isqrt(alike[0].size // pieces * 1000)  # of thousandths, in thousandths
+        weight = pods * pieces * root // (2 * total)
+        found.append(Frequent(sort, sort.cpu_milli // pieces, memory_mib // pieces, weight))
     found.sort(key=lambda each: (-each.weight, repr(each)))
     return found[:SHAPES_WEIGHED]
 
 
-def _frequent(alike: list[PricedShape], total: int) -> Frequent:
-    sort, size = sort_of(alike[0]), alike[0].size
-    pods = sum(shape.pods for shape in alike)
-    memory_mib = sum(shape.pods * shape.memory_mib for shape in alike) // pods
-    pieces = sort.pieces(WHOLE if sort.ask is not None and sort.ask.whole else NEVER)
-    root = isqrt(size // pieces * 1000)  # of thousandths, in thousandths
-    weight = pods * pieces * root // (2 * total)
-    return Frequent(sort, sort.cpu_milli // pieces, memory_mib // pieces, weight)
-
-
 class PriceTable:
-    """The tables of one set of prices for the kinds of device that were offered, by their number.
-
-    `percent_left` is by kind and state. What the table `before` says of kinds is taken over where
-    its prices are the same."""
+    """The tables of one set of prices; kinds are reused from `before` if its prices match."""
 
     def __init__(
         self, prices: PricesLearnt, offered: list[Device | None], before: "PriceTable | None" = None
@@ -225,7 +205,8 @@ class PriceTable:
         self.percent_left = np.concatenate([percent_left(device) for device in self.devices])
         self._cpu_prices = cpu_prices(prices.shapes)
         self._frequent: list[Frequent] | None = None
-        self._shares: Ints | None = None  # of the next kind, whose other tables are to come
+        # of the next kind, whose other tables are not computed yet
+        self._shares: Ints | None = None
         same = before is not None and before.prices is prices
         self._known: list[_Known] = before.known() if before is not None and same else []
         self._of_kinds: list[_OfKind] = []
@@ -236,22 +217,18 @@ class PriceTable:
         self._seen = 0
         self._read_to: Int64 = 0
 
-    def covers(self, prices: PricesLearnt | None, offered: list[Device | None]) -> bool:
-        """Whether the tables are of these very prices and kinds."""
-        return self.prices is prices and self.devices is offered
-
     def fragments(self) -> Fragments:
-        """The fragments of the published measure."""
+        """Return the fragments of the published measure."""
         if self._fragments is None:
             self._fragments = Fragments(self.prices, self.devices)
         return self._fragments
 
     def known(self) -> "list[_Known]":
-        """The kinds that are worked out, in the order of their numbers."""
+        """Return the computed kinds, in the order of their numbers."""
         return list(zip(self.devices, self._of_kinds, strict=False))
 
     def prepare(self, columns: Columns, rows: Int64) -> bool:
-        """Do a part of what `read` has to: of a kind of device, or so many rows; whether all is."""
+        """Prepare a kind of device, or `rows` rows, for `read`. Return True when all is done."""
         known: Tables | None = self._tables
         if known is None:
             self._learn_kind()
@@ -261,21 +238,21 @@ class PriceTable:
         return self._read_to == len(columns.names)
 
     def read(self, columns: Columns) -> Readings:
-        """The nodes by these tables, up to date; always asked with the same columns."""
+        """Return the up-to-date readings of the nodes; needs the same columns each time."""
         return self._read(columns, self.learn(), len(columns.names))
 
     def learn(self) -> Tables:
-        """Work out the tables of the kinds of device of which that is still to be done."""
+        """Compute the missing tables of kinds of device, and return all."""
         while self._tables is None:
             self._learn_kind()
         return self._tables
 
     def _learn_kind(self) -> None:
-        """A part of one more kind that nobody knows; after the last of them, the tables of all."""
+        # Compute a part of the next missing kind; after the last one, join the tables.
         for at in range(len(self._of_kinds), len(self.devices)):
             device = self.devices[at]
             if at >= len(self._known) or self._known[at][0] is not device:
-                if self._shares is None:  # first what shares of it are worth, then all else
+                if self._shares is None:  # first the value of its shares, then the rest
                     self._shares = np.zeros((len(self._cpu_prices), STATES), np.int64)
                     if device is not None:
                         shapes = self.prices.shapes
@@ -289,7 +266,7 @@ class PriceTable:
         self._known = []
 
     def _read(self, columns: Columns, known: Tables, rows: Int64) -> Readings:
-        """Read the rows that changed, and so many of those that were not read yet."""
+        # Read the changed rows, and `rows` of those not read yet.
         log = columns.changed
         begin: Int64 = log.place_of(self._seen)
         self._seen = log.end
@@ -298,7 +275,7 @@ class PriceTable:
         if found is None or self._begins_anew(columns):
             self._generation, begin = columns.generation, FORGOTTEN
             found = self._readings = Readings(known, total, columns.width)
-        if begin == FORGOTTEN or log.count - begin > total:  # every row once is fewer
+        if begin == FORGOTTEN or log.count - begin > total:  # it is cheaper to read every row once
             self._read_to = 0
         else:
             _read_rows(columns, log.cells, begin, log.count, found)
@@ -314,7 +291,7 @@ class PriceTable:
         return found.width != columns.width
 
     def _of_kind(self, device: Device | None, share: Ints) -> _OfKind:
-        """The tables of a kind; nothing is worth anything where there is no device of it."""
+        # All values are 0 if no node has a device of the kind.
         shapes, prices, wanted = self.prices.shapes, self._cpu_prices, self._frequent_shapes()
         whole = np.zeros((len(prices), DEVICE_COUNTS), np.int64)
         shares = np.zeros((STATES, len(wanted)), np.int64)

@@ -1,15 +1,9 @@
-"""The linear program behind the prices: how the pods that usually come fill the cluster best.
+"""The linear program behind the prices: how the frequent pods fill the cluster best.
 
-The nodes are a few types, each with how many there are: those with the same devices and about the
-same CPU and memory are one, with the mean of them. For each type: how many pods of each shape it
-takes, within its CPU, its memory and its devices. Shares of one device are a flow from 0 to 100
-percent along arcs of their sizes (the arc-flow formulation of the cutting-stock problem), so that
-sizes which cannot stand side by side are not counted as if they could. Demand is in proportion to
-the pods seen, a little more than would fill the devices of each family.
-
-A shape is worth what one more pod of it would have to displace, scaled so that the pods of the best
-plan are together worth what they take; one that displaces next to nothing still has a part of its
-size. Devices are counted in devices, CPU in cores and memory in GiB: numbers near one."""
+Variables are the pods of each shape on each type of node, within its CPU, memory and devices.
+Shares of one device are a flow from 0 to 100 percent along arcs of their sizes (the arc-flow
+formulation of the cutting-stock problem). A shape is worth what one more pod of it would displace,
+scaled so that the pods of the best plan are worth what they take in total."""
 
 from collections import Counter
 from typing import Final, NamedTuple
@@ -23,22 +17,23 @@ from apportion_schemas import Device, PricesLearnt
 from apportion_schemas.pricing import VALUE_MAX, PricedShape
 from apportion_schemas.quantities import WHOLE
 
-HOST_USE: Final = 0.95  # of a type's CPU and memory: the last of it is never filled
-OVERDEMAND: Final = 1.05  # of the devices: enough that they are scarce, or nothing has a price
-CPU_WORTH: Final = 0.1  # of a pod without devices: of the devices that usually go with its CPU
+HOST_USE: Final = 0.95  # of a type's CPU and memory: they never fill completely
+OVERDEMAND: Final = 1.05  # of the devices: they must be scarce, or nothing has a price
+# of a pod without devices: fraction of the devices that usually go with its CPU
+CPU_WORTH: Final = 0.1
 SHAPES_MAX: Final = 128  # in the program; rarer ones are worth what they take
 MILLI: Final = 1000
 GIB: Final = 1024
-TYPES_MAX: Final = 32  # the smallest types beyond are left out
+TYPES_MAX: Final = 32  # smaller types beyond are left out
 STEPS_PER_DOUBLING: Final = 4  # amounts of one type are within a fifth of each other
-LEAST_PART: Final = 0.3  # of its size, that a shape is worth
+LEAST_PART: Final = 0.3  # the minimum worth of a shape, as a fraction of its size
 MILLION: Final = 1_000_000
 
 Floats = NDArray[np.float64]
 
 
 class NodeType(NamedTuple):
-    """Nodes that are much alike; the amounts are those of one node."""
+    """Nodes that are similar; the amounts are those of one node."""
 
     device: Device | None
     devices: int
@@ -48,7 +43,7 @@ class NodeType(NamedTuple):
 
 
 def node_types(state: State) -> list[NodeType]:
-    """The types of the nodes that are there, those with most devices first."""
+    """Return the types of the ready nodes, those with most devices first."""
     groups: dict[tuple[str, ...], list[NodeState]] = {}
     for name in sorted(state.nodes):
         node = state.nodes[name]
@@ -84,16 +79,14 @@ def _key(node: NodeState) -> tuple[str, ...]:
 
 
 def _step(amount: int) -> int:
-    """Which of `STEPS_PER_DOUBLING` steps from one power of two to the next the amount is in."""
+    # One of `STEPS_PER_DOUBLING` steps between powers of two.
     doublings = amount.bit_length()
     within = amount * STEPS_PER_DOUBLING * 2 >> doublings
     return doublings * STEPS_PER_DOUBLING + within
 
 
 class Program(NamedTuple):
-    """Maximise `cost · x` for x ≥ 0 and A x ≤ `limits`; A has `value[i]` at `row[i], column[i]`.
-
-    `demands` gives for each shape the row that limits its pods."""
+    """Maximise `cost · x` for x ≥ 0 and A x ≤ `limits`; A has `value[i]` at `row[i], column[i]`."""
 
     cost: Floats
     limits: Floats
@@ -111,8 +104,16 @@ class Solution(NamedTuple):
 
 
 def sizes(shapes: list[SeenShape], types: list[NodeType]) -> dict[Sort, float]:
-    """What a pod of each shape takes, in devices: on the mean of the devices that can take it."""
-    found = {sort_of(shape): _mean_size(sort_of(shape), types) for shape in shapes}
+    """Return the size of a pod of each shape, in devices: the mean over suitable ones."""
+    found: dict[Sort, float] = {}
+    for sort in map(sort_of, shapes):
+        size_sum = devices = 0.0
+        for each in types:
+            size = sort.size_on(each.device)
+            if sort.ask is not None and size != NEVER:
+                size_sum += each.nodes * each.devices * sort.ask.count * size / WHOLE
+                devices += each.nodes * each.devices
+        found[sort] = size_sum / devices if devices else 0.0
     cores = sum(s.pods * s.cpu_milli for s in shapes if s.ask is not None) / MILLI
     taken = sum(shape.pods * found[sort_of(shape)] for shape in shapes)
     devices_per_core = taken / cores if taken and cores else 1.0
@@ -123,7 +124,7 @@ def sizes(shapes: list[SeenShape], types: list[NodeType]) -> dict[Sort, float]:
 
 
 def build(shapes: list[SeenShape], types: list[NodeType]) -> Program:
-    """The program for these shapes on these types of node."""
+    """Return the program for these shapes on these types of node."""
     size_of = sizes(shapes, types)
     writer = _Writer()
     demands = {}
@@ -139,20 +140,10 @@ def build(shapes: list[SeenShape], types: list[NodeType]) -> Program:
     return writer.program(demands)
 
 
-def _mean_size(sort: Sort, types: list[NodeType]) -> float:
-    taken = devices = 0.0
-    for each in types:
-        size = sort.size_on(each.device)
-        if sort.ask is not None and size != NEVER:
-            taken += each.nodes * each.devices * sort.ask.count * size / WHOLE
-            devices += each.nodes * each.devices
-    return taken / devices if devices else 0.0
-
-
 def _demand(
     shapes: list[SeenShape], types: list[NodeType], size_of: dict[Sort, float]
 ) -> dict[Sort, float]:
-    """Pods of each shape, so many that they would fill the devices of their family."""
+    # Pods of each shape, enough to fill the devices of their family.
     capacity: dict[str, float] = {}
     wanted: dict[str, float] = {}
     for each in types:
@@ -185,18 +176,15 @@ class _Writer:
         self._entries: list[tuple[int, int, float]] = []
 
     def limit(self, most: float) -> int:
-        """A new row."""
         self._limits.append(most)
         return len(self._limits) - 1
 
     def column(self, cost: float, *entries: tuple[int, float]) -> None:
-        """A new column with its entries: row and value."""
         at = len(self._cost)
         self._cost.append(cost)
         self._entries.extend((row, at, value) for row, value in entries if value)
 
     def program(self, demands: dict[Sort, int]) -> Program:
-        """All of it, the entries column by column."""
         rows, columns, values = zip(*self._entries, strict=True) if self._entries else ((),) * 3
         return Program(
             cost=np.array(self._cost),
@@ -240,10 +228,10 @@ def _add_type(
 
 
 def _add_flow(writer: _Writer, shared: dict[int, int], devices: int) -> None:
-    """The ways to cut one device into shares, larger before smaller; `shared` has their rows."""
+    # The ways to cut one device into shares, larger first; `shared` has the row of each size.
     descending = sorted(shared, reverse=True)
     first_allowed = {0: 0}  # position in percent: the largest size that may follow there
-    inflow = {0: devices}  # position: the row that limits what goes on from there
+    inflow = {0: devices}  # position: the row that limits the flow out of it
     for position in range(WHOLE):
         if position not in first_allowed:
             continue
@@ -267,7 +255,7 @@ def appraise(
     *,
     pods: int,
 ) -> PricesLearnt:
-    """The prices of these shapes, of which so many pods have been seen."""
+    """Return the prices of these shapes from the solution; `pods` is the total number seen."""
     size_of = sizes(shapes, types)
     displaced = {
         sort: size_of[sort] - float(solution.price[row]) for sort, row in program.demands.items()

@@ -1,10 +1,6 @@
-"""What nodes are worth before a pod, read once for all classes that weigh by the same prices.
+"""The value of nodes before a pod, read once for all classes that use the same prices.
 
-What a pod would cost a node is what it is worth less what it is worth after the pod. The first does
-not depend on the pod, so it is kept here and read again when the node changes; a class then looks
-at what the pod itself changes.
-
-Invariant: after `PriceTable.read` every row says what the node's columns come to by the tables."""
+Invariant: after `PriceTable.read`, every row equals its node's columns valued by the tables."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +13,9 @@ Ints = NDArray[np.int64]
 class Tables:
     """Tables by kind of device and state (`share_*`), or by kind and number of idle devices.
 
-    Flat: values have one for each of `cpu_prices` (milli-cores in millionths of a device), in
-    millionths of a device; rooms one for each of the `shapes` frequent shapes, in pods. `kinds` has
-    memory in MiB, cores, slots and whether it is cut of each kind of device, `frequent` CPU in
-    milli-cores, memory in MiB and weight of each shape; `percent_left` is what is left of a device,
-    by kind and state."""
+    They are flat. Values are in millionths of a device, one for each of `cpu_prices` (per
+    milli-core). Rooms are in pods, one for each frequent shape. `kinds` has memory in MiB, cores,
+    slots and whether it is cut; `frequent` has CPU in milli-cores, memory in MiB and weight."""
 
     def __init__(
         self,
@@ -48,11 +42,9 @@ class Tables:
 class Readings:
     """The nodes by these tables: `width` columns of each row, the host's first.
 
-    `state` is a position in the tables by kind and state, and `idle` whether nothing holds the
-    device, by row and column; `idles` the position in those by kind and number idle, `least` the
-    value of the node, by row. `value` is by row and price of CPU, its devices and its CPU together;
-    `room` and `hosted` by row and frequent shape: for how many pods its devices have room, and its
-    host as well."""
+    `state` and `idles` are indexes into the tables; `idle` is True for a device without shares;
+    `least` is the value of the node. `value` is by row and price of CPU; `room` and `hosted`, by
+    row and frequent shape, are how many pods fit on the devices, and on the host as well."""
 
     def __init__(self, tables: Tables, rows: int, width: int) -> None:
         self.tables = tables
@@ -71,8 +63,7 @@ class Readings:
 class Taken:
     """What a pod takes of a node: `count` devices (0 for none), CPU and memory of the host.
 
-    `after` is the state that each position in the tables becomes when one share is taken. `device`
-    is the one chosen of each row, by position."""
+    `after` is each table index after one share is taken; `device` is the device chosen per row."""
 
     def __init__(
         self, after: NDArray[np.int32], count: Int64, cpu_milli: Int64, memory_mib: Int64
@@ -84,5 +75,5 @@ class Taken:
         self.make_room(0)
 
     def make_room(self, rows: int) -> None:
-        """So many rows, of none of which a device is chosen."""
+        """Reset to `rows` rows without a chosen device."""
         self.device: Int8s = np.full(rows, -1, np.int8).data

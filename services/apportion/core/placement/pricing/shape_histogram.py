@@ -1,9 +1,6 @@
-"""Which shapes of pods come, and how often: counted, and forgotten again as times change.
+"""Count which shapes of pods are submitted, and how often; old counts decay.
 
-A scheduler that starts from a snapshot has not seen the pods that came before; it goes on from what
-the newest prices say of them.
-
-Invariant: counts depend on what the ledger says and on nothing else, such as the time."""
+After a restart it continues from the newest prices. Invariant: counts depend only on the ledger."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -17,21 +14,20 @@ from apportion.core.placement.pricing.sizes import SeenShape, Sort, sort_of
 from apportion_schemas import Ask, PodSubmitted, PricesLearnt, Shape
 from apportion_schemas.pricing import SHAPES_MAX
 
-FIRST_PODS: Final = 20  # too few to tell what usually comes
-FRESH_PODS_MAX: Final = 10_000  # prices are never older than this
-MEMORY_PODS: Final = 20_000  # twice as many are counted, then all counts are halved
+FIRST_PODS: Final = 20  # fewer do not show what is frequent
+FRESH_PODS_MAX: Final = 10_000  # the most pods between two prices
+MEMORY_PODS: Final = 20_000  # at twice as many, all counts are halved
 KEYS_MAX: Final = 10_000
 ANY_CONTAINER: Final = "any"
 
 K = TypeVar("K")
 
 
-Key = tuple[Sort, tuple[str, ...]]
-"""Sort and models."""
+Key = tuple[Sort, tuple[str, ...]]  # sort and models
 
 
 class ShapeHistogram:
-    """Counts pods by shape. `pods` is how many were ever seen, `fresh` how many since prices."""
+    """Counts pods by shape; `pods` is the total ever seen, `fresh` those since the last prices."""
 
     def __init__(self, state: State) -> None:
         self._counts: dict[bytes, int] = {}
@@ -47,7 +43,7 @@ class ShapeHistogram:
                 self.note(pod)
 
     def observe(self, change: Change) -> None:
-        """Take note of what the fold changed."""
+        """Count a submitted pod, or note new prices."""
         kind = type(change.data)
         if kind is PodSubmitted and change.pod is not None:
             self.note(change.pod)
@@ -55,7 +51,7 @@ class ShapeHistogram:
             self.priced()
 
     def note(self, pod: PodState) -> None:
-        """One more pod was submitted."""
+        """Count one more submitted pod."""
         key = pod.shape_key
         before = self._counts.get(key, 0)
         if not before:
@@ -71,17 +67,17 @@ class ShapeHistogram:
             self._counted = sum(self._counts.values()) + self._learnt.total()
 
     def priced(self) -> None:
-        """Prices have been learnt, here or elsewhere."""
+        """Note that prices have been learnt, here or elsewhere."""
         self.fresh = 0
 
     @property
     def due(self) -> bool:
-        """Whether so many have come that other prices may hold: twice as many as the last time."""
+        """True if new prices are due: the pods have doubled since the last ones."""
         known = max(self.pods - self.fresh, FIRST_PODS)
         return self.fresh >= min(known, FRESH_PODS_MAX)
 
     def shapes(self) -> list[SeenShape]:
-        """The sorts of pods, the most frequent first, at most `SHAPES_MAX`."""
+        """Return the shapes, the most frequent first, at most `SHAPES_MAX`."""
         pods = self._learnt.copy()
         memory_mib = {key: count * self._memory_mib[key] for key, count in pods.items()}
         for shape_key, count in self._counts.items():

@@ -1,6 +1,6 @@
-"""How much of one device an ask takes, in percent: the one measure in which prices compare.
+"""How much of one device an ask takes, in percent, which makes prices comparable.
 
-A share counts by whatever it takes most of, memory or cores; so does what a device has left."""
+The scarcer of memory and cores counts, for a share as for what a device has left."""
 
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -14,7 +14,7 @@ NEVER: Final = 0  # the size of an ask on a device that cannot take it
 
 
 class SeenShape(NamedTuple):
-    """One sort of pod and how often it came; of its asks, one. See `PricedShape`."""
+    """One ask of a group of identical pods, and how often it was seen. See `PricedShape`."""
 
     ask: Ask | None
     cpu_milli: int
@@ -25,35 +25,32 @@ class SeenShape(NamedTuple):
 
 
 class Sort(NamedTuple):
-    """What prices know pods by: one ask, the modes of sharing that it accepts, and the CPU.
+    """The key of a price: one ask, the sharing modes that it accepts, and the CPU.
 
-    An empty `modes` is no constraint. Models that pods insist on are left out: prices that knew
-    them packed worse."""
+    Empty `modes` accept any. Required models are left out, because prices by model packed worse."""
 
     ask: Ask | None
     modes: tuple[Mode, ...]
     cpu_milli: int
 
     def size_on(self, device: Device | None) -> int:
-        """The part of such a device that one share takes, in percent, or `NEVER`."""
+        """Return the part of such a device that one share takes, in percent, or `NEVER`."""
         if self.ask is None or device is None or (self.modes and device.mode not in self.modes):
             return NEVER
         return size_percent(self.ask, device)
 
     def pieces(self, size: int) -> int:
-        """How many independent parts the pod's devices are of: whole ones go together."""
+        """Return the number of independent parts of the pod; whole devices are one part."""
         return 1 if self.ask is None or size == WHOLE else self.ask.count
 
 
 def sort_of(shape: SeenShape | PricedShape) -> Sort:
-    """The sort that a seen or a priced shape is of."""
+    """Return the sort of a seen or a priced shape."""
     return Sort(shape.ask, shape.modes, shape.cpu_milli)
 
 
 def size_percent(ask: Ask, device: Device) -> int:
-    """The part of such a device that one share of the ask takes, or `NEVER` if none can.
-
-    `WHOLE` stands for a device that is wanted alone, too."""
+    """Return the part of a device that one share takes, `WHOLE` if exclusive, or `NEVER`."""
     if ask.family != device.family:
         return NEVER
     wanted = demand(ask, device)
@@ -68,7 +65,7 @@ def size_percent(ask: Ask, device: Device) -> int:
 
 @lru_cache(maxsize=1 << 14)
 def _percent(needed: int, available: int) -> int:
-    """The part in whole percent, at least one, rounded so that about as many fit as really do."""
+    # In whole percent, at least 1, rounded so that about as many fit as really do.
     if not needed or not available:
         return 1
     low, rest = divmod(needed * WHOLE, available)
@@ -81,7 +78,7 @@ def _percent(needed: int, available: int) -> int:
 
 
 def hardest(asks: tuple[Ask, ...], devices: list[Device | None]) -> int:
-    """Which of the asks takes most of one of these devices."""
+    """Return the position of the ask that takes most of one of these devices."""
     takes = [
         ask.count * max((size_percent(ask, d) for d in devices if d), default=NEVER) for ask in asks
     ]

@@ -1,10 +1,7 @@
-"""What is left of one device as a number below 256, and what taking a share makes of it.
+"""What is left of one device as a number below 256, and how a share changes it.
 
-Of a device that is cut into MIG instances it is the mask of occupied slices, because where the
-holes are decides what fits; of any other it is the percent that is left, of memory or of compute,
-whichever is less.
-
-Invariant: a share leads to a state with less left, so every chain of shares ends."""
+For a MIG device it is the mask of occupied slices, because their position decides what fits; for
+others, the percent left of memory or compute. Invariant: every chain of shares ends."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -21,28 +18,28 @@ from apportion_schemas.quantities import WHOLE
 
 STATES: Final[Int64] = 256
 PERCENT: Final[Int64] = 100
-IDLE: Final[Int64] = PERCENT + 1  # of a device that is not cut and that nothing holds
-ALL_SLICES: Final[Int64] = STATES - 1  # of a card that is closed
-NO_SLICES: Final = 0  # the same of one that is cut: no slice is occupied
-FULL: Final = 0  # of a device that is not cut: nothing is left
+IDLE: Final[Int64] = PERCENT + 1  # of an unused device that is not MIG
+ALL_SLICES: Final[Int64] = STATES - 1  # of a closed MIG device
+NO_SLICES: Final = 0  # of an unused MIG device
+FULL: Final = 0  # of a device that is not MIG: nothing is left
 NOWHERE: Final = -1
-DEVICE_COUNTS: Final[Int64] = 65  # how many devices of a node may be idle: none to `COUNT_MAX`
+DEVICE_COUNTS: Final[Int64] = 65  # number of values for a node's idle devices: 0 to `COUNT_MAX`
 
 States = NDArray[np.int16]
 
 
 def is_cut(device: Device | None) -> bool:
-    """Whether slices are what counts."""
+    """Return True for a MIG device, whose state is a mask of slices."""
     return device is not None and device.mode == "mig"
 
 
 def idle_state(device: Device | None) -> int:
-    """The state of such a device that nothing holds."""
+    """Return the state of such a device with no shares."""
     return NO_SLICES if is_cut(device) else IDLE
 
 
 def percent_left(device: Device | None) -> NDArray[np.int64]:
-    """What is left in each state, in percent."""
+    """Return what is left in each state, in percent."""
     left = np.zeros(STATES, np.int64)
     if is_cut(device):
         occupied = [mask.bit_count() for mask in range(STATES)]
@@ -54,9 +51,7 @@ def percent_left(device: Device | None) -> NDArray[np.int64]:
 
 
 def after_share(ask: Ask | None, device: Device | None, size: int | None = None) -> States:
-    """The state that each becomes when one share of the ask is taken, or `NOWHERE`; read only.
-
-    `size` is that of the share in percent, if it is known."""
+    """Return, for each state, the state after one share, or `NOWHERE`; read-only."""
     if ask is None or device is None:
         return _after_size(NEVER)
     if not is_cut(device):
@@ -68,7 +63,7 @@ def after_share(ask: Ask | None, device: Device | None, size: int | None = None)
 
 
 def by_percent_left(device: Device, states: Iterable[int]) -> list[int]:
-    """The states, those of which least is left first: what a share leads to comes before it."""
+    """Sort the states by what is left, least first, so that a share's result precedes it."""
     left = percent_left(device)
     return sorted(states, key=left.tolist().__getitem__)
 
@@ -85,7 +80,7 @@ def _after_size(size: int) -> States:
 
 @lru_cache(maxsize=256)
 def _after_place(places: tuple[int, ...]) -> States:
-    """What an instance at the first of these places that is free makes of each state."""
+    # The state after an instance at the first free one of these places.
     after = np.full(STATES, NOWHERE, np.int16)
     for mask in range(STATES):
         free = [place for place in places if not mask & place]

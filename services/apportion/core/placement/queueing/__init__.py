@@ -1,1 +1,1 @@
-"""How pods wait that have no place: what may help them, and what they are told meanwhile."""
+"""The queue of pending pods: order, queueing hints and sharding."""

@@ -1,6 +1,6 @@
-"""By which keys pods wait together: pods of one key are decided by one question.
+"""The keys of shape queues: one query decides all pods with the same key.
 
-Invariant: two pods of one key are treated alike by every node and every limit."""
+Invariant: every node and every limit treats two pods with the same key alike."""
 
 import msgspec
 
@@ -11,23 +11,23 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def queue_key(state: State, pod: PodState) -> bytes:
-    """The key of a pod without a gang; pods with wishes about others have that of affinity."""
+    """Return the key of a pod without a gang: with affinity terms, that of `affinity_key`."""
     return affinity_key(pod) if has_wishes(pod.submitted.shape.pods) else plain_key(state, pod)
 
 
 def affinity_key(pod: PodState) -> bytes:
-    """Of pods of one shape that are alike to every selector there may ever be."""
+    """Return a key for pods of one shape that every possible selector treats alike."""
     about = pod.submitted
     return b"near " + _limits_key(about.queue) + wants_key(pod) + _encode(kind_of(about))
 
 
 def plain_key(state: State, pod: PodState) -> bytes:
-    """Of pods of one shape that have the same limits, and the same claims of volumes."""
+    """Return a key for pods of one shape with the same limits and volume claims."""
     return limits_key(state, pod) + wants_key(pod)
 
 
 def wants_key(pod: PodState) -> bytes:
-    """Equal for pods of one shape that mount the same claims."""
+    """Return a key for pods of one shape that mount the same claims."""
     about = pod.submitted
     if not about.volume_claims:
         return pod.shape_key
@@ -35,7 +35,7 @@ def wants_key(pod: PodState) -> bytes:
 
 
 def limits_key(state: State, pod: PodState) -> bytes:
-    """Equal for pods of one queue and, where a namespace has a quota, of one namespace."""
+    """Return a key for pods of one queue and, if it has a quota, of one namespace."""
     about = pod.submitted
     return _limits_key(about.queue, about.namespace if about.namespace in state.quotas else "")
 
@@ -45,7 +45,7 @@ def _limits_key(queue: str, namespace: str = "") -> bytes:
 
 
 def keys_of(pod: PodState) -> tuple[bytes, ...]:
-    """Every key that the pod may have, whether or not its namespace had a quota then."""
+    """Return every key that the pod may have, with or without a quota on its namespace."""
     about = pod.submitted
     if about.group:
         return (gang_key(about.group),)
@@ -54,5 +54,5 @@ def keys_of(pod: PodState) -> tuple[bytes, ...]:
 
 
 def gang_key(gang: str) -> bytes:
-    """The key of all pods of one gang, whatever their shapes are."""
+    """Return the key of all pods of one gang, whatever their shapes."""
     return b"gang " + gang.encode()

@@ -1,10 +1,7 @@
-"""The pods that wait, in shape queues: one for each class, one for each gang.
+"""The pending pods, in shape queues: one for each class, one for each gang.
 
-Between shape queues the order is that of their heads. Where they are of several of the cluster's
-queues (Volcano's), the queue whose share of the cluster is least for its weight goes first.
-
-Invariant: a pending pod is in exactly one shape queue, or in the hands of the cycle that took it.
-"""
+Shape queues are ordered by their heads, the (Volcano) queue with the lowest share for its weight
+first. Invariant: a pending pod is in exactly one shape queue, or taken by the current decision."""
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
@@ -21,15 +18,14 @@ from apportion.core.placement.queueing.shape_queue import (
     turn_of,
 )
 
-NO_CLOCK: Final = 1 << 62
-"""Later than any time: no pod is held back."""
+NO_CLOCK: Final = 1 << 62  # later than any time, so that no pod backs off
 
 
 class PendingQueue:
-    """All shape queues, and which of them is next; `share` is what a queue holds, over its weight.
+    """All shape queues, and which is next; `share` is a queue's share over its weight.
 
-    `contested`: shape queues of several of the cluster's queues may wait. `now` is the time, in
-    microseconds since 1970, and decides which pods are held back; without it none is."""
+    `contested`: several queues may be pending. `now` is in microseconds since 1970, for
+    backoffs."""
 
     def __init__(
         self, state: State, share: Callable[[str], float] = lambda _: 0.0, now: int = NO_CLOCK
@@ -48,14 +44,13 @@ class PendingQueue:
                 self.add(pod)
 
     def __len__(self) -> int:
-        """Pods that wait, schedulable or not; may count pods that have just left."""
+        """Number of pending pods, schedulable or not; may include pods that have just left."""
         return sum(len(shape_queue) for shape_queue in self._shape_queues.values())
 
-    def add(self, pod: PodState, reported: bool = False) -> None:  # noqa: FBT001, FBT002 - hot
-        """Put a pending pod in its shape queue; where that is unschedulable, it is to be told why.
+    def add(self, pod: PodState, reported: bool = False) -> None:  # noqa: FBT001, FBT002 - hot path
+        """Add a pending pod to its shape queue, unless it has a chooser or gates.
 
-        Unless that was `reported` by another scheduler: what that one found may be newer. A pod
-        whose node somebody else chooses has no shape queue, nor has one that has gates."""
+        A refusal that another scheduler has `reported` is not repeated."""
         about = pod.submitted
         if about.chooser or about.gates:
             return
@@ -73,17 +68,17 @@ class PendingQueue:
         if not shape_queue.unschedulable:
             self._enqueue(shape_queue)
         elif pod.uid in self._state.nominated and not awaited(self._state, pod.uid):
-            self.wake(shape_queue)  # others went for it, from a node that is kept from its like
+            self.wake(shape_queue)  # room was made on a node that is kept from similar pods
         else:
             self._unreported[key] = None
 
     @property
     def held_until(self) -> int:
-        """When the first pod that is held back may be due; 0 where none is held back."""
+        """When the first backoff may end; 0 if no pod backs off."""
         return self._held_back[0][0] if self._held_back else 0
 
     def due(self) -> list[PodState]:
-        """The pods that need not be held back any longer; those of a gang come together."""
+        """Return the pods whose backoff has ended; a gang waits for its latest one."""
         found: list[PodState] = []
         while self._held_back and self._held_back[0][0] <= self.now:
             pod = self._state.pods.get(heappop(self._held_back)[1])
@@ -100,7 +95,7 @@ class PendingQueue:
         return found
 
     def leave(self, pod: PodState) -> None:
-        """Take a pod out of its shape queue, wherever it stands there."""
+        """Remove a pod from its shape queue, at any position."""
         for key in keys_of(pod):
             shape_queue: ShapeQueue | None = self._shape_queues.get(key)
             if shape_queue is not None:
@@ -109,13 +104,13 @@ class PendingQueue:
                     del self._shape_queues[key]
 
     def mark_unschedulable(self, shape_queue: ShapeQueue, reasons: Reasons) -> None:
-        """The shape queue's head fits nowhere: ask no more until `wake`."""
+        """Record that the shape queue's head fits nowhere; skip it until `wake`."""
         shape_queue.mark_unschedulable(self._state, reasons)
         if shape_queue.fresh and not reasons.silent:
             self._unreported[shape_queue.key] = None
 
     def move(self, shape_queue: ShapeQueue, pod: PodState, key: bytes) -> ShapeQueue:
-        """Take the head into another shape queue, which is returned; those behind it go on."""
+        """Move the head to another shape queue, and return that; the rest stays schedulable."""
         shape_queue.remove({pod.uid})
         self.wake(shape_queue)
         other = self._shape_queues.get(key)
@@ -128,11 +123,11 @@ class PendingQueue:
 
     @property
     def any_unreported(self) -> bool:
-        """Whether `unreported` may give any."""
+        """True if `unreported` may yield any."""
         return bool(self._unreported)
 
     def unreported(self) -> Iterator[tuple[PodState, Reasons]]:
-        """Pods of unschedulable shape queues that do not know why, with the reasons."""
+        """Yield pods of unschedulable shape queues that were not reported yet, with the reasons."""
         for key in list(self._unreported):
             shape_queue = self._shape_queues.get(key)
             while shape_queue is not None and shape_queue.tells and shape_queue.fresh:
@@ -142,7 +137,7 @@ class PendingQueue:
             del self._unreported[key]
 
     def choose(self) -> None:
-        """Go on with the queue that has the least share, the first by name among equals."""
+        """Continue with the queue with the lowest share; ties go by name."""
         while self.contested:
             name = min(self._orders, key=lambda each: (self._share(each), each))
             self._order = self._orders[name]
@@ -153,15 +148,13 @@ class PendingQueue:
             self._order = next(iter(self._orders.values()))
 
     def next_shape_queue(self) -> ShapeQueue | None:
-        """The shape queue with the first pod in order among those not unschedulable, or None.
-
-        Where it is `contested`, of the queue that was chosen."""
+        """Return the schedulable shape queue of the chosen queue with the first pod, or None."""
         order = self._order
         while order:
             turn, key = order[0]
             shape_queue: ShapeQueue | None = self._shape_queues.get(key)
             if shape_queue is None or shape_queue.queued != turn:
-                heappop(order)  # the shape queue has another entry, or has gone
+                heappop(order)  # the shape queue has another entry, or is gone
                 continue
             head = shape_queue.head(self._state)
             if head == turn and not shape_queue.unschedulable:
@@ -175,9 +168,7 @@ class PendingQueue:
         return None
 
     def unschedulable(self, keys: Iterable[bytes] | None = None) -> list[ShapeQueue]:
-        """Shape queues whose last answer was no, in a fixed order; those that ran empty go.
-
-        Of these keys only, where they are given."""
+        """Return unschedulable shape queues (of `keys`) in a fixed order, and drop empty ones."""
         found = []
         for key in sorted(self._shape_queues if keys is None else keys):
             shape_queue = self._shape_queues.get(key)
@@ -189,7 +180,7 @@ class PendingQueue:
         return found
 
     def wake_gang(self, gang: str) -> None:
-        """Ask for a gang again, if any of it waits, in the queue that it is of now."""
+        """Retry a gang, if any pod of it is pending, in the queue that it belongs to now."""
         shape_queue = self._shape_queues.get(gang_key(gang))
         head = None if shape_queue is None else shape_queue.head(self._state)
         if shape_queue is None or head is None:
@@ -203,17 +194,17 @@ class PendingQueue:
         self.wake(shape_queue)
 
     def wake(self, shape_queue: ShapeQueue) -> None:
-        """Ask for this shape queue again, or go on with it."""
+        """Retry this shape queue, or continue with it."""
         shape_queue.reasons = None
         self._enqueue(shape_queue)
 
     def _enqueue(self, shape_queue: ShapeQueue) -> None:
-        """Let the shape queue's head stand in the order, once: an entry of another turn is void."""
+        # Add the head to the order; an entry of another turn becomes invalid.
         head = shape_queue.head(self._state)
         if head is not None and shape_queue.queued != head:
             shape_queue.queued = head
             order = self._orders.get(shape_queue.queue)
-            if order is None:  # an order that has run out gives way to this queue's own
+            if order is None:  # replace an exhausted order with this queue's own
                 if not self.contested and not self._order:
                     self._orders.clear()
                 order = self._orders[shape_queue.queue] = self._order = []

@@ -1,11 +1,7 @@
-"""One shape queue: the pods that one question decides, and the last answer to it.
+"""One shape queue: pods that one query decides, and its last result.
 
-Its head is asked for; where that fits nowhere nobody behind it does, and the whole shape queue is
-unschedulable, so a hundred thousand pods of one refused shape cost nothing until something happens
-that could help them.
-
-Invariant: a pod stands in it once, however often it is added, and in the order of its turn:
-priority first, then the revision of submission."""
+If the head fits nowhere, no pod behind it does, and the whole shape queue is unschedulable.
+Invariant: a pod is in it once, in the order of its turn: priority, then revision of submission."""
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
@@ -22,11 +18,11 @@ from apportion_schemas import (
     VolumeShortage,
 )
 
-SLACK = 64  # entries that may outlive their pods before they are swept
+SLACK = 64  # entries that may outlive their pods before they are removed
 
 
 class Turn(NamedTuple):
-    """A pod's place in the order: higher priority, then earlier submission, then uid."""
+    """A pod's position in the order: higher priority, then earlier submission, then uid."""
 
     rank: int
     revision: int
@@ -37,7 +33,7 @@ ReasonKey = tuple[frozenset[RefusalCode], tuple[str, str, int] | None, VolumeSho
 
 
 class Reasons(NamedTuple):
-    """Why the head fits nowhere: what a `PodRefused` says, if anything is to be said."""
+    """Why the head fits nowhere, as in `PodRefused`; nothing is reported if `silent`."""
 
     counts: dict[RefusalCode, int]
     nearest: tuple[NearMiss, ...]
@@ -49,7 +45,7 @@ class Reasons(NamedTuple):
 
     @property
     def reason_key(self) -> ReasonKey:
-        """What is worth telling anew."""
+        """The part of the reasons whose change is reported again."""
         quota = self.limit.exceeded.quota if self.limit is not None else None
         return _reason_key(self.counts, quota, self.volume)
 
@@ -57,19 +53,18 @@ class Reasons(NamedTuple):
 def _reason_key(
     counts: Iterable[RefusalCode], quota: QuotaShortage | None, volume: VolumeShortage | None
 ) -> ReasonKey:
-    """The codes, whatever their counts; which limit it is that somebody could raise; which claim it
-    is, and its state."""
+    # The codes without counts, the quota that could be raised, and the claim with its state.
     limit = None if quota is None else (quota.quota, quota.resource, quota.most)
     return frozenset(counts), limit, volume
 
 
 def reason_key_of(refused: PodRefused) -> ReasonKey:
-    """The `reason_key` of the reasons of this event."""
+    """Return the `reason_key` of this event's reasons."""
     return _reason_key(refused.reasons, refused.quota, refused.volume)
 
 
 def refusal_of(pod: PodState, reasons: Reasons) -> PodRefused:
-    """The reasons of a shape queue as the event that tells one of its pods."""
+    """Return the event that reports the reasons of a shape queue to one of its pods."""
     exceeded = reasons.limit.exceeded if reasons.limit is not None else None
     return PodRefused(
         pod=pod.uid,
@@ -85,34 +80,33 @@ def refusal_of(pod: PodState, reasons: Reasons) -> PodRefused:
     )
 
 
+# the reasons of a gang that is not declared yet
 UNDECLARED: Final = Reasons({}, (), 0, silent=True)
-"""The pods of a gang that is not declared yet: nobody knows what it needs."""
 
 
 def turn_of(pod: PodState) -> Turn:
-    """The pod's place in the order."""
+    """Return the pod's position in the order."""
     about = pod.submitted
-    # As `Turn(...)`, which Python does in three calls more.
+    # Equals `Turn(...)`, but saves three calls.
     return tuple.__new__(Turn, (-about.priority, pod.submitted_revision, about.uid))
 
 
 def is_pending(state: State, pod: PodState) -> bool:
-    """Whether the pod is live, has no place, and waits for nothing before it may have one."""
+    """Return True if the pod is live, not placed, and has no gates."""
     waits = pod.phase is PENDING and not pod.submitted.gates
     return waits and state.pods.get(pod.uid) is pod
 
 
 def still_waits(state: State, turn: Turn) -> bool:
-    """Whether the pod of this turn is pending; a later pod of its uid has another turn."""
+    """Return True if the pod of this turn is pending; a later pod of its uid has another turn."""
     pod = state.pods.get(turn.uid)
     return pod is not None and pod.phase is PENDING and pod.submitted_revision == turn.revision
 
 
 class ShapeQueue:
-    """Pods of one `key`, or of one `gang`, all of the cluster's queue `queue`; a gang's may change.
+    """Pods of one `key` or `gang`, all of the same `queue`; a gang's queue may change.
 
-    `reasons` is the last answer while that is no. `fresh` are pods to which they are not reported.
-    """
+    `reasons` is the last result if it is a refusal, not yet reported to `fresh` pods."""
 
     def __init__(self, key: bytes, gang: str = "", queue: str = DEFAULT_QUEUE) -> None:
         self.key = key
@@ -120,33 +114,33 @@ class ShapeQueue:
         self.queue = queue
         self.waiting: list[Turn] = []
         self._turns: set[Turn] = set()  # those in `waiting`
-        self.queued: Turn | None = None  # its one valid entry in the order of shape queues
+        self.queued: Turn | None = None  # its only valid entry in the order of shape queues
         self.reasons: Reasons | None = None
         self.fresh: dict[Turn, None] = {}
         self._reported: ReasonKey | None = None
 
     def __len__(self) -> int:
-        """Pods that stand here; may count pods that have just left."""
+        """Number of its pods; may include pods that have just left."""
         return len(self._turns)
 
     @property
     def unschedulable(self) -> bool:
-        """Whether the answer was no and nothing has happened that could change it."""
+        """True if it was refused, and nothing has happened that could change that."""
         return self.reasons is not None
 
     @property
     def tells(self) -> bool:
-        """Whether there is an answer for those who have not heard it."""
+        """True if there is a refusal to report."""
         return self.reasons is not None and not self.reasons.silent
 
     def looks_for_others(self, state: State) -> bool:
-        """Whether a pod of the shape queue wants others near, or an even spread of them."""
+        """Return True if a pod of it requires affinity to others, or topology spread."""
         turns = self.live(state) if self.gang else self.waiting[:1]
         wishes = (state.pods[turn.uid].submitted.shape.pods for turn in turns)
         return any(each.affinity or each.spread for each in wishes)
 
-    def add(self, state: State, turn: Turn, reported: bool) -> None:  # noqa: FBT001 - of a hot path
-        """One more pod; whether it has heard why it waits."""
+    def add(self, state: State, turn: Turn, reported: bool) -> None:  # noqa: FBT001 - hot path
+        """Add a pod; `reported` if it already got the reasons."""
         if turn not in self._turns:
             self._turns.add(turn)
             heappush(self.waiting, turn)
@@ -159,11 +153,11 @@ class ShapeQueue:
             self.fresh = {old: None for old in self.fresh if still_waits(state, old)}
 
     def has(self, turn: Turn) -> bool:
-        """Whether the pod of this turn stands here; one that no longer waits may, too."""
+        """Return True if the pod of this turn is here; it may no longer be pending."""
         return turn in self._turns
 
     def mark_unschedulable(self, state: State, reasons: Reasons) -> None:
-        """The head fits nowhere, for these reasons, and so does nobody behind it."""
+        """Record that the head, and so every pod behind it, fits nowhere for these reasons."""
         self.reasons = reasons
         if reasons.silent:
             return
@@ -173,7 +167,7 @@ class ShapeQueue:
             self.fresh = dict.fromkeys(self.live(state))
 
     def head(self, state: State) -> Turn | None:
-        """The first pod that still waits; those that no longer do are dropped."""
+        """Return the first pod that is still pending, and drop those before it."""
         while self.waiting:
             first = self.waiting[0]
             if first in self._turns and still_waits(state, first):
@@ -182,18 +176,18 @@ class ShapeQueue:
         return None
 
     def leave(self, turn: Turn) -> None:
-        """The pod has gone, or another scheduler decides for it."""
+        """Remove a pod that is gone, or that another scheduler decides for."""
         self._turns.discard(turn)
         self.fresh.pop(turn, None)
 
     def live(self, state: State) -> list[Turn]:
-        """Every pod that still waits, in order."""
+        """Return every pod that is still pending, in order."""
         self.waiting = sorted(turn for turn in self._turns if still_waits(state, turn))
         self._turns = set(self.waiting)
         return list(self.waiting)
 
     def remove(self, taken: set[str]) -> None:
-        """Take these pods, which stand at or near the head, out of the shape queue."""
+        """Remove these pods, which are at or near the head."""
         kept = []
         while self.waiting and taken:
             turn = heappop(self.waiting)

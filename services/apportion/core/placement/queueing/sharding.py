@@ -1,11 +1,8 @@
-"""Who of several schedulers decides for a pod, and which nodes each prefers while they all place.
+"""Which of several schedulers decides for a pod, and which nodes each prefers.
 
-Every pod and every node falls into one of `PARTS` parts by a hash of its key, and every part
-belongs to the member whose own hash for it is the highest: a rendezvous hash. Whoever knows the
-same members finds the same owner; when a member comes or goes, only what it gains or had moves.
-
-Invariant: nothing here keeps two members apart for certain, for they may hold different lists; that
-is what the server's fences do. A wrong list costs a refused append, never a pod placed twice."""
+A rendezvous hash: each of `PARTS` parts of pods and nodes belongs to the member with the highest
+hash for it, so a change of members moves few parts. Member lists may differ: then the server's
+fences refuse an append, and no pod is placed twice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +17,7 @@ from apportion.core.ledger.state import PodState
 from apportion.core.placement.affinity.neighbours import has_wishes
 
 PARTS: Final = 1024  # a power of two: a part is the low bits of a hash
-_MEMBERS_KEPT: Final = 256  # members whose weights are remembered
+_MEMBERS_KEPT: Final = 256  # members whose weights are cached
 _WEIGHT_BYTES: Final = 8
 _DIGEST_BYTES: Final = 64  # of one blake2b
 
@@ -32,20 +29,18 @@ class Shard:
     parts: frozenset[int]
 
     def owns(self, key: str) -> bool:
-        """Whether what has this key is this member's."""
+        """Return True if this member owns the key."""
         return part_of(key) in self.parts
 
 
-WHOLE: Final = Shard(frozenset(range(PARTS)))
-"""What a scheduler owns that is alone."""
+WHOLE: Final = Shard(frozenset(range(PARTS)))  # what a single scheduler owns
 
 
 def key_of(pod: PodState, *, limited: bool = False) -> str:
-    """What decides who owns a pod: its gang, for a gang has one decision; or its uid.
+    """Return the key by which a pod is owned: its gang, its namespace or its uid.
 
-    Pods with wishes about others in their namespace have one owner, so that he knows what he has
-    just decided about the others. So have all pods of a namespace that is `limited` by a quota, and
-    those that mount claims, which may be for one pod alone."""
+    Pods of a namespace have one owner if they have affinity terms or volume claims, or if a quota
+    has `limited` the namespace, because each decision depends on the others."""
     submitted = pod.submitted
     if limited:
         return submitted.namespace
@@ -57,19 +52,19 @@ def key_of(pod: PodState, *, limited: bool = False) -> str:
 
 
 def part_of(key: str) -> int:
-    """The part that a pod or a node falls into."""
+    """Return the part of a pod or a node."""
     return int.from_bytes(blake2b(key.encode(), digest_size=2).digest()) % PARTS
 
 
 def owner(key: str, members: Sequence[str]) -> str:
-    """The member that owns what has this key; the order of `members` does not matter."""
+    """Return the member that owns the key; the order of `members` does not matter."""
     ordered = sorted(members)
     part = part_of(key)
     return ordered[int(np.argmax([_weights(member)[part] for member in ordered]))]
 
 
 def shard(member: str, members: Sequence[str]) -> Shard:
-    """What `member` owns, one of `members`."""
+    """Return what `member` owns, one of `members`."""
     ordered = sorted({member, *members})
     if len(ordered) == 1:
         return WHOLE

@@ -1,7 +1,6 @@
-"""The pods that wait in the whole cluster, by part, and in the queue those that are ours to decide.
+"""The pending pods of the whole cluster by part, and those of our shard in the queue.
 
-Invariant: a pending pod of our shard stands in the queue, and no other does. What a change of the
-shard costs follows the number of pods that it moves."""
+Invariant: the queue has exactly the pending pods of our shard."""
 
 from collections.abc import Iterator
 
@@ -24,9 +23,7 @@ from apportion_schemas import (
 
 
 class Waiting:
-    """Which pods wait, for us or for another scheduler; at first all are ours, in `queue`.
-
-    As long as all are, nobody asks into which part a pod falls."""
+    """Which pods are pending, for us or another scheduler; at first all are ours, in `queue`."""
 
     def __init__(self, state: State, queue: PendingQueue) -> None:
         self._state = state
@@ -40,15 +37,13 @@ class Waiting:
             self.queue.add(pod)
 
     def observe(self, change: Change) -> None:
-        """Take note of what the fold changed."""
+        """Follow what the fold changed."""
         data, pod = change.data, change.pod
         kind = type(data)
-        if kind is PodSubmitted:
-            if pod is not None:
-                self.add(pod)
+        if kind is PodSubmitted and pod is not None:
+            self.add(pod)
         elif kind is PodPlaced or kind is PlacementVoided:
-            if pod is None:
-                pod = self._state.pods.get(data.pod)
+            pod = pod or self._state.pods.get(data.pod)
             if pod is not None and pod.phase is PENDING:
                 self.come_back(pod)
             elif pod is not None:
@@ -58,15 +53,18 @@ class Waiting:
             if pod is not None and change.node is None:
                 self.queue.leave(pod)
         elif kind is PodChanged or kind is PodResized:
-            self._change(change)
+            if pod is not None and change.before is not None:
+                self.queue.leave(change.before)  # its shape queue may change with its requirements
+                if pod.phase is PENDING:
+                    self._forget(pod.uid)
+                    self.add(pod)
         elif kind is PodRefused:
             self._others.pop(data.pod, None)
         elif kind is QuotaObserved or kind is QuotaGone:
             self._regroup(data.namespace)
 
     def add(self, pod: PodState) -> None:
-        """The pod waits, or waits again; one whose node somebody else chooses waits for him, and
-        one with gates for whoever takes them away."""
+        """Note a pending pod; one with a chooser or gates is left to its chooser or controller."""
         if pod.submitted.chooser or pod.submitted.gates:
             return
         if self.shard is WHOLE or self._note(pod) in self.shard.parts:
@@ -75,16 +73,15 @@ class Waiting:
             self._others[pod.uid] = None
 
     def come_back(self, pod: PodState) -> None:
-        """It waits again, for whoever owns it by now.
+        """Note a pod that is pending again, for its current owner.
 
-        It may stand where it stood before still: one that another scheduler placed, as it did when
-        it was ours, or its namespace had no quota; one whose refusal was lost, with those that mind
-        others. There it leaves."""
+        It may still be in its old shape queue: another scheduler placed it, its namespace got or
+        lost a quota, or the refusal of a pod with affinity was lost."""
         self.queue.leave(pod)
         self.add(pod)
 
     def tell_time(self, now: int) -> bool:
-        """Queue the pods that were held back until `now`, and wake their gangs; True if any was."""
+        """Queue the pods whose backoff ended by `now`, and wake their gangs; True if any did."""
         self.queue.now = now
         due = self.queue.due()
         for pod in due:
@@ -92,19 +89,6 @@ class Waiting:
             if pod.submitted.group:  # refused as incomplete while it lacked this pod
                 self.queue.wake_gang(pod.submitted.group)
         return bool(due)
-
-    def _change(self, change: Change) -> None:
-        """What it wants may be another question now, so it is asked in its turn.
-
-        One that another scheduler placed may stand where it stood before still, and may come back.
-        """
-        pod, before = change.pod, change.before
-        if pod is None or before is None:
-            return
-        self.queue.leave(before)
-        if pod.phase is PENDING:
-            self._forget(pod.uid)
-            self.add(pod)
 
     def _pending(self) -> Iterator[PodState]:
         for pod in sorted(self._state.pods.values(), key=turn_of):
@@ -120,7 +104,7 @@ class Waiting:
 
     @property
     def others_wait(self) -> bool:
-        """Whether pods wait for other schedulers that have not been told that they fit nowhere."""
+        """True if pods of other schedulers are pending that were not refused yet."""
         return bool(self._others)
 
     def _forget(self, uid: str) -> None:
@@ -135,7 +119,7 @@ class Waiting:
                 del self._pods[part]
 
     def own(self, shard: Shard) -> None:
-        """Decide for these parts from now on: what became ours waits here, what did not leaves."""
+        """Decide for these parts from now on: queue pods that became ours, remove the others."""
         before, self.shard = self.shard, shard
         if before is WHOLE and shard is not WHOLE:
             for pod in self._pending():
@@ -156,14 +140,14 @@ class Waiting:
             self._pods.clear()
 
     def owns(self, pod: PodState) -> bool:
-        """Whether the pod is ours, whatever it does."""
+        """Return True if the pod is in our shard, pending or not."""
         return self.shard is WHOLE or self.shard.owns(self._key_of(pod))
 
     def _key_of(self, pod: PodState) -> str:
         return key_of(pod, limited=pod.submitted.namespace in self._state.quotas)
 
     def _regroup(self, namespace: str) -> None:
-        """While it has a quota its pods have shape queues of their own, and one scheduler."""
+        # While a namespace has a quota, its pods have their own shape queues and one scheduler.
         if (namespace in self._state.quotas) == (namespace in self._limited):
             return
         self._limited ^= {namespace}

@@ -1,9 +1,6 @@
-"""The scores: how nodes and devices that fit are preferred.
+"""The scores: which of the fitting nodes and devices are preferred, by name of the policy.
 
-A node score gives points to the nodes that fit a shape, a device order sorts the devices of the
-chosen node, first is best. Both are looked up by the policy's name, which `POLICIES` of the schemas
-describes. The policies that weigh shapes choose node and device together; until prices have been
-learnt they are `bestfit`."""
+Until prices are learnt, the policies that weigh shapes act like `bestfit`."""
 
 from collections.abc import Callable
 from typing import Final
@@ -21,7 +18,7 @@ WEIGH_SHAPES: Final[dict[str, Callable[[Shape, PriceTable], NodeScore]]] = {
 
 
 def node_score(policy: str, shape: Shape, price_table: PriceTable | None) -> NodeScore:
-    """The score of that name for one shape; there is no price table before prices are learnt."""
+    """Return the score of that name for one shape; without a price table before prices exist."""
     if policy in WEIGH_SHAPES:
         return (
             WEIGH_SHAPES[policy](shape, price_table) if price_table is not None else Bestfit(shape)

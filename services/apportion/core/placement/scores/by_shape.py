@@ -1,8 +1,7 @@
-"""The scores that weigh shapes: they choose node and device together, by which pods usually come.
+"""Scores that weigh frequent shapes, and choose node and device together.
 
-By FGD a pod goes where it raises the expected fragmentation least. It is after "Beware of
-Fragmentation" (Weng et al., USENIX ATC 2023), with its score in whole percent of a sigmoid:
-differences too small to see leave the choice to the order of names."""
+FGD places a pod where expected fragmentation rises least ("Beware of Fragmentation", Weng et al.,
+USENIX ATC 2023), with its score in whole percent of a sigmoid: smaller differences are ties."""
 
 from math import ceil, log
 from typing import Final, NamedTuple
@@ -12,9 +11,8 @@ from numpy.typing import NDArray
 
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.board_loops import REFUSED
-from apportion.core.placement.index.columns import HOST, Columns
+from apportion.core.placement.index.columns import HOST
 from apportion.core.placement.index.packed import POINTS, Int64
-from apportion.core.placement.index.row_log import Rows
 from apportion.core.placement.index.score_input import NO_ASK, NO_DEVICE, NodeScore, ScoreInput
 from apportion.core.placement.pricing import loss_loops
 from apportion.core.placement.pricing.price_table import PriceTable
@@ -33,19 +31,19 @@ from apportion_schemas.quantities import WHOLE
 
 MILLION: Final[Int64] = 1_000_000
 _COMPUTE: Final = (1 << packed.COMPUTE_BITS) - 1
+# gains, in millionths of a device, where the score becomes 1, 2, … 99: sigmoid's inverse
 STEPS: Final = tuple(round(MILLION * log(step / (100 - step))) for step in range(1, 100))
-"""Gains, in millionths of a device, from which the score is 1, 2, … 99: sigmoid's inverse."""
 
 
 class Fgd(NodeScore):
-    """The fragmentation score of one shape; of several asks, the one that takes most decides."""
+    """The fragmentation score of one shape; of several asks, the largest one decides."""
 
     policy = "fgd"
 
     def __init__(self, shape: Shape, price_table: PriceTable) -> None:
         self._price_table = price_table
         self._fragments = price_table.fragments()
-        self._devices = NotedDevices()
+        self._devices = np.zeros(0, np.int8)  # the device that gave each row its points
         self._cpu_milli = shape.node.cpu_milli
         self.ask_at, self._count = NO_ASK, 0
         if shape.asks:
@@ -58,7 +56,7 @@ class Fgd(NodeScore):
         self._steps = np.array([ceil(step * total * WHOLE / MILLION) for step in STEPS], np.int64)
 
     def rate(self, seen: ScoreInput) -> None:
-        """How far the expected fragmentation falls: from 0 (a rise of devices) to `POINTS`."""
+        """Score the fall of expected fragmentation: 0 for a rise of devices, up to `POINTS`."""
         columns, given = seen.columns, np.asarray(seen.given)[: seen.count]
         chosen = np.flatnonzero(given != REFUSED)
         readings = self._price_table.read(columns)
@@ -80,12 +78,14 @@ class Fgd(NodeScore):
             enough = np.asarray(seen.enough)[: seen.count * width].reshape(-1, width)
             taken = np.minimum(self._taken.take(state), left) * enough.take(chosen, 0)
             column, percent = self._best(before, cpu_milli, left, taken, usable)
-            self._devices.note(columns, rows, column - 1)
+            if len(self._devices) != len(columns.names):
+                self._devices = np.full(len(columns.names), NO_DEVICE, np.int8)
+            self._devices[rows] = column - 1
         given[chosen] = percent * (POINTS // 100)
 
     def device(self, row: int) -> int:
-        """The device with the best score."""
-        return self._devices.of(row)
+        """Return the device with the best score."""
+        return int(self._devices[row]) if row < len(self._devices) else NO_DEVICE
 
     def _percent(self, gain: Ints) -> Ints:
         return np.searchsorted(self._steps, gain, "right")
@@ -93,10 +93,8 @@ class Fgd(NodeScore):
     def _best(
         self, before: Ints, cpu_milli: Ints, left: Ints, taken: Ints, usable: "Usable"
     ) -> tuple[NDArray[np.intp], Ints]:
-        """The column of the device with the best score, the first of equals, and the score.
-
-        `taken` is what the share would take of each device that has enough. Of several devices the
-        first are taken."""
+        # The first column with the best score, and that score. `taken` is what the share would take
+        # of each device with room; an ask for several devices takes the first ones.
         if self._count > 1:
             taken *= (taken > 0).cumsum(1) <= self._count
             after = self._expected(cpu_milli, Usable.of(left - taken, usable.sizes))
@@ -122,9 +120,9 @@ class Fgd(NodeScore):
 
 
 class Usable(NamedTuple):
-    """By node and shape: what is left on devices with room for one share, and how many those are.
+    """By node and shape: what is left on devices with room for one share, and their number.
 
-    `all_left` is by node; `sizes` are of the shapes on the node's kind of device."""
+    `all_left` is by node; `sizes` are those of the shapes on the node's kind of device."""
 
     sizes: Ints
     left: Ints
@@ -133,7 +131,7 @@ class Usable(NamedTuple):
 
     @classmethod
     def of(cls, left: Ints, sizes: Ints) -> "Usable":
-        """Of nodes whose devices have this much left, in percent, by column."""
+        """Return the value for nodes whose devices have this much left, in percent, by column."""
         usable = cls(sizes, np.zeros_like(sizes), np.zeros_like(sizes), left.sum(1))
         for column in range(HOST + 1, left.shape[1]):
             here = left[:, column, np.newaxis]
@@ -143,7 +141,7 @@ class Usable(NamedTuple):
         return usable
 
     def changed(self, before: Ints, after: Ints) -> "Usable":
-        """The same with what one device of each node has left changed."""
+        """Return the value after one device of each node changed from `before` to `after`."""
         was, now = before[:, np.newaxis], after[:, np.newaxis]
         fitted, fits = was >= self.sizes, now >= self.sizes
         return Usable(
@@ -154,32 +152,11 @@ class Usable(NamedTuple):
         )
 
 
-class NotedDevices:
-    """For each row the device that gave it its points, kept until the row is looked at again."""
-
-    def __init__(self) -> None:
-        self._devices = np.zeros(0, np.int8)
-
-    def note(self, columns: Columns, rows: Rows, devices: NDArray[np.intp]) -> None:
-        """These rows have these devices."""
-        count = len(columns.names)
-        if len(self._devices) != count:
-            self._devices = np.full(count, NO_DEVICE, np.int8)
-        self._devices[rows] = devices
-
-    def of(self, row: int) -> int:
-        """The device noted for the row, or `NO_DEVICE`."""
-        return int(self._devices[row]) if row < len(self._devices) else NO_DEVICE
-
-
 class Price:
-    """A pod goes where the pods that usually come lose least; of several asks, the one that takes
-    most decides.
+    """Place a pod where the frequent pods lose least; of several asks, the largest decides.
 
-    A node is worth what it could still earn (the least over several prices of CPU, so that neither
-    CPU nor devices are left over alone), and a little for the variety of shapes that it still has
-    room for. The score is what of that the pod would leave. Of the node's devices the pod takes the
-    one that leaves the most value, of equals the fullest."""
+    A node is worth what it could still earn, the lowest over several prices of CPU, plus a little
+    for the variety of shapes that still fit. Of the node's devices, ties go to the fullest."""
 
     policy = "price"
 
@@ -191,7 +168,7 @@ class Price:
         self._taken = _taken(price_table, ask, shape.node)
 
     def rate(self, seen: ScoreInput) -> None:
-        """`POINTS` less the loss in millionths of a device."""
+        """Give `POINTS` minus the loss in millionths of a device."""
         columns, price_table, taken = seen.columns, self._price_table, self._taken
         if self._rows != len(columns.names):
             self._rows = len(columns.names)
@@ -200,11 +177,11 @@ class Price:
         loss_loops.weigh(seen, columns.flat_free, readings.tables, readings, taken)
 
     def device(self, row: int) -> int:
-        """The device that leaves the most value."""
+        """Return the device that leaves the most value."""
         return self._taken.device[row]
 
     def total(self, points: Int64) -> float:
-        """100 where nothing is lost, 50 where a whole device is, and so on."""
+        """Return 100 for no loss, 50 for the loss of a whole device, and so on."""
         return 100 * MILLION / (MILLION + POINTS - points)
 
 
@@ -214,7 +191,7 @@ def _taken(price_table: PriceTable, ask: Ask | None, needs: NodeConstraints) -> 
         states = after_share(ask, device).astype(np.int32)
         if is_cut(device):
             states = np.where(states == NOWHERE, np.arange(STATES), states)
-        else:  # what fits by a fraction of a percent takes all that is left
+        else:  # a share that misses by a fraction of a percent takes all that is left
             states[states == NOWHERE] = FULL
         after[kind * STATES :][:STATES] = states + kind * STATES
     count = ask.count if ask is not None else 0

@@ -1,7 +1,6 @@
-"""Device orders: the key by which the devices of the chosen node are tried, least first.
+"""Device orders: sort keys for the devices of the chosen node, lowest first.
 
-A key is made of what the device has free, packed, and of what it is. Equal devices come in the
-order in which they stand on their node, that of their index."""
+Ties keep the order of their index on the node."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,29 +15,28 @@ Order = Callable[[int, DeviceState], Any]
 
 
 def load(free: int, state: DeviceState) -> int:
-    """The used part of the device: the mean over memory and cores."""
+    """Return the used fraction of the device: the mean of memory and cores."""
     device = state.device
     memory_free_mib, cores_free = packed.memory_of(free), packed.compute_of(free)
     return mean_load(device.memory_mib, memory_free_mib, device.cores, cores_free)
 
 
 def binpack(free: int, state: DeviceState) -> int:
-    """The fullest device that still fits, so that whole devices stay free."""
+    """Prefer the fullest device that still fits, so that whole devices stay free."""
     return -load(free, state)
 
 
 def spread(free: int, state: DeviceState) -> tuple[int, int]:
-    """The device with the fewest holders, then the emptiest."""
+    """Prefer the device with the fewest shares, then the emptiest."""
     return state.device.slots - packed.slots_of(free), load(free, state)
 
 
 def first(chosen: DeviceState, order: Order) -> Order:
-    """The chosen device before all others, which keep their order."""
+    """Return the order with the chosen device before all others."""
     return lambda free, state: (state is not chosen, order(free, state))
 
 
-# Device orders made of a chain: several keys, one after the other, and loads weighed by the pod.
-#
+# Device orders made of a chain of several keys, with loads weighted by the pod.
 # Source: HAMi's `hami.io/gpu-scheduler-policy` and `hami.io/device-scoring-weights`.
 
 _PLAIN: Final[dict[str, Order]] = {"binpack": binpack, "spread": spread}
@@ -46,7 +44,7 @@ _LAST_NUMA: Final = 1 << 20
 
 
 def order_of(chain: Chain, weights: DeviceWeights | None) -> Order:
-    """The order that a chain means; a policy that weighs shapes falls back on `binpack`."""
+    """Return the order of a chain; a policy that weighs shapes falls back on `binpack`."""
     names = tuple(name if name in {"spread", NUMA} else "binpack" for name in chain.keys)
     if weights is None and len(names) == 1 and names[0] in _PLAIN:
         return _PLAIN[names[0]]
@@ -55,7 +53,7 @@ def order_of(chain: Chain, weights: DeviceWeights | None) -> Order:
 
 
 def weighed_load(free: int, state: DeviceState, weights: DeviceWeights) -> int:
-    """The used part of the device's slots, cores and memory, each counted as often as it weighs."""
+    """Return the weighted mean of the used fractions of the device's slots, cores and memory."""
     device = state.device
     parts = (
         (weights.slots, device.slots, packed.slots_of(free)),

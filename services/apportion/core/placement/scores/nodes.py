@@ -1,6 +1,6 @@
-"""Scores by load alone: what nodes have in use, or have left, before the pod is placed.
+"""Scores by load alone: what nodes use, or have left, before the pod is placed.
 
-Each is a column of the index, in which it stands once for all classes."""
+Each is a column of the index, which all classes share."""
 
 from collections.abc import Callable
 from typing import Final
@@ -16,10 +16,7 @@ from apportion_schemas import NodeWeights, Shape
 
 
 class Binpack(NodeScore):
-    """The fuller node first, so that whole nodes stay free.
-
-    Points are `base`, and `step` for each of the load of the devices, or of the host where the pod
-    uses none."""
+    """Prefer the fuller node: `base` points plus `step` times the load of devices or host."""
 
     policy = "binpack"
     base, step = 0, 1
@@ -28,7 +25,7 @@ class Binpack(NodeScore):
         self._uses_devices = bool(shape.asks)
 
     def column(self, columns: Columns) -> Int32s:
-        """What the points of a row are made of."""
+        """Return the load of each row."""
         return columns.flat_load if self._uses_devices else columns.flat_host_load
 
     def rate(self, seen: ScoreInput) -> None:
@@ -38,20 +35,20 @@ class Binpack(NodeScore):
 
 
 class Spread(Binpack):
-    """The emptier node first, so that a failure hurts few."""
+    """Prefer the emptier node, so that a failure affects few pods."""
 
     policy = "spread"
     base, step = POINTS, -1
 
 
 class Bestfit(Binpack):
-    """The node with the least left of CPU and devices together, however large it is."""
+    """Prefer the node with the least CPU and devices left together, whatever its size."""
 
     policy = "bestfit"
     base, step = POINTS, -(POINTS // LEFT_MAX)
 
     def column(self, columns: Columns) -> Int32s:
-        """What is left, in parts of `LEFT_MAX`."""
+        """Return what is left of each row, up to `LEFT_MAX`."""
         return columns.flat_left
 
 
@@ -59,21 +56,18 @@ LOADS: Final[dict[str, Callable[[Shape], NodeScore]]] = {
     "bestfit": Bestfit,
     "binpack": Binpack,
     "spread": Spread,
-}
-"""By the name of the policy."""
+}  # by the name of the policy
 
 
-# The load of a node with a weight for each resource: Volcano's `binpack` and `deviceshare`
-# scores.
-#
-# Only what the pod asks for counts. CPU and memory count with the pod on the node, devices as
-# they are before it; the mean by weight is 0 to `packed.POINTS` like every other score.
+# The load of a node with a weight for each resource: Volcano's `binpack` and `deviceshare` scores.
+# Only requested resources count: CPU and memory with the pod on the node, devices as they are
+# before it. The weighted mean is 0 to `packed.POINTS`.
 
 WEIGHABLE: Final = ("binpack", "spread")
 
 
 class Weighed(NodeScore):
-    """`binpack` or `spread` by weighed load."""
+    """`binpack` or `spread` by weighted load."""
 
     def __init__(self, policy: str, shape: Shape, weights: NodeWeights) -> None:
         self.policy = policy
@@ -84,7 +78,7 @@ class Weighed(NodeScore):
         self._devices = weights.devices if shape.asks else 0
 
     def rate(self, seen: ScoreInput) -> None:
-        """The weighed load, or what it leaves; nothing that counts is no load."""
+        """Give the weighted load, or its complement for `spread`; 0 load if nothing counts."""
         given, rows = np.asarray(seen.given)[: seen.count], np.asarray(seen.rows)[: seen.count]
         load, columns = np.zeros(len(rows), np.int64), seen.columns
         total, host = columns.host_total.take(rows, 0), columns.free[:, HOST].take(rows)

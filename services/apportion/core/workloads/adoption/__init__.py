@@ -1,1 +1,1 @@
-"""Pods that are bound: what the annotations on them say that they hold."""
+"""Read bound pods: what their annotations say is allocated to them."""

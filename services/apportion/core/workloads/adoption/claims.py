@@ -1,14 +1,10 @@
-"""What a bound pod holds that the ledger does not have: its own word, turned into an event.
+"""Build the event for a bound pod that the ledger lacks, from its annotations.
 
-A pod that we bound says it in our annotation; one that another scheduler bound, in that one's. A
-pod that asks for devices and says of none which it got has a claim without a holding: then nobody
-knows, and so many are held that it may have (`core.ledger.unattributed_devices`). An annotation
-counts only as the word of who bound the pod (its managed fields): our annotation on a pod that is
-not ours is its author's, and so is any on a pod that its author put onto a node.
-
-A pod of ours without devices has a claim as well, to its CPU and memory: so it may be evicted for
-one of higher priority, whichever scheduler bound it. Invariant: any other claim is of a pod that
-asks for devices."""
+An annotation counts only if the scheduler that bound the pod wrote it, by the managed fields,
+because the pod's author can write any other. If no annotation names the devices that a pod
+requests, every device that it may have counts as in use (`core.ledger.unattributed_devices`).
+Invariant: a claim is of a pod that requests devices, or of one of ours, which can be evicted for
+its CPU and memory."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -34,10 +30,11 @@ from apportion_schemas import Ask, Device, NodeConstraints, PodAdopted, PodSubmi
 from apportion_schemas.quantities import COUNT_MAX, NAME_MAX
 
 ATTEMPT_DIGITS_MAX = 9
-ENDED = ("Succeeded", "Failed")
-"""Phases of a pod that holds nothing any more."""
+ENDED = ("Succeeded", "Failed")  # phases of a pod that uses nothing any more
 _ROLES: tuple[tuple[str, Role], ...] = (("initContainers", "init"), ("containers", "app"))
 
+# field managers (program names) of the schedulers and device plugins of HAMi, Volcano and
+# gpu-manager
 WRITERS: Final = frozenset(
     (
         "scheduler", "hami-scheduler", "vc-scheduler", "volcano-scheduler", "kube-scheduler",
@@ -45,14 +42,11 @@ WRITERS: Final = frozenset(
         "ascend-device-plugin", "volcano-vgpu-device-plugin", "volcano-device-plugin",
     )
 )  # fmt: skip
-"""Field managers of the schedulers and device plugins of HAMi, Volcano and gpu-manager: the names
-of their programs."""
-OURS: Final = frozenset[str]()
-"""We write with the binding alone."""
+OURS: Final = frozenset[str]()  # we write only with the binding, which leaves no field manager
 
 
 class Wanted(NamedTuple):
-    """How many devices of a family a container asks for."""
+    """How many devices of a family a container requests."""
 
     container: str
     family: str
@@ -60,10 +54,12 @@ class Wanted(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A bound pod as it would be submitted, and what it holds: `shares`, or `held` while devices
-    are named by number. Neither: nobody knows. `families` are those of the devices asked for, and
-    `wanted` how many. `doubted` are annotations that say otherwise, and are nobody's word who may.
-    `unclear`: the scheduler that bound the pod wrote what it holds, and that cannot be read."""
+    """A bound pod as it would be submitted, and what is allocated to it.
+
+    That is `shares`, or `held` while devices are only named by index, or unknown if there is
+    neither. `families` and `wanted` are the families and numbers of devices that it requests.
+    `doubted` are annotations that are not trusted. `unclear`: the scheduler that bound the pod
+    wrote an annotation that cannot be read."""
 
     submitted: PodSubmitted
     families: tuple[str, ...]
@@ -77,9 +73,9 @@ class Claim(NamedTuple):
     unclear: bool = False
 
     def on(self, node: str, devices: Mapping[str, Device], known: Known = ()) -> PodAdopted | None:
-        """The event, with the node's devices by id; None while nobody knows what the pod holds.
+        """Return the event, given the node's devices by id; None while devices are unknown.
 
-        `known` are the ways in which cards may be cut (`knownMigGeometries`)."""
+        `known` are the allowed MIG geometries (`knownMigGeometries`)."""
         shares = self.shares
         if shares is None and self.held:
             shares = shares_of(self.held, self.submitted.shape.asks, devices, known)
@@ -102,7 +98,7 @@ def bound_claim(
     schedulers: Collection[str],
     writers: frozenset[str] = WRITERS,
 ) -> Claim | None:
-    """The claim of any pod; None where it is on no node, has ended, or is as `claim_of` says."""
+    """Return the claim of any pod; None if it has no node, has ended, or `claim_of` has none."""
     spec, status = pod["spec"], pod.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in ENDED:
         return None
@@ -118,10 +114,11 @@ def claim_of(
     ours: bool,
     writers: frozenset[str] = WRITERS,
 ) -> Claim | None:
-    """The claim of a bound pod; None where it asks for no device, unless it is ours and readable.
+    """Return the claim of a bound pod; None if it requests no device and is not ours.
 
-    Whatever ResourceClaims it has are allocated by now, and no reason not to read it. `writers` are
-    the field managers whose annotations are believed."""
+    One of ours that cannot be read has none either. Its ResourceClaims are allocated already, so
+    they are no reason not to read it. `writers` are the field managers whose annotations are
+    trusted."""
     config = structs.replace(config, resource_claims=True)
     names = {
         name
@@ -138,7 +135,7 @@ def claim_of(
     }
     if not names and not ours:
         return None
-    # The pod as it would be read without its node; None where it cannot be.
+    # Read the pod as if it had no node yet; None if it cannot be read.
     unbound = {name: value for name, value in document["spec"].items() if name != "nodeName"}
     how = config if ours else structs.replace(config, gangs=False)
     try:
@@ -164,26 +161,34 @@ def claim_of(
         [container["name"] for kind, container in _containers(document) if kind == role]
         for role in ("init", "app")
     )
-    found = recover(BoundPod(notes, init, containers, about.shape.asks, config.dialects))
-    if found is None:
+    bound = BoundPod(notes, init, containers, about.shape.asks, config.dialects)
+    if (found := recover(bound)) is None:
         return claim._replace(unclear=any(notes.get(key) for key in RECOVERS))
     return claim._replace(evidence=found.evidence, held=found.held)
 
 
 def _doubted(document: dict[str, Any], writers: frozenset[str]) -> tuple[str, ...]:
-    """The annotations that say what the pod holds, and are not the word of who bound it."""
     metadata, notes = document["metadata"], part(document, "metadata", "annotations")
     telling = [key for key in (SHARES, ATTEMPT, *RECOVERS) if key in notes]
     if not telling:
         return ()
-    # A pod that a scheduler bound was made without its node, and got it by a binding.
+    # A pod bound by a scheduler was created without a node, and got it by a binding.
     specs = [part(each, "fieldsV1", "f:spec") for _, each in entries(metadata, "managedFields")]
     if not any(specs) or any("f:nodeName" in spec for spec in specs):
         return tuple(telling)
-    trusted = {SHARES: OURS, ATTEMPT: OURS}
-    return tuple(
-        key for key in telling if not _written_by(metadata, key, trusted.get(key, writers))
-    )
+    # Another annotation counts if only trusted managers wrote it, or it came with the binding,
+    # which leaves no mark in `metadata.managedFields`. Every account that may change a pod may
+    # change these fields too: the policies of `deploy/kubernetes/policies` prevent that, and this
+    # check is for clusters without them.
+    doubted = set()
+    for _, entry in entries(metadata, "managedFields"):
+        created = "f:containers" in part(entry, "fieldsV1", "f:spec")  # by any manager
+        written = part(entry, "fieldsV1", "f:metadata", "f:annotations")
+        for key in telling:
+            trusted = OURS if key in (SHARES, ATTEMPT) else writers
+            if f"f:{key}" in written and (created or str(entry.get("manager", "")) not in trusted):
+                doubted.add(key)
+    return tuple(key for key in telling if key in doubted)
 
 
 def _wanted(
@@ -192,8 +197,7 @@ def _wanted(
     families: tuple[str, ...],
     dialects: DialectConfig,
 ) -> tuple[Wanted, ...]:
-    """How many devices each container asks for; of a pod that cannot be read, by the resources that
-    count some, and one where none does."""
+    # A pod that cannot be read requests what its counting resources say, or else one device.
     if about.shape.asks:
         return tuple(Wanted(ask.container, ask.family, ask.count) for ask in about.shape.asks)
     counting, names = count_names(dialects), claimed(dialects)
@@ -209,7 +213,6 @@ def _wanted(
 
 
 def _own(claim: Claim, notes: Mapping[str, str]) -> Claim:
-    """What our binder wrote, or nothing at all."""
     try:
         shares = read_shares(notes)
     except ManifestError:
@@ -225,7 +228,6 @@ def _own(claim: Claim, notes: Mapping[str, str]) -> Claim:
 def _submitted(
     document: dict[str, Any], draft: PodDraft | None, config: ManifestConfig, *, ours: bool
 ) -> PodSubmitted:
-    """The pod; of one that cannot be read, what it takes of its node."""
     meta = document["metadata"]
     if draft is not None:
         about = submitted(draft, meta["uid"])
@@ -238,7 +240,7 @@ def _submitted(
     try:
         node = node_needs.node_amounts(containers, overhead, field="spec", claimed=devices)
     except ManifestError:
-        node = NodeConstraints()  # the kubelet took what we cannot add up
+        node = NodeConstraints()  # the kubelet accepted amounts that we cannot add up
     mounted = node_needs.mounted(document["spec"].get("volumes"))
     name = meta["name"][:NAME_MAX]
     return PodSubmitted(
@@ -262,9 +264,9 @@ def _resources(container: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     return part(resources, "limits"), part(resources, "requests")
 
 
+# Merge the shares of init containers into the share that another container has on the same device:
+# it grows by what the init container has more than all others there together.
 def _own_of(shares: tuple[Share, ...], borrowers: Collection[str]) -> tuple[Share, ...]:
-    """The shares without those of init containers on a device that another container has too, whose
-    share there is as much more as all hold less than the init container does."""
     own = [share for share in shares if share.container not in borrowers]
     held = {share.device: at for at, share in reversed([*enumerate(own)])}
     for share in shares:
@@ -279,13 +281,13 @@ def _own_of(shares: tuple[Share, ...], borrowers: Collection[str]) -> tuple[Shar
     return (*own, *(s for s in shares if s.container in borrowers and s.device not in held))
 
 
+# Add an ask for every container that has a share: some pods cannot be read as asks.
 def _asking(
     about: PodSubmitted,
     shares: tuple[Share, ...],
     held: tuple[Held, ...],
     devices: Mapping[str, Device],
 ) -> PodSubmitted:
-    """The pod with an ask for every container that holds a share; some cannot be read as asks."""
     asking = {ask.container for ask in about.shape.asks}
     missing = [share for share in shares if share.container not in asking]
     if not missing:
@@ -299,27 +301,3 @@ def _asking(
         count = min(counts[name], COUNT_MAX)
         asks.append(Ask(container=name, family=family, count=count, memory_mib=share.memory_mib))
     return structs.replace(about, shape=structs.replace(about.shape, asks=tuple(asks)))
-
-
-# Whose word an annotation of a bound pod is: what the API server noted of who wrote which field.
-#
-# A pod's author may write any annotation on it, so one that says what the pod holds counts only
-# where a scheduler bound the pod and wrote it. A binding leaves no mark in
-# `metadata.managedFields`; a pod that was made with its node, or whose annotations came with it,
-# does. Invariant: nothing is believed of a pod that was not bound by a binding, or of which the API
-# server does not say who made it.
-#
-# That is as good as the API server's notes, which every account that may change a pod may change as
-# well: the policies of `deploy/kubernetes/policies` are the wall, and this is what there is where
-# they are not.
-
-
-def _written_by(metadata: Mapping[str, Any], key: str, writers: frozenset[str]) -> bool:
-    """Whether one of these wrote the annotation, or it came with the binding."""
-    for _, entry in entries(metadata, "managedFields"):
-        if f"f:{key}" in part(entry, "fieldsV1", "f:metadata", "f:annotations"):
-            # The maker of the pod, by any name.
-            made = "f:containers" in part(entry, "fieldsV1", "f:spec")
-            if made or str(entry.get("manager", "")) not in writers:
-                return False
-    return True

@@ -1,12 +1,8 @@
-"""A placement as annotations of its pod: ours, and those that its dialect's device plugin reads.
+"""Write a placement as annotations of its pod: ours, and those for its device plugin.
 
-They travel in the one write that binds the pod, so a bound pod has them or was not bound by us. An
-unmodified device plugin of the pod's own system finds there what its own scheduler would have
-written: a pod is rendered in the dialect that it was read in, and in no other.
-
-Invariant: ours say all that the ledger says of the placement's shares, so that a lost ledger can be
-written again from them. The same placement, devices, configuration and time make the same text, on
-any binder."""
+They are part of the write that binds the pod, in the dialect of the pod, so that an unmodified
+device plugin finds what its own scheduler would have written. Invariant: our annotations suffice to
+restore a lost ledger, and the same input gives the same text on any binder."""
 
 from collections.abc import Mapping
 
@@ -24,29 +20,22 @@ PREFIX = "apportion.dev/"
 SHARES = f"{PREFIX}shares"
 ATTEMPT = f"{PREFIX}attempt"
 RESIZED_CORES = f"{PREFIX}resized-cores"
+# value of `RESIZED_CORES` on a resized pod: the new cores apply to later processes
 NEXT_PROCESS = "next-process"
-"""Value of `RESIZED_CORES` on a pod that was resized: its new cores hold for later processes."""
+# an API server too old to check the uid of a binding may bind another pod of the same name
 UID = f"{PREFIX}pod-uid"
-"""An API server too old to check the uid of a binding may bind another pod of the same name."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = from_outside(msgspec.json.Decoder(tuple[Share, ...]).decode)
 
 
 def shares_text(shares: tuple[Share, ...]) -> str:
-    """Shares as compact JSON, with the fields of the event."""
+    """Format shares as compact JSON, with the fields of the event."""
     return _encode(shares).decode()
 
 
-def own_annotations(placed: PodPlaced) -> dict[str, str]:
-    """What we write on a pod that is bound."""
-    return {SHARES: shares_text(placed.shares), ATTEMPT: str(placed.attempt), UID: placed.pod}
-
-
 def read_shares(annotations: Mapping[str, str]) -> tuple[Share, ...]:
-    """The shares that a pod's annotations speak of; empty where they say nothing.
-
-    Raises ManifestError: they cannot be read."""
+    """Return the shares in a pod's annotations, if any. Raises ManifestError if unreadable."""
     text = annotations.get(SHARES, "")
     if not text:
         return ()
@@ -54,7 +43,7 @@ def read_shares(annotations: Mapping[str, str]) -> tuple[Share, ...]:
     try:
         shares = _decode(text)
     except msgspec.MsgspecError as error:
-        raise ManifestError(field, text, f"is not what we wrote ({error})", "remove it") from None
+        raise ManifestError(field, text, f"is not valid ({error})", "remove it") from None
     if len(shares) > CONTAINERS_MAX * COUNT_MAX:
         raise ManifestError(field, text, "has too many shares", "remove it")
     return shares
@@ -73,13 +62,13 @@ def annotations_for(
     now_ns: int,
     configuration: Configuration,
 ) -> dict[str, str]:
-    """The annotations of a pod that is bound now.
+    """Return all annotations for a pod that is bound now.
 
-    `revision` is the placement's, `devices` are the node's by their id, `now_ns` is Unix time in
-    nanoseconds.
-
-    Raises KeyError: a share is of a device that the node has not."""
-    ours = own_annotations(placed) | {REVISION: str(revision), DIALECT: pod.dialect}
-    return ours | render(
-        PlacedPod(pod, placed, devices, now_ns, config=dialect_config(configuration))
+    `revision` is the placement's, `devices` are the node's by id, `now_ns` is Unix time in
+    nanoseconds. Raises KeyError if the node lacks the device of a share."""
+    ours = {SHARES: shares_text(placed.shares), ATTEMPT: str(placed.attempt), UID: placed.pod}
+    return (
+        ours
+        | {REVISION: str(revision), DIALECT: pod.dialect}
+        | render(PlacedPod(pod, placed, devices, now_ns, config=dialect_config(configuration)))
     )

@@ -1,9 +1,8 @@
-"""What a pod holds, read back from the annotations that its scheduler wrote for a device plugin.
+"""Read a pod's allocation from the annotations that its scheduler wrote for a device plugin.
 
-The inverse of the dialects' `render`, for pods that another scheduler placed. Some systems name
-devices by their number on the node and leave amounts to the pod's asks, so the node's devices are
-needed to know them. Invariant: what cannot be understood whole is not understood: half of what a
-pod holds would be taken for free."""
+The inverse of the dialects' `render`. Some systems name devices by their index and leave amounts to
+the asks, so the node's devices are needed. Invariant: a pod is understood completely or not at all,
+because the rest of what it uses would be taken for free."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -22,14 +21,14 @@ TEXT_MAX = 1 << 18
 
 
 class Recovered(NamedTuple):
-    """What a pod holds, and the annotation that says so."""
+    """What is allocated to a pod, and the annotation with it."""
 
     evidence: str
     held: tuple[Held, ...]
 
 
 def recover(pod: BoundPod) -> Recovered | None:
-    """What the pod's annotations say that it holds; None where none of them can be understood."""
+    """Return what the pod's annotations say is allocated to it; None if that is unclear."""
     for key, read in RECOVERS.items():
         text = pod.annotations.get(key, "")
         if not text or len(text) > TEXT_MAX:
@@ -46,9 +45,9 @@ def recover(pod: BoundPod) -> Recovered | None:
 def shares_of(
     held: Iterable[Held], asks: Sequence[Ask], devices: Mapping[str, Device], known: Known = ()
 ) -> tuple[Share, ...] | None:
-    """The shares, with the node's devices by id; None while one of them cannot be told.
+    """Return the shares, given the node's devices by id; None if one is still unknown.
 
-    `known` are the ways in which cards may be cut (`knownMigGeometries`)."""
+    `known` are the allowed MIG geometries (`knownMigGeometries`)."""
     by_index = {(device.family, device.index): device for device in devices.values()}
     wanted = {ask.container: ask for ask in asks}
     shares = []
@@ -57,7 +56,7 @@ def shares_of(
         if found is None and not each.device:
             return None
         if found is not None and found.mode == "mig" and not (each.place or each.instance):
-            return None  # a part of a card that is cut, and nobody says which
+            return None  # an instance, but it is not known which
         if each.place is not None:
             share = _placed(each, each.place, found, known)
             if share is None:
@@ -80,12 +79,10 @@ def shares_of(
 def _placed(
     each: Held, place: tuple[str, int], device: Device | None, known: Known
 ) -> Share | None:
-    """The share of an instance in a group: a configured one, or one that Volcano comes with.
-
-    A card of which nobody says how it is cut follows no group in the ledger."""
     if device is None:
         return None
     sizes = device.mig_sizes
+    # Without configured groups, Volcano uses default ones, and the ledger has no group.
     configured = groups_of(known, device.family, device.model, sizes)
     groups = configured or [
         laid_out(group, 1, device.model, sizes) for group in generated(device.model)
@@ -112,7 +109,6 @@ def _placed(
 def _amounts(
     each: Held, ask: Ask | None, device: Device | None
 ) -> tuple[int, int, str | None] | None:
-    """Memory and cores that are charged, and the template; None where nobody says."""
     memory_mib, cores, template = each.memory_mib, each.cores, None
     if memory_mib is None or cores is None:
         if ask is None or device is None:

@@ -1,10 +1,8 @@
-"""Dialects: the families of resource names and annotations that pods are written in today.
+"""Dialects: the families of resource names and annotations that pods are written in.
 
-One small module per dialect says which names it claims, what amounts and limits under them mean,
-what its device plugin is told and how that is read back; from there on nothing depends on how a pod
-was written. To add one: a module beside these that makes a `DIALECT`, and its row in `listing`.
-
-Invariant: a pod is read in one dialect, whole, or refused with the field, the value and the fix."""
+To add one, write a module with a `DIALECT`, and add its row in `listing`. Invariant: a pod is read
+completely in one dialect, or refused with the field, the value and the fix; after reading, nothing
+depends on the dialect."""
 
 from apportion.core.workloads.dialects.amounts import Container
 from apportion.core.workloads.dialects.names import DialectConfig

@@ -1,12 +1,9 @@
-"""What one container asks for, resource by resource, before any dialect gives it a meaning.
+"""Read what one container requests, resource by resource, independent of any dialect.
 
 A quantity ("100m", "2Gi", "1k", "1e3") is read exactly, by the grammar of
-`k8s.io/apimachinery/pkg/api/resource`: a decimal number with a binary suffix, a decimal suffix or a
-decimal exponent. Whoever needs a coarser unit rounds up once, at the end of a sum. Extended
-resources cannot be overcommitted, so a request and a limit for one must agree.
-
-Invariant: an `Amount` is a whole number of zero or more and remembers the field that it came from.
-"""
+`k8s.io/apimachinery/pkg/api/resource`; callers round up once, at the end of a sum. Extended
+resources cannot be overcommitted, so request and limit must agree. Invariant: an `Amount` is a
+whole number of zero or more and keeps its field."""
 
 import math
 import re
@@ -24,21 +21,18 @@ _QUANTITY = re.compile(
     r"(?:[eE](?P<exponent>[+-]?\d{1,2})|(?P<suffix>[numkMGTPE]|[KMGTPE]i)?)",
     re.ASCII,
 )
+# only units of names that count MiB or percent
 _WITH_UNIT = re.compile(r"(?P<number>\d{1,15})\s*(?P<unit>[Mm][Ii]?[Bb]|%)", re.ASCII)
-"""Of names that count MiB or percent; whoever counts in others is told that it is too much."""
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
 def quantity(value: object, field: str) -> Fraction:
-    """The amount that a quantity means: zero or more, exactly.
-
-    Raises ManifestError: it is not a quantity, or it is negative."""
+    """Return the exact value of a quantity. Raises ManifestError if it is none, or negative."""
     match _exact(value):
         case None:
-            raise ManifestError(
-                field, value, "is not a quantity", 'write a number, as in "2", "500m" or "4Gi"'
-            )
+            fix = 'write a number such as "2", "500m" or "4Gi"'
+            raise ManifestError(field, value, "is not a quantity", fix)
         case amount if amount < 0:
             raise ManifestError(field, value, "is negative", "write 0 or more")
         case amount:
@@ -46,24 +40,23 @@ def quantity(value: object, field: str) -> Fraction:
 
 
 def whole(value: object, field: str, *, limit: int, least: str = "write 0 or more") -> int:
-    """The amount of an extended resource: a whole number from 0 to `limit`.
+    """Return the amount of an extended resource: a whole number from 0 to `limit`.
 
-    `least` is the fix of a negative one, for those of whom 0 would be no use either.
-
-    Raises ManifestError: it is no quantity, negative, a fraction, or above the limit."""
+    `least` is the fix for a negative one. Raises ManifestError if it is no quantity, negative, a
+    fraction, or above the limit."""
     amount = _exact(value)
     if amount is None:
         parts = _WITH_UNIT.fullmatch(value) if isinstance(value, str) else None
-        fix = 'write a whole number, as in "2"'
+        fix = 'write a whole number such as "2"'
         if parts is not None:
-            fix = f'write a whole number without "{parts["unit"]}", as in "{parts["number"]}"'
+            fix = f'write a whole number without "{parts["unit"]}", such as "{parts["number"]}"'
         raise ManifestError(field, value, "is not a quantity", fix)
     if amount < 0:
         raise ManifestError(field, value, "is negative", least)
     if amount.denominator != 1:
         raise ManifestError(field, value, "is a fraction", "write a whole number")
     if amount > limit:
-        raise ManifestError(field, value, "is absurdly large", f"write at most {limit}")
+        raise ManifestError(field, value, "is too large", f"write at most {limit}")
     return int(amount)
 
 
@@ -87,10 +80,10 @@ def _exact(value: object) -> Fraction | None:
 
 AMOUNT_MAX = 1 << 53  # what a JSON number holds exactly
 
-_LEAST = "write 1 or more, or leave it out"
+_LEAST = "write 1 or more, or remove it"
 
+# An init container ends before the others start; a sidecar is one with `restartPolicy: Always`.
 Role = Literal["init", "sidecar", "app"]
-"""An init container ends before the others start; a sidecar is one that is restarted always."""
 
 
 class Container(NamedTuple):
@@ -103,40 +96,39 @@ class Container(NamedTuple):
     role: Role = "app"
 
     def at(self, kind: Literal["limits", "requests"], resource: str) -> str:
-        """The path of one of its amounts."""
+        """Return the path of one of its amounts."""
         return within(f"{self.field}.resources.{kind}", resource)
 
     def ask(self, family: str, **wanted: Any) -> Ask:
-        """What it asks for of a family of devices: `wanted` are the other fields of an `Ask`."""
+        """Return its ask for a device family; `wanted` are the other fields of an `Ask`."""
         return Ask(container=self.name, family=family, init=self.role == "init", **wanted)
 
 
 class Amount(NamedTuple):
-    """How much of one resource, and where that was said.
+    """How much of one resource is requested, and the field with it.
 
-    The methods turn it into the numbers of an `Ask`, whose bounds are those of the event schema: an
-    amount that an ask cannot hold is refused, unless the caller says that its dialect clamps it."""
+    The methods convert it to the fields of an `Ask`. An amount outside the bounds of the event
+    schema is refused, unless the dialect clamps it."""
 
     value: int
     field: str
     written: object
 
     def refusal(self, problem: str, fix: str) -> ManifestError:
-        """Why this amount cannot be used."""
+        """Return the error for this amount."""
         return ManifestError(self.field, self.written, problem, fix)
 
     def devices(self) -> int:
-        """A number of different devices, at least one."""
+        """Return it as a number of distinct devices, at least one."""
         if not 1 <= self.value <= COUNT_MAX:
-            raise self.refusal(
-                f"is not from 1 to {COUNT_MAX} devices", "ask for no more devices than one node has"
-            )
+            fix = "request no more devices than one node has"
+            raise self.refusal(f"is not between 1 and {COUNT_MAX} devices", fix)
         return self.value
 
     def memory_mib(self, unit_mib: int) -> int | None:
-        """Memory per device in MiB; zero is the same as not asking."""
+        """Return it as memory per device in MiB; None for zero."""
         if self.value * unit_mib > MEMORY_MIB_MAX:
-            meant = (self.value >> 20) // unit_mib  # bytes, where somebody wrote 4Gi
+            meant = (self.value >> 20) // unit_mib  # the author wrote bytes, as in 4Gi
             raise self.refusal(
                 f"is more memory than any device has (the unit is {unit_mib} MiB)",
                 f"write {meant}" if isinstance(self.written, str) and meant
@@ -145,21 +137,19 @@ class Amount(NamedTuple):
         return self.value * unit_mib or None
 
     def memory_percent(self) -> int:
-        """A part of each device's memory."""
+        """Return it as percent of each device's memory."""
         if not 1 <= self.value <= WHOLE:
-            raise self.refusal(
-                "is not a percentage from 1 to 100", "write 1 to 100, or leave it out for the whole"
-            )
+            fix = "write 1 to 100, or remove it to request all memory"
+            raise self.refusal("is not a percentage from 1 to 100", fix)
         return self.value
 
     def cores_percent(self, *, clamp: bool) -> int:
-        """A part of each device's compute; zero reserves none. `clamp`: above the whole is the
-        whole, as HAMi has it (`Fit`: "core limit can't exceed 100")."""
+        """Return it as percent of each device's compute; zero reserves none.
+
+        `clamp`: more than 100 counts as 100, as in HAMi (`Fit`: "core limit can't exceed 100")."""
         if self.value > WHOLE and not clamp:
-            raise self.refusal(
-                "is more than 100 percent of a device",
-                "write 0 to 100, and ask for more devices with the count",
-            )
+            fix = "write 0 to 100, and use the count to request more devices"
+            raise self.refusal("is more than 100 percent of a device", fix)
         return min(self.value, WHOLE)
 
 
@@ -167,9 +157,9 @@ Amounts = Mapping[str, Amount]
 
 
 def amount_of(container: Container, resource: str) -> Amount:
-    """How much of an extended resource the container asks for; it names the resource somewhere.
+    """Return how much of an extended resource the container requests.
 
-    Raises ManifestError: the amount is not a whole number, or request and limit differ."""
+    Raises ManifestError if it is not a whole number, or request and limit differ."""
     kind: Literal["limits", "requests"] = "limits" if resource in container.limits else "requests"
     written = getattr(container, kind)[resource]
     field = container.at(kind, resource)
@@ -178,18 +168,14 @@ def amount_of(container: Container, resource: str) -> Amount:
         field = container.at("requests", resource)
         requested = container.requests[resource]
         if whole(requested, field, limit=AMOUNT_MAX, least=_LEAST) != amount.value:
-            raise ManifestError(
-                field,
-                requested,
-                f"differs from the limit, {amount.value}",
-                "leave the request out, or make it equal to the limit",
-            )
+            fix = "remove the request, or make it equal to the limit"
+            raise ManifestError(field, requested, f"differs from the limit ({amount.value})", fix)
     return amount
 
 
 def amounts_of(container: Container, resources: Collection[str]) -> dict[str, Amount]:
-    """The amounts of those of `resources` that the container names, limits before requests.
+    """Return the amounts of those of `resources` that the container names.
 
-    Raises ManifestError: see `amount_of`."""
+    Limits come before requests. Raises ManifestError as `amount_of` does."""
     named = {**container.limits, **container.requests}
     return {name: amount_of(container, name) for name in named if name in resources}

@@ -1,13 +1,9 @@
-"""Ascend: `huawei.com/Ascend310P` and its sisters, each with a `-memory`.
+"""Ascend: `huawei.com/Ascend310P` and others, each with a `-memory`, also in lower case.
 
-Memory is cut by templates, which the device catalogue knows: a vNPU is the smallest template that
-holds the amount, else the whole device. Several devices at once are whole ones, and the dies of a
-910C are handed out in pairs (HAMi's Ascend device). The names are also taken in lower case. Its
-device plugin takes a placement from the pod's annotations, family by family.
-
-A pod with `huawei.com/vnpu-mode: hami-core` wants its NPUs split softly instead, by any amount of
-memory and by percent of their cores, of as many devices as it says. It gets NPUs that their agent
-reports in the mode `hami-core`."""
+Memory is cut by templates: a vNPU is the smallest one with enough memory, else the whole device.
+Several devices are whole ones, and the dies of a 910C come in pairs (HAMi's Ascend device). A pod
+with `huawei.com/vnpu-mode: hami-core` requests softly split NPUs instead, by any amount of memory
+and percent of cores, on devices whose agent reports the mode `hami-core`."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -39,18 +35,18 @@ from apportion_schemas.quantities import WHOLE
 VNPU_MODE = "huawei.com/vnpu-mode"
 SOFT: Mode = "hami-core"
 PAIR = 2
+# MindCluster's way to request NPUs; claimed so that it is refused by name
 MINDCLUSTER = "huawei.com/npu-core"
-"""The MindCluster way to ask; claimed so that it is refused by name."""
 _encode = msgspec.json.Encoder().encode
 
 
 class Npu:
-    """One family of NPUs, with the names that are made of its `word`.
+    """One family of NPUs, with the names derived from its `word`.
 
-    `family` is what the catalogue calls it. Resources: `count` is of devices, `memory` is in MiB,
-    and `cores` in percent of devices that are split softly. The annotations `use_ids` and
-    `nouse_ids` choose devices; from `to_allocate` the plugin takes segments, which `allocated`
-    keeps. `paired`: its dies come two to a module and are handed out in pairs."""
+    `family` is its name in the catalogue. Resources: `count` of devices, `memory` in MiB, and
+    `cores` in percent of softly split devices. The annotations `use_ids` and `nouse_ids` choose
+    devices; the plugin takes segments from `to_allocate`, and `allocated` keeps them. `paired`: its
+    dies come two to a module and are allocated together."""
 
     def __init__(self, word: str) -> None:
         self.word = word
@@ -65,6 +61,7 @@ class Npu:
         self.paired = module_of(self.family) == PAIR
 
 
+# one plugin serves them all, so they are one dialect
 NPUS = tuple(
     Npu(word)
     for word in (
@@ -72,7 +69,6 @@ NPUS = tuple(
         *("Ascend910C", "Ascend310P"),
     )
 )
-"""One plugin serves them all, so they are one dialect."""
 RESOURCES: Resources = {MINDCLUSTER: Resource(tuple(npu.family for npu in NPUS))} | {
     spelling(name): resource
     for npu in NPUS
@@ -91,33 +87,28 @@ def _read(
     container: Container, amounts: Amounts, _: DialectConfig, *, soft: bool = False
 ) -> Ask | None:
     if mindcluster := amounts.get(MINDCLUSTER):
-        raise mindcluster.refusal(
-            "is not implemented yet", "ask by family, as in huawei.com/Ascend310P"
-        )
+        fix = "request by family, such as huawei.com/Ascend310P"
+        raise mindcluster.refusal("is not supported", fix)
     read = _read_part if soft else _read_template
     asks = [ask for npu in NPUS if (ask := read(container, amounts, npu))]
     if len(asks) > 1:
-        raise ManifestError(
-            f"{container.field}.resources",
-            None,
-            f"asks for {asks[0].family} and {asks[1].family} in one container",
-            "keep one family per container",
-        )
+        problem = f"requests {asks[0].family} and {asks[1].family} in one container"
+        fix = "request one family per container"
+        raise ManifestError(f"{container.field}.resources", None, problem, fix)
     return asks[0] if asks else None
 
 
 def _read_template(container: Container, amounts: Amounts, npu: Npu) -> Ask | None:
     count, memory = _either(amounts, npu.count), _either(amounts, npu.memory)
     if (cores := _either(amounts, npu.cores)) and cores.value:
-        raise cores.refusal(
-            "is for NPUs that are split softly; a template brings its own cores",
-            f"remove it and ask by {npu.memory}, or annotate the pod with {VNPU_MODE}: {SOFT}",
-        )
+        problem = "applies only to softly split NPUs; a template sets the cores"
+        fix = f"remove it and set {npu.memory}, or annotate the pod with {VNPU_MODE}: {SOFT}"
+        raise cores.refusal(problem, fix)
     deciding = count or memory
     if deciding is None or deciding.value == 0:
         return None
-    # What is printed on the device, or as much of it as no template has, is the whole device
-    # (`trimMemory` of HAMi and Volcano: up to `memoryCapacity`).
+    # More than the largest template, up to the nominal memory, is the whole device (`trimMemory` of
+    # HAMi and Volcano: up to `memoryCapacity`).
     memory_mib, largest = (
         memory.memory_mib(1) if memory else None,
         _LARGEST_TEMPLATE_MIB[npu.family],
@@ -128,7 +119,7 @@ def _read_template(container: Container, amounts: Amounts, npu: Npu) -> Ask | No
     devices = count.devices() if count else 1
     if memory and devices > 1 and not whole:
         raise memory.refusal(
-            f"is a part of a device, and {devices} devices are asked for, which are whole ones",
+            f"is part of one device, but the {devices} requested devices must be whole",
             f"set {npu.count} to 1, or remove {npu.memory}",
         )
     return container.ask(
@@ -140,7 +131,6 @@ def _read_template(container: Container, amounts: Amounts, npu: Npu) -> Ask | No
 
 
 def _read_part(container: Container, amounts: Amounts, npu: Npu) -> Ask | None:
-    """Of a pod that wants its NPUs split softly: HAMi's webhook lets any amount through."""
     count, memory, cores = (_either(amounts, n) for n in (npu.count, npu.memory, npu.cores))
     deciding = count or memory or cores
     if deciding is None or deciding.value == 0:
@@ -158,22 +148,19 @@ def _paired(devices: int, count: Amount | None) -> int:
     if devices == 1:
         return PAIR
     if count and devices % PAIR:
-        raise count.refusal(
-            "is odd, and the dies of this family come in pairs",
-            f"write {devices - 1} or {devices + 1}",
-        )
+        fix = f"write {devices - 1} or {devices + 1}"
+        raise count.refusal("is odd, but dies of this family are allocated in pairs", fix)
     return devices
 
 
 def _either(amounts: Amounts, name: str) -> Amount | None:
     exact, lower = amounts.get(name), amounts.get(name.lower())
     if exact and lower:
-        raise lower.refusal(f"is written beside {name}", "keep one of the two spellings")
+        raise lower.refusal(f"is set next to {name}", "keep one of the two spellings")
     return exact or lower
 
 
 def _choose(notes: Notes, *, soft: bool = False) -> DeviceConstraints:
-    """Ids are wanted and unwanted family by family."""
     found = [
         selected(notes, Selecting(use_ids=(npu.use_ids,), nouse_ids=(npu.nouse_ids,)))
         for npu in NPUS
@@ -188,7 +175,7 @@ def _choose(notes: Notes, *, soft: bool = False) -> DeviceConstraints:
 def _variant(dialect: Dialect, notes: Notes) -> Dialect:
     mode = notes.values.get(VNPU_MODE, "").strip()
     if mode not in ("", SOFT):
-        problem = "is no way to split an NPU"
+        problem = "is not a way to split an NPU"
         raise notes.refusal(VNPU_MODE, problem, f'write "{SOFT}", or remove it')
     if not mode:
         return dialect
@@ -205,7 +192,6 @@ def _record(it: PlacedPod, npu: Npu, share: Share) -> str:
 
 
 def _render(it: PlacedPod) -> dict[str, str]:
-    """What HAMi's scheduler writes on a pod of this placement."""
     notes = hami.bound(it) | {"predicate-time": it.seconds}
     soft = it.pod.shape.devices.modes == (SOFT,)
     for npu in NPUS:
@@ -214,8 +200,7 @@ def _render(it: PlacedPod) -> dict[str, str]:
             continue
         text = segments(it, partial(_record, it, npu))
         notes[npu.to_allocate] = notes[npu.allocated] = text
-        # Beside the id stands what of it is given: the amounts where it is split softly, else the
-        # template that it is cut by; what is 0 or none is left out.
+        # The id, and the amounts if it is split softly, else its template; 0 or none is left out.
         given = []
         for share in shares:
             part: dict[str, int | str | None] = {"UUID": share.device, "temp": share.template}
@@ -227,12 +212,11 @@ def _render(it: PlacedPod) -> dict[str, str]:
 
 
 def _check_section(section: object, path: str) -> str:
-    """HAMi's section is an object with `configs`; older files have the list itself."""
     if isinstance(section, dict):
         soft = section.get("hamiVnpuCore", False)
         at = below(path, "hamiVnpuCore")
-        chart.expect(soft, (False,), at, "remove it: which NPUs are split softly, their agent says")
-        section, path = section.get("configs", []), f"{path}.configs"
+        chart.expect(soft, (False,), at, "remove it; the agent reports which NPUs are softly split")
+        section, path = section.get("configs", []), f"{path}.configs"  # older files have the list
     known = {npu.word: npu for npu in NPUS}
     for position, each in enumerate(chart.a_list(section, path)):
         here = f"{path}[{position}]"
@@ -243,9 +227,9 @@ def _check_section(section: object, path: str) -> str:
         if npu is not None:
             _check_npu(chip, npu, here)
         elif by_chip is not None:
-            fix = f"write {by_chip.word}, and {by_chip.count} in pods; or remove this entry"
-            raise ManifestError(f"{here}.commonWord", word, "is not obeyed here", fix)
-    return "names, templates and pairs of dies are those of the catalogue"
+            fix = f"write {by_chip.word} and use {by_chip.count} in pods, or remove this entry"
+            raise ManifestError(f"{here}.commonWord", word, "is not supported", fix)
+    return "names, templates and die pairs come from the device catalogue"
 
 
 def _check_npu(chip: dict[str, Any], npu: Npu, path: str) -> None:
@@ -266,11 +250,9 @@ def _check_npu(chip: dict[str, Any], npu: Npu, path: str) -> None:
     listed = chart.a_list(chip.get("templates", templates), f"{path}.templates")
     written = [{"aiCPU": 0} | chart.an_object(each, f"{path}.templates") for each in listed]
     if sorted(map(_sorted, written)) != sorted(map(_sorted, templates)):
-        raise ManifestError(
-            f"{path}.templates", _templates(written),
-            f"are not the templates of {npu.word}, {_templates(templates)}",
-            "remove templates: the catalogue has them",
-        )  # fmt: skip
+        problem = f"differs from the templates of {npu.word}: {_templates(templates)}"
+        fix = "remove templates; the catalogue has them"
+        raise ManifestError(f"{path}.templates", _templates(written), problem, fix)
 
 
 def _templates(listed: list[dict[str, Any]]) -> str:
@@ -281,33 +263,31 @@ def _sorted(template: dict[str, Any]) -> list[tuple[str, str]]:
     return sorted((str(key), str(value)) for key, value in template.items())
 
 
+# keys that have no effect with these values, and the fix for other values
 _NODE_KEYS: Mapping[str, tuple[tuple[object, ...], str]] = {
     "name": ((), ""),
-    "hami-vnpu-core": ((False,), "remove it: which NPUs are split softly, their agent says"),
-    "vDeviceCount": ((), ""),  # a node reports itself how many pods share an NPU
+    "hami-vnpu-core": ((False,), "remove it; the agent reports which NPUs are softly split"),
+    "vDeviceCount": ((), ""),  # a node itself reports how many pods share an NPU
     "filterDevices": (
-        ({}, {"uuid": [], "index": []}, {"uuid": []}, {"index": []}, None),  # it leaves out none
-        "write it in nodeconfig: {name: NODE, filterdevices: {index: [0]}}",
+        ({}, {"uuid": [], "index": []}, {"uuid": []}, {"index": []}, None),  # excludes none
+        "set it in nodeconfig: {name: NODE, filterdevices: {index: [0]}}",
     ),
 }
-"""Keys that are nothing here, for which values, and what to do about others."""
 
 
+# `nodes` in the ConfigMap `hami-device-node-config` of HAMi's plugin for NPUs.
 def _check_nodes(section: object, path: str) -> str:
-    """`nodes` of the file of HAMi's plugin for NPUs, the ConfigMap `hami-device-node-config`."""
     for position, each in enumerate(chart.a_list(section, path)):
         here = f"{path}[{position}]"
         node = chart.an_object(each, here)
         for key, (nothing, fix) in _NODE_KEYS.items():
             if key in node:
                 chart.expect(node[key], nothing, below(here, key), fix)
-        for key, value in node.items():
+        for key in node:
             if key not in _NODE_KEYS:
-                fix = "write the keys of a node in nodeconfig"
-                raise ManifestError(
-                    below(here, key), value, "is under a key that is not known", fix
-                )
-    return "a node reports itself which NPUs it has, and how they are split"
+                fix = "set the keys of a node in nodeconfig"
+                raise ManifestError(below(here, key), None, "is not a known key", fix)
+    return "each node's agent reports its NPUs and how they are split"
 
 
 DIALECT = Dialect(
@@ -318,7 +298,7 @@ DIALECT = Dialect(
     choose=_choose,
     reserved=dict.fromkeys(
         (VNPU_MODE, *(key for npu in NPUS for key in (npu.use_ids, npu.nouse_ids))),
-        "selects NPUs in a pod that asks for {devices}",
+        "selects NPUs, but the pod requests {devices}",
     ),
     variant=_variant,
     render=_render,

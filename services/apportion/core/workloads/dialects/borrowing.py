@@ -1,19 +1,13 @@
-"""Containers that need no devices of their own, because those of another are free at their time.
+"""Let containers borrow devices that another container of the pod has at another time.
 
-Init containers run one after the other, before any container that is neither one nor a sidecar. So
-what a pod holds of a device is the most of any init container and of all others together, and not
-the sum: Kubernetes counts like that, the kubelet hands devices on like that, and HAMi places like
-that (`CollapseInitContainerUsage`).
-
-A container that holds devices may hold more than it asks for itself, for the sake of one that it
-lends them to: its ask among those that take devices is the most of all, and its own stands among
-those that borrow. Where that cannot be said in one ask (other counts of devices, or amounts of
-other kinds), an init container is given devices beside the others.
-
-Invariant: who borrows gets no more than the lender holds, and of two that borrow from one only one
-runs at a time."""
+Init containers run one by one before the app containers: a pod needs the maximum, not the sum, as
+in Kubernetes and HAMi (`CollapseInitContainerUsage`). A lender's ask is raised to what its borrower
+needs; if one ask cannot cover both, an init container gets devices of its own. Invariant: a
+borrower gets no more than the lender has, and two borrowers of one lender never run at the same
+time."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 
 from msgspec import structs
 
@@ -21,18 +15,23 @@ from apportion.core.devices.demand import Demand, demand
 from apportion_schemas import Ask, Device, PodSubmitted, Share
 from apportion_schemas.quantities import WHOLE
 
+# the asks that take devices, and those that borrow them
 Parts = tuple[tuple[Ask, ...], tuple[Ask, ...]]
-"""The asks that take devices, and those that borrow them."""
 
 
 def parted(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
-    """The asks that take devices, and those that borrow them.
+    """Split asks into those that take devices and those that borrow them.
 
     `apps` are the containers that start after all init containers."""
     holders = {ask.container: ask for ask in asks if not ask.init}
     for init in (ask for ask in asks if ask.init):
         able = [ask for ask in holders.values() if ask.init or ask.container in apps]
-        raised = [each for ask in able if (each := _most(ask, init)) is not None]
+        raised = [
+            each
+            for ask in able
+            if (each := _raised(ask, init)) is not None
+            and (ask.count == init.count or _covers(ask, init))
+        ]
         best = min(raised, key=lambda each: _more(holders[each.container], each), default=init)
         holders[best.container] = best
     own = tuple(holders[ask.container] for ask in asks if ask.container in holders)
@@ -42,19 +41,24 @@ def parted(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
 def lent(
     borrower: Ask, pod: PodSubmitted, shares: Iterable[Share], devices: Mapping[str, Device]
 ) -> list[Share]:
-    """What the borrower gets of the pod's shares: the first devices of the lender, as many as are
-    wanted, and as much of each."""
+    """Return the borrower's part of the pod's shares.
+
+    It gets the first devices of the lender, as many and as much of each as it requests."""
     asks = joined(pod.shape.asks)
-    early = set(pod.init_containers)
-    sidecars = {ask.container for ask in asks if ask.container in early and not ask.init}
-    lender = lender_of(borrower, asks, sidecars)
+    # Sidecars keep running and lend nothing. The lender is the borrower's own container, else the
+    # first one with as much of everything.
+    sidecars = {a.container for a in asks if a.container in pod.init_containers and not a.init}
+    able = [ask for ask in asks if ask.container not in sidecars]
+    own_asks = (ask for ask in able if ask.container == borrower.container)
+    covering = (ask for ask in able if _covers(ask, borrower))
+    lender = next(chain(own_asks, covering), None)
     if lender is None:
         return []
     held = [share for share in shares if share.container == lender.container]
     found = []
     for share in held[: borrower.count]:
         own = structs.replace(share, container=borrower.container)
-        if share.instance is None and share.template is None:  # a piece is lent as it is
+        if share.instance is None and share.template is None:  # an instance is lent as a whole
             wanted = demand(borrower, devices[share.device])
             if isinstance(wanted, Demand) and wanted.template is None:
                 own = structs.replace(own, memory_mib=wanted.memory_mib, cores=wanted.cores)
@@ -62,16 +66,8 @@ def lent(
     return found
 
 
-def lender_of(borrower: Ask, asks: Sequence[Ask], beside: Collection[str]) -> Ask | None:
-    """The ask whose devices the borrower gets: that of its own container where it has one, else the
-    first that holds as much of everything. `beside` are sidecars, which run on and lend nothing."""
-    able = [ask for ask in asks if ask.container not in beside]
-    own = (ask for ask in able if ask.container == borrower.container)
-    return next(own, None) or next((ask for ask in able if _covers(ask, borrower)), None)
-
-
 def joined(asks: Iterable[Ask]) -> list[Ask]:
-    """One ask for each container: instances of MIG are asked for one by one."""
+    """Return one ask per container; MIG instances have one ask each."""
     found: dict[str, Ask] = {}
     for ask in asks:
         first = found.get(ask.container)
@@ -81,19 +77,11 @@ def joined(asks: Iterable[Ask]) -> list[Ask]:
 
 
 def _covers(ask: Ask, other: Ask) -> bool:
-    """Whether it is as much, of everything and on any device."""
     return ask.count >= other.count and _raised(ask, other) == ask
 
 
-def _most(ask: Ask, other: Ask) -> Ask | None:
-    """The ask, raised to hold what the other wants at another time; None where it cannot be."""
-    if _covers(ask, other):
-        return ask
-    return _raised(ask, other) if ask.count == other.count else None
-
-
+# The ask, raised to what `other` requests of each device; None if they cannot be compared.
 def _raised(ask: Ask, other: Ask) -> Ask | None:
-    """The ask, with as much of each device as the other wants, if the two can be compared."""
     if ask.family != other.family or ask.profile or other.profile:
         return None  # instances by profile: each is an ask of its own
     cores = max(ask.cores, other.cores)
@@ -109,14 +97,12 @@ def _raised(ask: Ask, other: Ask) -> Ask | None:
 
 
 def _part(ask: Ask) -> int:
-    """The part of each device's memory; of an amount 0, which stands for nothing known."""
     if ask.memory_mib is not None:
-        return 0
+        return 0  # unknown
     return WHOLE if ask.memory_percent is None else ask.memory_percent
 
 
 def _more(ask: Ask, raised: Ask) -> tuple[int, int, int]:
-    """How much more the raised ask takes, by what it takes most of."""
     return (
         _part(raised) - _part(ask),
         (raised.memory_mib or 0) - (ask.memory_mib or 0),

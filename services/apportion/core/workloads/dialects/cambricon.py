@@ -1,8 +1,8 @@
 """Cambricon: `cambricon.com/vmlu`, with memory in units of 256 MiB and compute in percent.
 
 The rules are those of HAMi's Cambricon device: a count alone is that many whole MLUs; memory and
-cores are of each MLU, and one of them alone asks for one. Whoever names no cores has all of them,
-and so the MLU alone. Their names carry `smlu`, the share that the vendor's own plugin makes."""
+cores are per MLU, and one of them alone requests one MLU. A request without cores has all of them,
+and so the MLU exclusively. Names contain `smlu`, the vendor's own way of sharing."""
 
 from functools import partial
 from itertools import chain
@@ -30,7 +30,7 @@ MEMORY = "cambricon.com/mlu.smlu.vmemory"
 CORES = "cambricon.com/mlu.smlu.vcore"
 TO_ALLOCATE = "hami.io/cambricon-mlu-devices-to-allocate"
 ALLOCATED = "hami.io/cambricon-mlu-devices-allocated"
-_NO_COUNT = f"asks for one MLU here, where HAMi gives none; write {COUNT}: 1"
+_NO_COUNT = f"requests one MLU here, but none in HAMi; write {COUNT}: 1"
 SELECTING = Selecting(
     use_types=("cambricon.com/use-mlutype",),
     nouse_types=("cambricon.com/nouse-mlutype",),
@@ -56,8 +56,8 @@ def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | Non
 
 
 def _render(it: PlacedPod) -> dict[str, str]:
-    """What HAMi's scheduler writes; the plugin cuts one share per pod, the profile of the first."""
     text = segments(it, lambda s: record(s.device, TYPE, s.memory_mib, s.cores))
+    # The plugin cuts one share per pod: the profile is that of the first.
     first = it.placed.shares[0]
     profile = (it.index_of(first), first.cores, first.memory_mib // UNIT_MIB)
     return hami.bound(it) | {
@@ -69,10 +69,9 @@ def _render(it: PlacedPod) -> dict[str, str]:
 
 
 def _check_section(section: object, path: str) -> str:
-    """`cambricon` of HAMi's file."""
     names = {"resourceCountName": COUNT, "resourceMemoryName": MEMORY, "resourceCoreName": CORES}
     chart.same(chart.an_object(section, path), names, path)
-    return "these names are fixed here"
+    return "these names are fixed"
 
 
 DIALECT = Dialect(
@@ -81,7 +80,7 @@ DIALECT = Dialect(
     resources=lambda _: RESOURCES,
     read=_read,
     choose=partial(selected, keys=SELECTING),
-    reserved=dict.fromkeys(chain(*SELECTING), "selects MLUs in a pod that asks for {devices}"),
+    reserved=dict.fromkeys(chain(*SELECTING), "selects MLUs, but the pod requests {devices}"),
     render=_render,
     recover={ALLOCATED: hami.segments_of(FAMILY)},
     needs=dict.fromkeys((MEMORY, CORES), (COUNT, _NO_COUNT)),

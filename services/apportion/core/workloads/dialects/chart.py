@@ -1,7 +1,7 @@
-"""Sections of HAMi's and Volcano's configuration files, held to what is fixed here.
+"""Check sections of HAMi's and Volcano's configuration files against what is fixed here.
 
-Such a file is taken whole where it says what is so here anyhow. Invariant: anything else is refused
-by its key, with what to do instead."""
+Invariant: a section is accepted if it says what is so here anyway. Anything else is refused by its
+key, with the fix."""
 
 from typing import Any
 
@@ -9,35 +9,27 @@ from apportion.core.workloads.document import ManifestError, below, shown
 
 
 def expect(value: object, nothing: tuple[object, ...], path: str, fix: str) -> None:
-    """Refuse a value that is none of these, if there are any; `true` is no 1.
-
-    Raises ManifestError: names the key."""
+    """Raise ManifestError for a value not in `nothing`, unless that is empty; `true` is not 1."""
     if nothing and not any(value == each and type(value) is type(each) for each in nothing):
-        raise ManifestError(path, value, "is not obeyed here", fix)
+        raise ManifestError(path, value, "is not supported", fix)
 
 
 def same(section: dict[str, Any], expected: dict[str, Any], path: str) -> None:
-    """Refuse a section that says otherwise of one of these keys.
-
-    Raises ManifestError: names the key."""
+    """Raise ManifestError if a key of `section` has another value than in `expected`."""
     for key, value in expected.items():
-        fix = f"remove it; here it is {shown(value)}"
+        fix = f"remove it; it is always {shown(value)}"
         expect(section.get(key, value), (value,), below(path, key), fix)
 
 
 def an_object(value: object, path: str) -> dict[str, Any]:
-    """The value, which must be an object.
-
-    Raises ManifestError: it is none."""
+    """Return the value if it is an object; raises ManifestError if not."""
     if not isinstance(value, dict):
-        raise ManifestError(path, value, "is not an object", "write it as in the chart")
+        raise ManifestError(path, value, "is not an object", "write it as in the original chart")
     return value
 
 
 def a_list(value: object, path: str) -> list[Any]:
-    """The value, which must be a list.
-
-    Raises ManifestError: it is none."""
+    """Return the value if it is a list; raises ManifestError if not."""
     if not isinstance(value, list):
-        raise ManifestError(path, value, "is not a list", "write it as in the chart")
+        raise ManifestError(path, value, "is not a list", "write it as in the original chart")
     return value

@@ -1,10 +1,8 @@
 """HAMi: `nvidia.com/gpu`, `gpumem`, `gpumem-percentage`, `gpucores`, `priority`.
 
-The defaults are those of HAMi's admission webhook, which sets `gpucores` to 100 where the memory is
-the whole card and no cores were given. Its device plugin takes a placement from the pod's
-annotations: one segment per container, init containers first, empty ones kept. The plugins of other
-vendors that HAMi serves read segments alike. On cards that are cut it counts instances, and not
-cards (`Fit` looks at such a card again after each)."""
+Defaults are those of HAMi's admission webhook. Its device plugins read a placement from the pod's
+annotations: one segment per container, init containers first, empty ones kept. A count on GPUs in
+MIG mode counts instances, not GPUs (`Fit` can choose the same GPU again)."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -32,6 +30,7 @@ TYPE = "NVIDIA"
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
+# source: `GenerateResourceRequests` and `Fit` of HAMi's NVIDIA device
 MANNER = nvidia.Manner(
     names=lambda config: config.hami,
     system="HAMi",
@@ -41,12 +40,11 @@ MANNER = nvidia.Manner(
     clamp_cores=True,
     full_percentage_is_alone=True,
 )
-"""Source: `GenerateResourceRequests` and `Fit` of HAMi's NVIDIA device."""
 _encode = msgspec.json.Encoder().encode
 
 
 def render(it: PlacedPod) -> dict[str, str]:
-    """What HAMi's scheduler writes on a pod of this placement."""
+    """Return what HAMi's scheduler writes on a pod of this placement."""
     text = segments(it, partial(_record, it))
     instances = [
         {
@@ -69,7 +67,7 @@ def render(it: PlacedPod) -> dict[str, str]:
 
 
 def bound(it: PlacedPod) -> dict[str, str]:
-    """What HAMi writes whatever the device: where, and since when."""
+    """Return what HAMi writes for any device: the node and the time."""
     return {
         "hami.io/vgpu-node": it.placed.node,
         "hami.io/vgpu-time": it.seconds,
@@ -105,41 +103,32 @@ _decode = from_outside(msgspec.json.Decoder(list[_MigAllocation]).decode)
 
 
 def segments_of(family: str) -> Recover:
-    """How the segments of devices of this family are read back."""
+    """Return a function that reads the segments of devices of this family."""
 
     def read(pod: BoundPod, text: str) -> Iterator[Held]:
         names = (*pod.init_containers, *pod.containers)
         listed = text.removesuffix(";").split(";")
         if len(listed) > len(names):
             raise Unclear
-        cuts = _instances(pod.annotations.get(MIG_ALLOCATIONS, ""))
+        cuts: dict[tuple[int, int], tuple[str, MigInstance]] = {}
+        instances = pod.annotations.get(MIG_ALLOCATIONS, "")
+        for each in _decode(instances) if instances else ():
+            place, cut = (each.container_index, each.device_index), each.placement
+            if place in cuts:
+                raise Unclear  # HAMi too refuses two instances for one device of a container
+            instance = MigInstance(profile=each.profile, start=cut.start, size=cut.size)
+            cuts[place] = (each.gpu_uuid, instance)
         known = {(at, i) for at, each in enumerate(listed) for i, _ in enumerate(records(each))}
         if not cuts.keys() <= known:
-            raise Unclear  # instances of which no segment tells: it holds more than can be read
+            raise Unclear  # instances without a segment: more is allocated than can be read
         for number, (name, segment) in enumerate(zip(names, listed, strict=False)):
             for position, (device, memory, cores) in enumerate(records(segment)):
-                card, cut = cuts.get((number, position), ("", None))
+                card, made = cuts.get((number, position), ("", None))
                 if card and card != device:
                     raise Unclear  # HAMi: gpuUUID must match the segment
-                yield Held(name, family, device, -1, memory, cores, cut)
+                yield Held(name, family, device, -1, memory, cores, made)
 
     return read
-
-
-def _instances(text: str) -> dict[tuple[int, int], tuple[str, MigInstance]]:
-    """Card and MIG instance by container and device, each counted from 0.
-
-    Raises Unclear: one device of a container has two instances, which HAMi refuses as well."""
-    found: dict[tuple[int, int], tuple[str, MigInstance]] = {}
-    for each in _decode(text) if text else ():
-        place = (each.container_index, each.device_index)
-        if place in found:
-            raise Unclear
-        instance = MigInstance(
-            profile=each.profile, start=each.placement.start, size=each.placement.size
-        )
-        found[place] = (each.gpu_uuid, instance)
-    return found
 
 
 DIALECT = MANNER.dialect(

@@ -1,7 +1,7 @@
-"""The list of dialects, and what follows from all of them together.
+"""The list of dialects, and what is derived from all of them.
 
-To add one: a module beside this one that makes a `DIALECT`, and its row here. Invariant: of two
-dialects that claim one name under a configuration, the one that is listed first is preferred."""
+To add one: a module next to this one with a `DIALECT`, and its row here. Invariant: if two dialects
+claim a name under a configuration, the first one in the list is preferred."""
 
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
@@ -27,6 +27,7 @@ from apportion.core.workloads.dialects.dialect import (
 )
 from apportion.core.workloads.dialects.names import DialectConfig
 
+# in order of preference for shared names, and in which bound pods' annotations are tried
 DIALECTS: tuple[Dialect, ...] = (
     plain.DIALECT,
     hami.DIALECT,
@@ -36,43 +37,40 @@ DIALECTS: tuple[Dialect, ...] = (
     volcano_share.DIALECT,
     *vcuda.DIALECTS,
 )
-"""In the order in which names that several of them have are given away, and in which annotations of
-bound pods are looked at.
-"""
+# annotations reserved for the pods of some dialect, with the error for other pods
 RESERVED: Mapping[str, str] = {
     key: problem for dialect in DIALECTS for key, problem in dialect.reserved.items()
 }
-"""The annotations that are for the pods of some dialect alone, with what is wrong elsewhere."""
+# how a bound pod's devices are read, by annotation, in the order in which they are tried
 RECOVERS: Mapping[str, Recover] = {
     key: read for dialect in DIALECTS for key, read in dialect.recover.items()
 }
-"""How what a bound pod holds is read, by annotation, in the order in which they are tried."""
+# resources that are useless without another one: that one, and why
 NEEDS: Mapping[str, tuple[str, str]] = {
     name: need for dialect in DIALECTS for name, need in dialect.needs.items()
 }
-"""Resources that are of use only beside another: that one, and why."""
+# prefixes of the annotations that some system's scheduler and plugin write on pods
 WRITES: tuple[str, ...] = tuple(prefix for dialect in DIALECTS for prefix in dialect.writes)
-"""How annotations begin that some system's scheduler and plugin write on pods."""
+# checks of sections of HAMi's and Volcano's configuration files
 SECTIONS: Mapping[str, Callable[[object, str], str]] = {
     name: check for dialect in DIALECTS for name, check in dialect.sections.items()
 }
-"""The sections of HAMi's and Volcano's configuration files that dialects check."""
 
 
 def named(name: str) -> Dialect | None:
-    """The dialect that the ledger calls so."""
+    """Return the dialect with that name in the ledger."""
     return next((dialect for dialect in DIALECTS if dialect.name == name), None)
 
 
 def render(it: PlacedPod) -> dict[str, str]:
-    """The annotations that the pod's own system would have written; none for a foreign dialect."""
+    """Return the annotations that the pod's own system would have written; empty if none."""
     dialect = named(it.pod.dialect) if it.placed.shares else None
     return dialect.render(it) if dialect else {}
 
 
 @lru_cache(maxsize=8)
 def claims(config: DialectConfig) -> Mapping[str, tuple[Dialect, ...]]:
-    """Every resource name that is about devices, with the dialects that claim it, in order."""
+    """Return every resource name of devices, with the dialects that claim it, in order."""
     found: dict[str, tuple[Dialect, ...]] = {}
     for dialect in DIALECTS:
         for name in dialect.resources(config):
@@ -82,19 +80,19 @@ def claims(config: DialectConfig) -> Mapping[str, tuple[Dialect, ...]]:
 
 @lru_cache(maxsize=8)
 def claimed(config: DialectConfig) -> frozenset[str]:
-    """Every resource name that is about devices, that of a slot among them."""
+    """Return every resource name of devices, including the slot's."""
     return frozenset(claims(config)) | {SLOT}
 
 
 @lru_cache(maxsize=8)
 def resources(config: DialectConfig) -> Mapping[str, Resource]:
-    """What every resource name that is about devices means; where several claim one, the last."""
+    """Return the meaning of every resource name of devices; the last one if it has several."""
     return {name: several[-1] for name, several in meanings(config).items()}
 
 
 @lru_cache(maxsize=8)
 def meanings(config: DialectConfig) -> Mapping[str, tuple[Resource, ...]]:
-    """What every resource name means to each dialect that claims it, in order."""
+    """Return what every resource name means to each dialect that claims it, in order."""
     return {
         name: tuple(dialect.resources(config)[name] for dialect in dialects)
         for name, dialects in claims(config).items()
@@ -103,14 +101,13 @@ def meanings(config: DialectConfig) -> Mapping[str, tuple[Resource, ...]]:
 
 @lru_cache(maxsize=8)
 def domains(config: DialectConfig) -> tuple[str, ...]:
-    """How the names of extended resources begin by which a node of Kubernetes offers devices."""
+    """Return the domain prefixes of resource names under which nodes offer devices."""
     return tuple(sorted({f"{name.partition('/')[0]}/" for name in claims(config)}))
 
 
 @lru_cache(maxsize=8)
 def count_names(config: DialectConfig) -> Mapping[str, tuple[str, ...]]:
-    """The names that count devices, each with its families, and that of a slot, which is of all: a
-    device plugin registers these."""
+    """Return the names that device plugins register to count devices, with their families."""
     return {SLOT: tuple(FAMILIES)} | {
         name: resource.families
         for name, resource in resources(config).items()
@@ -119,7 +116,7 @@ def count_names(config: DialectConfig) -> Mapping[str, tuple[str, ...]]:
 
 
 def families_of(names: Collection[str], config: DialectConfig) -> tuple[str, ...]:
-    """The families of devices that these of the claimed names are about, in order."""
+    """Return the device families of these resource names, sorted."""
     known = resources(config)
     return tuple(
         sorted({family for name in names if name in known for family in known[name].families})

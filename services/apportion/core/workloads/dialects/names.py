@@ -1,12 +1,8 @@
-"""What of the dialects can be configured: the names of GPUs, and the defaults that are filled in.
+"""What can be configured of the dialects: the resource names of GPUs, and defaults.
 
-The names are those of HAMi's chart and of Volcano's device plugin; the section `nvidia` of the
-configuration renames them. What the plugins of other dialects call their resources is fixed, and is
-in their modules.
-
-Invariant: what the configuration does not name keeps the name that its own system gives it. Within
-one dialect no two resources share a name; two dialects may (Volcano's count can be
-`nvidia.com/gpu`), and then the pod's other names tell them apart."""
+The section `nvidia` of the configuration renames the resources of HAMi or Volcano; other dialects'
+names are fixed. Invariant: in one dialect no two resources have the same name. In two they may
+(Volcano's count can be `nvidia.com/gpu`), and then the pod's other names decide."""
 
 from functools import lru_cache
 from typing import Annotated
@@ -19,9 +15,9 @@ from apportion_schemas.quantities import Count, MemoryMib, Percent
 
 
 class VgpuNames(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A share of a GPU by count, memory (MiB or percent) and cores (percent).
+    """The resource names for a share of a GPU: count, memory (MiB or percent) and cores.
 
-    `priority` is None where the dialect has no such resource."""
+    `priority` is None if the dialect has no such resource."""
 
     count: ResourceName
     memory: ResourceName
@@ -32,7 +28,7 @@ class VgpuNames(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if len(self.every) != len(set(self.every)):
             raise ValueError(
-                f"{', '.join(self.every)}: one name twice; give every resource its own"
+                f"duplicate resource name in {', '.join(self.every)}; give each its own"
             )
 
     @property
@@ -59,10 +55,10 @@ VOLCANO_VGPU = VgpuNames(
 class DialectConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How pods are read.
 
-    A default fills in what a GPU container leaves out: `default_gpu_count` where only memory or
-    cores are asked, `default_memory_mib` (0: the whole card) and `default_cores` where they are
-    not. One unit of an amount of GPU memory is `memory_factor` MiB. `mig_by_profile`: a pod may ask
-    for MIG instances by their profile (`migStrategy: mixed`)."""
+    Defaults fill in what a GPU container omits: `default_gpu_count` if only memory or cores are
+    requested, `default_memory_mib` (0: the whole GPU) and `default_cores`. One unit of GPU memory
+    is `memory_factor` MiB. `mig_by_profile`: a pod may request MIG instances by profile
+    (`migStrategy: mixed`)."""
 
     plain_count: ResourceName = "nvidia.com/gpu"
     hami: VgpuNames = HAMI
@@ -79,9 +75,7 @@ VOLCANO_DOMAIN = "volcano.sh/"
 
 @lru_cache(maxsize=8)
 def dialect_config(configuration: Configuration) -> DialectConfig:
-    """The dialects under this configuration.
-
-    Raises ValueError: one name is given to two resources."""
+    """Return how pods are read. Raises ValueError if two resources have the same name."""
     nvidia = configuration.nvidia
     names = renamed(nvidia)
     defaults = DialectConfig(
@@ -101,15 +95,16 @@ def dialect_config(configuration: Configuration) -> DialectConfig:
 
 
 def original_names(nvidia: NvidiaConfiguration) -> VgpuNames:
-    """The names that the section renames: those of `nvidia.dialect`, or else of the domain that its
-    own names are in."""
+    """Return the names that the section renames.
+
+    They are those of `nvidia.dialect`, or else of the domain that its own names are in."""
     volcano = any(name.startswith(VOLCANO_DOMAIN) for name in renamed(nvidia).values())
     chosen = nvidia.dialect or ("volcano-vgpu" if volcano else "hami")
     return VOLCANO_VGPU if chosen == "volcano-vgpu" else HAMI
 
 
 def renamed(nvidia: NvidiaConfiguration) -> dict[str, str]:
-    """The resource names that the section gives, by the field of `VgpuNames`."""
+    """Return the resource names that the section sets, by field of `VgpuNames`."""
     return {
         part: name
         for part, name in (

@@ -1,8 +1,8 @@
 """Facts about a node's devices that other systems write into its annotations.
 
-Sources: Volcano's old device plugin, which marks cards on the node, and the plugins of HAMi and
-Volcano, which register their devices there. What cannot be read is ignored: it takes no device off
-offer. Invariant: the indexes are within the event schema's bounds, each once, in order."""
+Sources: Volcano's old device plugin, which marks unhealthy GPUs, and the plugins of HAMi and
+Volcano, which register their devices. What cannot be read is ignored. Invariant: the indexes are
+within the event schema's bounds, distinct and sorted."""
 
 import re
 from collections.abc import Mapping
@@ -16,16 +16,16 @@ _DIGITS_MAX: Final = 3
 
 
 def unhealthy_indexes(annotations: Mapping[str, str]) -> tuple[int, ...]:
-    """The devices that the annotation takes off offer, as in `1,3`."""
+    """Return the devices that the annotation marks as unhealthy, as in `1,3`."""
     words = (word.strip() for word in annotations.get(UNHEALTHY_IDS, "").split(","))
     numbers = (int(w) for w in words if w.isascii() and w.isdecimal() and len(w) <= _DIGITS_MAX)
     return tuple(sorted({number for number in numbers if number < COUNT_MAX}))
 
 
 def registered_plugin(annotations: Mapping[str, str]) -> str:
-    """The system whose device plugin registered devices on the node, `hami` or `volcano`, or empty.
+    """Return the system whose plugin registered devices on the node, or empty.
 
-    The plugins leave their annotation behind when they are removed."""
+    It is `hami` or `volcano`. A plugin's annotation remains after the plugin is removed."""
     for name, value in sorted(annotations.items()):
         found = _REGISTERED.fullmatch(name)
         if found and value.strip(" []:"):

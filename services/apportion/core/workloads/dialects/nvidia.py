@@ -1,13 +1,9 @@
-"""NVIDIA: what the dialects of its cards have in common, amounts and annotations.
+"""What the dialects of NVIDIA GPUs have in common: amounts and annotations.
 
-Amounts are count, memory and cores, by the rules of HAMi's admission webhook and of Volcano's
-request parser: a count is a number of different cards; memory and cores are per card; where nothing
-is said of memory the card is wanted whole, and where nothing is said of cores either it is wanted
-alone. Of zero cards nothing is wanted, whatever else is written (`GenerateResourceRequests`,
-`ExtractResourceRequest`).
-
-HAMi and Volcano spell several annotations differently for the same thing, so both spellings are
-read in every NVIDIA dialect. Invariant: two spellings of one thing agree, or the pod is refused."""
+The rules are those of HAMi's admission webhook (`GenerateResourceRequests`) and of Volcano's
+request parser (`ExtractResourceRequest`): memory and cores are per GPU; without memory the whole
+GPU is requested, and exclusively if cores are missing too; zero GPUs request nothing. Invariant:
+two spellings of one annotation agree, or the pod is refused."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -48,17 +44,15 @@ SELECTING = Selecting(
 )
 INDEXES = ("volcano.sh/gpu-index",)
 NUMA_BIND = ("nvidia.com/numa-bind",)
+# annotations that only pods requesting GPUs may have
 RESERVED = dict.fromkeys(
     (*MODE, *chain(*SELECTING), *INDEXES, *NUMA_BIND),
-    "selects GPUs in a pod that asks for {devices}",
+    "selects GPUs, but the pod requests {devices}",
 )
-"""The annotations that only pods which ask for GPUs may have."""
 
 
 def choose(notes: Notes) -> DeviceConstraints:
-    """Among which cards a pod chooses.
-
-    Raises ManifestError: a value is malformed, or two contradict."""
+    """Return the constraints on a pod's GPUs. Raises ManifestError if they are malformed."""
     return structs.replace(
         selected(notes, SELECTING),
         modes=one(notes, MODE, _modes) or (),
@@ -70,26 +64,26 @@ def choose(notes: Notes) -> DeviceConstraints:
 def _modes(notes: Notes, key: str) -> tuple[Mode, ...]:
     found = name_list(notes, key)
     if not set(found) <= set(MODES):
-        raise notes.refusal(key, "is no sharing mode", f"write one of {', '.join(MODES)}")
+        raise notes.refusal(key, "is not a sharing mode", f"write one of {', '.join(MODES)}")
     return tuple(mode for mode in MODES if mode in found)
 
 
 def dialect(name: str, **others: Any) -> Dialect:
-    """A dialect of GPUs; `others` are the fields that such dialects differ in."""
+    """Create a dialect of GPUs; `others` are the fields in which such dialects differ."""
     fields: dict[str, Any] = {"devices": DEVICES, "choose": choose, "reserved": RESERVED} | others
     return Dialect(name=name, **fields)
 
 
 class Manner(NamedTuple):
-    """How one system calls the amounts of GPUs, and where it reads the same amounts differently.
+    """How one system names the amounts of GPUs, and where it reads them differently.
 
-    `names` are its own under a configuration, and `system` is what people call it. `cap_memory`: an
-    amount above the card's size means the whole card. `percentage_first`: of an amount and a
-    percentage of memory the percentage counts, else the amount does. `zero_is_unset`: a percentage
-    of zero is none; elsewhere it is refused. `clamp_cores`: more than all cores are all; elsewhere
-    no card has them, and they are refused. `full_percentage_is_alone`: 100 percent of the memory
-    and no word on cores is a card alone, and so is a card without a word on memory; one whose
-    memory is written as 0 is not."""
+    - `names`: its names under a configuration; `system`: what users call it.
+    - `cap_memory`: an amount above the GPU's memory means the whole GPU.
+    - `percentage_first`: if memory is given as amount and percentage, the percentage counts.
+    - `zero_is_unset`: a percentage of zero counts as absent; otherwise it is refused.
+    - `clamp_cores`: more than 100 % of cores counts as 100 %; otherwise it is refused.
+    - `full_percentage_is_alone`: 100 % of memory without cores requests the GPU exclusively, as
+      does a request without memory, but not one with a memory of 0."""
 
     names: Callable[[DialectConfig], VgpuNames]
     system: str
@@ -100,7 +94,7 @@ class Manner(NamedTuple):
     full_percentage_is_alone: bool
 
     def resources(self, config: DialectConfig) -> Resources:
-        """What each of the names means; a part of a card and a priority mean nothing in a limit."""
+        """Return the meaning of each name; a memory percentage and a priority limit nothing."""
         names = self.names(config)
         return dict.fromkeys(names.every, Resource((FAMILY,))) | of_family(
             FAMILY,
@@ -111,32 +105,31 @@ class Manner(NamedTuple):
         )
 
     def idle(self, config: DialectConfig) -> tuple[str, str, str]:
-        """Of memory as an amount and as a part, the one that says nothing, and the other."""
+        """Return the ignored one of memory as amount and as percentage, then the other."""
         amount, part = self.names(config).memory, self.names(config).memory_percent
         idle, counting = (amount, part) if self.percentage_first else (part, amount)
         return idle, counting, self.system
 
     def priority(self, config: DialectConfig) -> str:
-        """The resource of a container's priority; empty where there is none."""
+        """Return the resource of a container's priority; empty if there is none."""
         return self.names(config).priority or ""
 
     def read(self, container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
-        """What the container wants of GPUs.
+        """Return what the container requests of GPUs.
 
-        Raises ManifestError: an amount is out of bounds, or has no effect."""
+        Raises ManifestError if an amount is out of bounds, or has no effect."""
         names = self.names(config)
         count, memory, percent, cores = (
             amounts.get(name)
             for name in (names.count, names.memory, names.memory_percent, names.cores)
         )
         wanted = count.value > 0 if count else bool(memory or percent or cores)
-        # Any number is a priority: HAMi's webhook hands it to the container as
-        # `CUDA_TASK_PRIORITY`, where 0 goes first. One of nothing is refused.
+        # Any number is a priority: HAMi's webhook passes it to the container as
+        # `CUDA_TASK_PRIORITY`, where 0 goes first. A priority without a device is refused.
         priority = amounts.get(names.priority or "")
         if priority and not (count or wanted):
-            raise priority.refusal(
-                "has no effect in a container without a device", f"add {names.count}, or remove it"
-            )
+            fix = f"add {names.count}, or remove it"
+            raise priority.refusal("has no effect in a container without a GPU", fix)
         if not wanted:
             return None
         memory_mib = memory.memory_mib(config.memory_factor) if memory else None
@@ -152,8 +145,8 @@ class Manner(NamedTuple):
         else:
             if not self.full_percentage_is_alone:
                 alone = memory_mib is None and part is None
-            # HAMi's webhook (`defaultExclusiveCoreIfNeeded`) minds what is written: the percentage
-            # where there is one, else whether an amount is there at all.
+            # HAMi's webhook (`defaultExclusiveCoreIfNeeded`) goes by what is written: the
+            # percentage if there is one, else whether an amount is written at all.
             elif percent:
                 alone = percent.value == WHOLE
             else:
@@ -169,7 +162,7 @@ class Manner(NamedTuple):
         )
 
     def dialect(self, name: str, **others: Any) -> Dialect:
-        """The dialect of this system; `others` are the fields that the manner does not say."""
+        """Create the dialect of this system; `others` are the remaining fields."""
         return dialect(
             name,
             resources=self.resources,

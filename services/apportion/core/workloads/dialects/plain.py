@@ -1,8 +1,8 @@
-"""The plain names of NVIDIA's own device plugin: `nvidia.com/gpu: N`, and MIG instances by profile.
+"""The names of NVIDIA's own device plugin: `nvidia.com/gpu: N`, and MIG by profile.
 
-N whole cards, as under that plugin, unless a default amount of memory is configured. With
-`migStrategy: mixed` there is `nvidia.com/mig-1g.5gb: N` beside it: N instances of that profile, on
-one card or on several; without, such a name is whatever a node's own plugin offers under it."""
+N whole GPUs, as with that plugin, unless a default amount of memory is configured. With
+`migStrategy: mixed`, `nvidia.com/mig-1g.5gb: N` requests N instances of that profile, on one GPU or
+several; otherwise such a name is an extended resource of the node."""
 
 from apportion.core.devices.catalogue import FAMILIES
 from apportion.core.workloads.dialects import hami, nvidia, volcano_vgpu
@@ -20,16 +20,16 @@ from apportion_schemas import Ask
 from apportion_schemas.quantities import WHOLE
 
 MIG = "nvidia.com/mig-"
+# resource to profile, of every model that we know
 PROFILES = {
     MIG + profile.name: profile.name
     for model in FAMILIES[nvidia.FAMILY].models
     for profile in model.profiles
 }
-"""Resource to profile, of every model that we know."""
 
 
 def example(resource: str) -> tuple[str, int]:
-    """The first model that has the profile of one of `PROFILES`, and the memory of an instance."""
+    """Return the first model with the profile of this resource, and an instance's memory."""
     found = (
         (profile.by_name, model.match[0], profile.memory_mib)
         for model in FAMILIES[nvidia.FAMILY].models
@@ -56,9 +56,8 @@ def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask 
         (name, amount), *others = asked
         second = others[0][1] if others else cards if cards and cards.value else None
         if second is not None:
-            raise second.refusal(
-                f"is asked beside {name} in one container", "keep one kind per container"
-            )
+            fix = "request one kind per container"
+            raise second.refusal(f"is requested together with {name} in one container", fix)
         return container.ask(nvidia.FAMILY, count=amount.devices(), profile=PROFILES[name])
     if cards is None or cards.value == 0:
         return None
@@ -68,9 +67,8 @@ def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask 
 
 
 def _render(it: PlacedPod) -> dict[str, str]:
-    """What the plugin wants that has the plain name for its own; NVIDIA's own one wants nothing."""
     if all(it.devices[share.device].mode == "exclusive" for share in it.placed.shares):
-        return {}
+        return {}  # NVIDIA's own plugin reads no annotations
     volcano = it.config.volcano_vgpu.count == it.config.plain_count
     return volcano_vgpu.render(it) if volcano else hami.render(it)
 

@@ -1,23 +1,11 @@
-"""From the resources and annotations of one pod to its asks: which dialect, and what it says.
+"""Convert the resources and annotations of one pod to asks, in the dialect that it uses.
 
-A pod's resource names tell its dialect. A name can belong to several (`nvidia.com/gpu` is HAMi's
-and the plain one), so the dialect is the first that claims every name the pod uses. Preferences of
-nodes and devices are HAMi's annotations and are read in every dialect; among which devices a pod
-chooses is the dialect's own.
-
-Invariant: no dialect is guessed. Names that no single dialect has together are refused, and so is
-an annotation that asks for something we do not do.
-
-Names of shared devices of vendors that we lack are refused as well (`VENDORS`). Taken as extended
-resources such a pod would wait for a node that offers the names, and on one where HAMi's own plugin
-does, it would get no device, for nothing writes what that plugin reads. Names of whole devices that
-a vendor's own plugin offers (`amd.com/gpu`, `aws.amazon.com/neuron`, `enflame.com/gcu`,
-`metax-tech.com/gpu`, `vastaitech.com/va`, `birentech.com/gpu`) are such resources, and stay so. The
-names are those of HAMi's `pkg/device` and of Volcano's device sharing. A name that a dialect claims
-under the configuration is no other vendor's."""
+A name can belong to several dialects (`nvidia.com/gpu` is HAMi's and the plain one), so the dialect
+is the first that claims all names of the pod; other mixtures are refused. Invariant: no dialect is
+guessed, and an annotation that requests something we do not do is refused."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct, structs
 
@@ -29,16 +17,15 @@ from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.document import ManifestError
 from apportion_schemas import Ask, DeviceConstraints, DeviceWeights
 
-NO_DIALECT = "none"
-"""What a pod is written in that asks for no device."""
+NO_DIALECT = "none"  # the dialect of a pod that requests no device
 
 
 class DeviceRequest(Struct, frozen=True, kw_only=True):
-    """What a pod wants of devices.
+    """What a pod requests of devices.
 
-    An empty policy leaves it to the cluster's. `high_priority` names the containers whose tasks go
-    first on a shared card. `borrowing` are the asks that take no devices: those of another
-    container are free when they are wanted."""
+    An empty policy means the cluster's. `high_priority` has the containers whose tasks go first on
+    a shared GPU. `borrowing` has the asks that take no devices of their own, because another
+    container's are free at that time."""
 
     dialect: str = NO_DIALECT
     asks: tuple[Ask, ...] = ()
@@ -57,10 +44,10 @@ def read_pod(
     annotations_field: str = "metadata.annotations",
     config: DialectConfig,
 ) -> DeviceRequest:
-    """What a pod wants of devices; its containers in the order in which they start.
+    """Return what a pod requests of devices; containers are in the order of their start.
 
-    Raises ManifestError: the pod mixes dialects, contradicts itself, has an amount out of bounds,
-    or asks for what is not implemented."""
+    Raises ManifestError if the pod mixes dialects, contradicts itself, has an amount out of bounds,
+    or requests something that is not implemented."""
     dialect = _dialect(containers, config)
     if dialect is None:
         check_slots(containers, (), ())
@@ -85,7 +72,7 @@ def read_pod(
         return DeviceRequest()
     request = selection(annotations, field=annotations_field, dialect=dialect)
     own, borrowing = dialect.part(asks, {each.name for each in containers if each.role == "app"})
-    # MIG instances may share a card, and the `count` of an ask is of different cards.
+    # The `count` of an ask means distinct devices, but MIG instances may share a GPU.
     alike = dialect.instances_alike and request.devices.modes == ("mig",)
     single: list[Ask] = []
     for ask in own:
@@ -97,7 +84,6 @@ def read_pod(
 
 
 def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect | None:
-    """The first dialect that claims every name of devices in the pod; None where there is none."""
     known = claims(config)
     left: tuple[Dialect, ...] = ()
     seen: str | None = None
@@ -111,8 +97,8 @@ def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect 
                 raise ManifestError(
                     container.at("limits" if name in container.limits else "requests", name),
                     None,
-                    f"is of another dialect than {seen}, which the pod uses as well",
-                    "write all amounts of a pod in one dialect",
+                    f"belongs to another dialect than {seen}, which the pod also requests",
+                    "use one dialect for all amounts of a pod",
                 )
             left, seen = fitting, name
     return left[0] if seen else None
@@ -121,19 +107,17 @@ def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect 
 def check_slots(
     containers: Sequence[Container], asking: Collection[str], counts: Collection[str]
 ) -> None:
-    """Refuse a slot where there is no device, or a name that counts devices (`counts`) already.
-
-    Raises ManifestError: names the container's resource."""
+    """Raise ManifestError for a slot without a device, or together with a name in `counts`."""
     for container in containers:
         said = {**container.requests, **container.limits}
         counted = sorted((said.keys() - {SLOT}).intersection(counts))
         if SLOT in said and (counted or container.name not in asking):
-            beside = f"beside {counted[0]}" if counted else "in a container without a device"
+            beside = f"next to {counted[0]}" if counted else "in a container without a device"
             raise ManifestError(
                 container.at("limits" if SLOT in container.limits else "requests", SLOT),
                 said[SLOT],
                 f"has no effect {beside}",
-                "remove it" if counted else "ask for a device as well, or remove it",
+                "remove it" if counted else "request a device as well, or remove it",
             )
 
 
@@ -141,17 +125,17 @@ POLICIES = ("binpack", "spread")
 SCORING_WEIGHTS = "hami.io/device-scoring-weights"
 WEIGHT_MAX = 1000
 WEIGHT_DIGITS_MAX = 9
+# HAMi's name of each weight, and ours
 WEIGHTS = {"slot": "slots", "core": "cores", "memory": "memory"}
-"""What HAMi calls each weight, and we."""
 NODE_POLICY = "hami.io/node-scheduler-policy"
 DEVICE_POLICY = "hami.io/gpu-scheduler-policy"
 GROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"
 
 
 def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -> DeviceRequest:
-    """What the annotations of a pod mean that asks in this dialect for devices, but for its asks.
+    """Return the request in a pod's annotations, without its asks.
 
-    Raises ManifestError: a value is malformed, or two contradict."""
+    Raises ManifestError if a value is malformed, or two contradict."""
     notes = Notes(annotations, field)
     for key, problem in RESERVED.items():
         if key in annotations and key not in dialect.reserved:
@@ -161,9 +145,8 @@ def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -
     if not policy and weights is None:
         policy, weights = dialect.device_choice
     if one(notes, (GROUP_POLICY,), _policy) == "spread":
-        # Volcano's `spread` puts no two pods of one PodGroup onto a card, and its `binpack` says
-        # nothing beyond the cluster's policy. Here it also keeps the pod off cards of other pods,
-        # which is more than was asked, and never what was forbidden.
+        # Volcano's `spread` puts no two pods of one PodGroup on a GPU; its `binpack` adds nothing
+        # to the cluster's policy. `mutex` is stricter: it also keeps the pod off other pods' GPUs.
         policy = ",".join(dict.fromkeys((*filter(None, policy.split(",")), MUTEX)))
     return DeviceRequest(
         dialect=dialect.name,
@@ -177,48 +160,45 @@ def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -
 def _policy(notes: Notes, key: str) -> str:
     value = notes.values[key].strip()
     if value not in POLICIES:
-        raise notes.refusal(
-            key, "is not implemented", f"write one of {', '.join(POLICIES)}, or remove it"
-        )
+        fix = f"write one of {', '.join(POLICIES)}, or remove it"
+        raise notes.refusal(key, "is not supported", fix)
     return value
 
 
 def _chain(notes: Notes, key: str) -> str:
-    """A chain of device policies; a name that comes twice counts once."""
     names = tuple(dict.fromkeys(name.strip() for name in notes.values[key].split(",")))
     if not set(names) <= set(CHAINABLE):
-        raise notes.refusal(
-            key,
-            "is no policy for devices",
-            f"write one of {', '.join(CHAINABLE)}, or several with commas, or remove it",
-        )
+        fix = f"write one or more of {', '.join(CHAINABLE)}, separated by commas, or remove it"
+        raise notes.refusal(key, "is not a device policy", fix)
     return ",".join(names)
 
 
 def _weights(notes: Notes, key: str) -> DeviceWeights:
-    """Three weights, as in `slot=1,core=1,memory=3`, in any order."""
     pairs = [part.partition("=") for part in notes.values[key].split(",")]
     found = {name.strip(): value.strip() for name, _, value in pairs}
     if len(pairs) != len(WEIGHTS) or set(found) != set(WEIGHTS):
-        raise notes.refusal(
-            key, "does not name slot, core and memory once each", 'write "slot=1,core=1,memory=3"'
-        )
+        fix = 'write "slot=1,core=1,memory=3"'
+        raise notes.refusal(key, "does not set slot, core and memory once each", fix)
     if not all(value.isascii() and value.isdecimal() for value in found.values()) or any(
         len(value) > WEIGHT_DIGITS_MAX or int(value) > WEIGHT_MAX for value in found.values()
     ):
-        raise notes.refusal(
-            key, "has a weight that is no whole number", f"write numbers from 0 to {WEIGHT_MAX}"
-        )
+        fix = f"write whole numbers from 0 to {WEIGHT_MAX}"
+        raise notes.refusal(key, "has an invalid weight", fix)
     weights = {ours: int(found[theirs]) for theirs, ours in WEIGHTS.items()}
     if not any(weights.values()):
-        raise notes.refusal(key, "weighs nothing", "let at least one be more than 0")
+        raise notes.refusal(key, "has only zero weights", "raise at least one above 0")
     return DeviceWeights(**weights)
 
 
+# Names of shared devices are from HAMi's `pkg/device` and Volcano's device sharing. They are
+# refused: as an extended resource, such a pod would wait for a node with HAMi's plugin, which would
+# give it no device, because nothing writes the annotations that it reads. Whole devices of a
+# vendor's own plugin (`amd.com/gpu`, `aws.amazon.com/neuron`, `enflame.com/gcu`, …) stay extended
+# resources.
 class Vendor(NamedTuple):
-    """A vendor, and what stands behind its domain in a name that only sharing knows.
+    """A vendor, and the names in its domain that only device sharing uses.
 
-    `endings`: such names begin with the model's."""
+    `endings` are suffixes of names that begin with a model."""
 
     name: str
     domain: str
@@ -245,12 +225,12 @@ VENDORS = (
     Vendor("AMD", "amd.com", ("gpumem", "gpucores")),
 )
 
+# names that HAMi's own plugins offer too; they reject a pod that HAMi's scheduler did not bind
 HAMI_PLUGINS = frozenset(("amd.com/gpu", "birentech.com/gpu", "vastaitech.com/va"))
-"""Names that HAMi's own plugins offer too; they reject a pod that HAMi's scheduler did not bind."""
 
 
 def vendor_of(resource: str) -> Vendor | None:
-    """The vendor whose shared devices this name is about, if it is about any."""
+    """Return the vendor of the shared device that this name requests, or None."""
     domain, _, name = resource.partition("/")
     for vendor in VENDORS:
         if domain == vendor.domain and (
@@ -263,20 +243,17 @@ def vendor_of(resource: str) -> Vendor | None:
 def refuse_others(
     containers: tuple[Container, ...], claimed: Collection[str]
 ) -> tuple[Container, ...]:
-    """The same containers, none of which asks for shared devices of a vendor that we lack.
-
-    Raises ManifestError: names the vendor."""
+    """Return the containers; raise ManifestError for a shared device of another vendor."""
     for container in containers:
         for name in (*container.limits, *container.requests):
             vendor = vendor_of(name)
             if vendor is not None and name not in claimed:
-                kind: Literal["limits", "requests"]
-                kind = "limits" if name in container.limits else "requests"
+                value = {**container.requests, **container.limits}[name]
                 raise ManifestError(
-                    container.at(kind, name),
-                    getattr(container, kind)[name],
-                    f"is of a shared device ({vendor.name}), which Apportion does not do",
-                    "leave the pod to the scheduler that does, or ask for a whole device by the "
-                    "name that its vendor's plugin offers",
+                    container.at("limits" if name in container.limits else "requests", name),
+                    value,
+                    f"requests a shared {vendor.name} device, which is not supported",
+                    "use a scheduler that supports it, or request a whole device by the name that "
+                    "the vendor's plugin offers",
                 )
     return containers

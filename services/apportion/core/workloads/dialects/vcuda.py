@@ -1,9 +1,8 @@
-"""vcuda, the design of gpu-manager: hundredths of a card, and memory in units of 256 MiB.
+"""vcuda, the design of gpu-manager: hundredths of a GPU, and memory units of 256 MiB.
 
-1 to 99 hundredths are a share of one card and need an amount of memory; a positive multiple of 100
-is that many whole cards, whatever memory was written. The names exist under two prefixes, and a pod
-uses one of them; its dialect is named after it, as in `docker.com/vcuda`, because the device plugin
-wants its annotations under the same one."""
+1 to 99 hundredths are a share of one GPU and need memory; a multiple of 100 is that many whole
+GPUs. The names exist under two prefixes; the dialect has that of its pod, as in `docker.com/vcuda`,
+because the device plugin expects its annotations under the same one."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -28,35 +27,32 @@ from apportion.core.workloads.dialects.names import DialectConfig
 from apportion_schemas import Ask, DeviceConstraints, DeviceWeights
 from apportion_schemas.quantities import WHOLE
 
+# The fewest free cores, then the least free memory: gpu-manager's plugin takes that GPU
+# (`NewShareMode`), and fails a pod for which another one was chosen ("Nvidia node mismatch"). One
+# percent of the cores weighs more than all memory.
 FULLEST = ("binpack", DeviceWeights(slots=0, cores=1000, memory=1))
-"""The fewest free cores, and of equal ones the least free memory: gpu-manager's plugin takes that
-card (`NewShareMode`), and fails a pod for which another was chosen ("Nvidia node mismatch"). A
-percent of the cores weighs more than all memory.
-"""
-WRITER = "tencent.com"
-"""Under it gpu-admission writes on pods what is no resource of theirs, too."""
+WRITER = "tencent.com"  # prefix under which gpu-admission writes other annotations on pods too
 PREFIXES = ("docker.com", WRITER)
 UNIT_MIB = 256
 CARD = 100
-CONTAINERS_MAX: Final = 16
-"""Containers whose annotation counts where gpu-admission wrote no node."""
+CONTAINERS_MAX: Final = 16  # containers whose annotation counts if gpu-admission wrote no node
 LIMIT_DIGITS_MAX = 3
 
 
 class Vcuda:
-    """The design under one prefix; `name` is the dialect's, as events say it."""
+    """The design under one prefix; `name` is the dialect's name in events."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.name = f"{prefix}/vcuda"
-        self.cores = f"{prefix}/vcuda-core"  # hundredths of a card
+        self.cores = f"{prefix}/vcuda-core"  # hundredths of a GPU
         self.memory = f"{prefix}/vcuda-memory"
-        # The annotation with the most of a card that the pod may use while it is idle. The node's
-        # plugin reads it off the pod; it binds no decision.
+        # The annotation with the most of an otherwise idle GPU that the pod may use. The node's
+        # plugin reads it from the pod; it affects no decision.
         self.core_limit = f"{prefix}/vcuda-core-limit"
 
     def resources(self, _: DialectConfig) -> Resources:
-        """What the two names mean."""
+        """Return the meaning of the two names."""
         family = nvidia.FAMILY
         return {
             self.cores: Resource((family,), Bound(CORES, family)),
@@ -64,45 +60,43 @@ class Vcuda:
         }
 
     def read(self, container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
-        """What a container wants.
+        """Return what a container requests.
 
-        Raises ManifestError: a share without memory, memory without a share, or a card and a
+        Raises ManifestError for a share without memory, memory without a share, or a GPU and a
         part."""
         cores, memory = amounts.get(self.cores), amounts.get(self.memory)
         memory_mib = memory.memory_mib(UNIT_MIB) if memory else None
         if cores is None or cores.value == 0:
             if memory is None or memory_mib is None:
                 return None
-            raise memory.refusal(
-                f"is asked without {self.cores}",
-                f"add {self.cores}: 1 to 99 for a share, 100 for a whole card",
-            )
+            fix = f"add {self.cores}: 1 to 99 for a share, or 100 for a whole GPU"
+            raise memory.refusal(f"is requested without {self.cores}", fix)
         if cores.value < CARD and memory_mib is None:
-            raise cores.refusal(
-                f"is a share of a card without {self.memory}",
-                f"add {self.memory} in units of {UNIT_MIB} MiB",
-            )
+            fix = f"add {self.memory} in units of {UNIT_MIB} MiB"
+            raise cores.refusal(f"is a share of a GPU without {self.memory}", fix)
         if cores.value < CARD:
             return container.ask(nvidia.FAMILY, memory_mib=memory_mib, cores=cores.value)
-        return container.ask(nvidia.FAMILY, count=_cards(cores), cores=WHOLE)
+        cards, rest = divmod(cores.value, CARD)
+        if rest:
+            problem = "is neither a share of one GPU (1 to 99) nor whole GPUs (a multiple of 100)"
+            raise cores.refusal(problem, f"write {cards * CARD} or {(cards + 1) * CARD}")
+        count = Amount(cards, cores.field, cores.written).devices()
+        return container.ask(nvidia.FAMILY, count=count, cores=WHOLE)
 
     def choose(self, notes: Notes) -> DeviceConstraints:
-        """As of any GPU; beside that the limit of cores must be one.
+        """Return the constraints as for any GPU, and check the limit of cores.
 
-        Raises ManifestError: it is none, or an annotation is malformed."""
+        Raises ManifestError if an annotation is malformed."""
         value = notes.values.get(self.core_limit)
         if value is not None:
             digits = value.isascii() and value.isdecimal() and len(value) <= LIMIT_DIGITS_MAX
             if not digits or not 0 < int(value) <= WHOLE:
-                raise notes.refusal(
-                    self.core_limit,
-                    "is no percent of a card",
-                    f"write a whole number from 1 to {WHOLE}",
-                )
+                fix = f"write a whole number from 1 to {WHOLE}"
+                raise notes.refusal(self.core_limit, "is not a percentage of a GPU", fix)
         return nvidia.choose(notes)
 
     def render(self, it: PlacedPod) -> dict[str, str]:
-        """What gpu-admission writes on a pod of this placement; it knows no init containers."""
+        """Return what gpu-admission writes for this placement; it has no init containers."""
         cards = {
             self.of_container(position): commas(map(it.index_of, shares))
             for position, name in enumerate(it.containers)
@@ -111,27 +105,26 @@ class Vcuda:
         return {
             **cards,
             f"{self.prefix}/predicate-node": it.placed.node,
-            f"{self.prefix}/predicate-time": it.nanoseconds,
+            f"{self.prefix}/predicate-time": str(it.now_ns),
             f"{self.prefix}/gpu-assigned": "false",
         }
 
     def recover(self, pod: BoundPod, _text: str) -> Iterator[Held]:
-        """One annotation for each container, counted from 0.
+        """Read one annotation per container, counted from 0.
 
-        gpu-admission writes the node beside them; gpu-manager alone, which chooses the card itself,
-        does not."""
+        gpu-admission also writes the node; gpu-manager, which chooses the GPU itself, does not."""
         for position, name in enumerate(pod.containers):
             numbers = pod.annotations.get(self.of_container(position), "")
             for number in numbers.split(",") if numbers else ():
                 yield Held(name, nvidia.FAMILY, number=natural(number))
 
     def of_container(self, position: int) -> str:
-        """The annotation that names the cards of a container."""
+        """Return the annotation with the GPUs of a container."""
         return f"{self.prefix}/predicate-gpu-idx-{position}"
 
     def dialect(self) -> Dialect:
-        """The dialect with this prefix."""
-        alone = {self.core_limit: f"limits the cores of {self.name} alone"}
+        """Create the dialect with this prefix."""
+        alone = {self.core_limit: f"limits the cores of {self.name} pods only"}
         notes = (f"{self.prefix}/predicate-node", *map(self.of_container, range(CONTAINERS_MAX)))
         return nvidia.dialect(
             self.name,
@@ -144,16 +137,6 @@ class Vcuda:
             device_choice=FULLEST,
             writes=(f"{self.prefix}/",) if self.prefix == WRITER else (),
         )
-
-
-def _cards(cores: Amount) -> int:
-    cards, rest = divmod(cores.value, CARD)
-    if rest:
-        raise cores.refusal(
-            "is neither a share of one card (1 to 99) nor whole cards (a multiple of 100)",
-            f"write {cards * CARD} or {(cards + 1) * CARD}",
-        )
-    return Amount(cards, cores.field, cores.written).devices()
 
 
 DIALECTS = tuple(Vcuda(prefix).dialect() for prefix in PREFIXES)

@@ -1,8 +1,8 @@
-"""Volcano's older GPU sharing: `volcano.sh/gpu-memory` on one card, or `gpu-number` whole cards.
+"""Volcano's older GPU sharing: `volcano.sh/gpu-memory` on one GPU, or whole GPUs by `gpu-number`.
 
-Its device plugin is told the numbers of the pod's cards, and finds the pod by the time. It shows
-all of them to every container, so the memory of a pod is of one card: that of all containers that
-run together, or of an init container that wants more (`getGPUMemoryOfPod`)."""
+Its device plugin reads the indexes of the pod's GPUs, and finds the pod by the time. It shows all
+of them to every container, so a pod's memory is on one GPU: the sum of all containers that run
+together, or more for an init container (`getGPUMemoryOfPod`)."""
 
 from collections.abc import Collection, Iterator, Sequence
 
@@ -18,12 +18,12 @@ from apportion.core.workloads.dialects.dialect import (
     BoundPod,
     Held,
     Resource,
-    Resources,
     Unclear,
     commas,
     natural,
 )
 from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.dialects.nvidia import FAMILY
 from apportion_schemas import Ask
 from apportion_schemas.quantities import WHOLE
 
@@ -33,33 +33,22 @@ INDEX = "volcano.sh/gpu-index"
 TIME = "volcano.sh/predicate-time"
 
 
-def _resources(config: DialectConfig) -> Resources:
-    """Beside Volcano's other names in a limit, the count is of entire cards alone, and the memory
-    of what is not an entire card."""
-    family = nvidia.FAMILY
-    return {
-        COUNT: Resource((family,), Bound(ENTIRE, family)),
-        MEMORY: Resource((family,), Bound(PARTIAL_MEMORY, family, config.memory_factor)),
-    }
-
-
 def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
     memory, cards = amounts.get(MEMORY), amounts.get(COUNT)
     memory_mib = memory.memory_mib(config.memory_factor) if memory else None
     if cards and cards.value:
         if memory_mib is not None:
-            raise cards.refusal(
-                f"contradicts {MEMORY}, which is a part of one card", "keep one of the two"
-            )
-        return container.ask(nvidia.FAMILY, count=cards.devices(), cores=WHOLE)
-    return None if memory_mib is None else container.ask(nvidia.FAMILY, memory_mib=memory_mib)
+            fix = "keep one of them"
+            raise cards.refusal(f"contradicts {MEMORY}, which requests part of one GPU", fix)
+        return container.ask(FAMILY, count=cards.devices(), cores=WHOLE)
+    return None if memory_mib is None else container.ask(FAMILY, memory_mib=memory_mib)
 
 
 def _part(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
-    """The first container that runs on holds the memory of all, and lends the others theirs."""
     running = [ask for ask in asks if ask.memory_mib is not None and not ask.init]
     if len(running) <= 1:
         return parted(asks, apps)
+    # The first one takes the memory of all, and lends the others theirs.
     first, *others = running
     total = structs.replace(first, memory_mib=sum(ask.memory_mib or 0 for ask in running))
     left = [total if ask is first else ask for ask in asks if ask not in others]
@@ -69,29 +58,31 @@ def _part(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
 
 
 def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
-    """The numbers of the pod's cards; which container has which follows from what they ask."""
     if TIME not in pod.annotations:
-        raise Unclear  # the number is a wish of the pod's author
+        raise Unclear  # the pod's author wrote the index
     indexes = [natural(number) for number in text.split(",")]
     if sum(ask.count for ask in pod.asks) == len(indexes):
         left = iter(indexes)
         for ask in pod.asks:
             for _ in range(ask.count):
-                yield Held(ask.container, nvidia.FAMILY, number=next(left))
+                yield Held(ask.container, FAMILY, number=next(left))
     elif len(indexes) == 1:
         for ask in pod.asks:
-            yield Held(ask.container, nvidia.FAMILY, number=indexes[0])
+            yield Held(ask.container, FAMILY, number=indexes[0])
     else:
         raise Unclear
 
 
 DIALECT = nvidia.dialect(
     "volcano-share",
-    resources=_resources,
+    resources=lambda config: {
+        COUNT: Resource((FAMILY,), Bound(ENTIRE, FAMILY)),
+        MEMORY: Resource((FAMILY,), Bound(PARTIAL_MEMORY, FAMILY, config.memory_factor)),
+    },
     read=_read,
     render=lambda it: {
         INDEX: commas(dict.fromkeys(map(it.index_of, it.placed.shares))),
-        TIME: it.nanoseconds,
+        TIME: str(it.now_ns),
     },
     recover={INDEX: _recover},
     part=_part,

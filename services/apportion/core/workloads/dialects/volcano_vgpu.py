@@ -1,15 +1,12 @@
 """Volcano vGPU: `volcano.sh/vgpu-number`, `vgpu-memory`, `vgpu-memory-percentage`, `vgpu-cores`.
 
-Memory above the card's size is capped at the card. A count alone is that many whole cards; a
-percentage of 100 without cores is not, because Volcano lets such a card's cores be shared.
-
-Its device plugin takes a placement from the pod's annotations: one segment for each container that
-has a GPU. A MIG instance is named by its group and its position in it, so a cluster with that
-plugin needs `knownMigGeometries`; where none are configured, the groups are those that the plugin
-comes with."""
+A count alone is that many whole GPUs; a percentage of 100 without cores is not, because Volcano
+lets such a GPU's cores be shared. The device plugin identifies a MIG instance by its group and
+position, so a cluster with it needs `knownMigGeometries`, or uses the plugin's default groups."""
 
 from collections.abc import Iterator
 
+from apportion.core.devices.demand import memory_needed_mib
 from apportion.core.devices.geometries import generated, laid_out
 from apportion.core.workloads.dialects import nvidia
 from apportion.core.workloads.dialects.dialect import (
@@ -27,6 +24,7 @@ from apportion_schemas.quantities import WHOLE
 NAME = "volcano-vgpu"
 TYPE = "NVIDIA"
 IDS = "volcano.sh/vgpu-ids-new"
+# source: Volcano's `ExtractResourceRequest` and `checkNodeGPUSharingPredicateAndScore`
 MANNER = nvidia.Manner(
     names=lambda config: config.volcano_vgpu,
     system="Volcano",
@@ -36,11 +34,10 @@ MANNER = nvidia.Manner(
     clamp_cores=False,
     full_percentage_is_alone=False,
 )
-"""Source: `ExtractResourceRequest` and `checkNodeGPUSharingPredicateAndScore` of Volcano."""
 
 
 def render(it: PlacedPod) -> dict[str, str]:
-    """What Volcano's scheduler writes on a pod of this placement."""
+    """Return what Volcano's scheduler writes on a pod of this placement."""
     held = [shares for name in it.containers if (shares := it.shares(name))]
     segments = ";".join("".join(_record(it, share) for share in shares) for shares in held)
     return {
@@ -54,12 +51,13 @@ def render(it: PlacedPod) -> dict[str, str]:
 
 
 def _record(it: PlacedPod, share: Share) -> str:
-    """Memory is in units of `gpuMemoryFactor` MiB; that of a MIG instance is what was asked for."""
+    # Memory is in units of `gpuMemoryFactor` MiB; that of a MIG instance is what was requested.
     factor = it.config.memory_factor
     if share.instance is None:
         return record(share.device, TYPE, share.memory_mib // factor, min(share.cores, WHOLE))
-    name = f"{share.device}[{_where(it.devices[share.device].model, share.instance)}]"
-    return record(name, TYPE, it.asked_memory_mib(share) // factor, it.ask(share.container).cores)
+    device, ask = it.devices[share.device], it.ask(share.container)
+    name = f"{share.device}[{_where(device.model, share.instance)}]"
+    return record(name, TYPE, memory_needed_mib(ask, device) // factor, ask.cores)
 
 
 def _where(model: str, instance: MigInstance) -> str:
@@ -74,7 +72,6 @@ def _where(model: str, instance: MigInstance) -> str:
 
 
 def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
-    """One segment for each container that has a GPU; memory in units of `gpuMemoryFactor`."""
     asking = {ask.container for ask in pod.asks if not ask.init}
     names = [name for name in pod.containers if name in asking]
     segments = text.split(";")
@@ -84,7 +81,7 @@ def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
         for device_named, memory, cores in records(segment, places=True):
             if TYPE not in segment:
                 raise Unclear
-            # An instance has its group and position behind the id, as in `GPU-a[group1-0]`.
+            # The group and position of an instance follow the id, as in `GPU-a[group1-0]`.
             device, bracket, rest = device_named.partition("[")
             group, _, position = rest.removesuffix("]").rpartition("-")
             if bracket and not (device and group and rest.endswith("]")):

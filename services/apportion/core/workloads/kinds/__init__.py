@@ -1,1 +1,1 @@
-"""Kinds of documents: the pods, gangs, queues and quotas that each stands for."""
+"""Kinds of documents: the pods, gangs, queues and quotas of each."""

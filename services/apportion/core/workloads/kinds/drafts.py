@@ -1,8 +1,7 @@
-"""From one document to the pods it stands for: one small function per kind.
+"""Convert one document to its pods: one small function per kind.
 
-There is no Kubernetes to ask here, so a controller's document stands for the pods that its
-controller would make, named as it would number them. Invariant: a document yields all of its pods
-or none."""
+Without Kubernetes, a controller's document stands for the pods that its controller would create,
+with the same names. Invariant: a document yields all of its pods or none."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -24,11 +23,11 @@ from apportion.core.workloads.pods.template import (
 from apportion_schemas import PodGroupObserved, PodSubmitted
 from apportion_schemas.quantities import GANG_PODS_MAX
 
-VOLCANO_DEFAULT_TASK = "default"  # and its number, as Volcano's admission names tasks
+VOLCANO_DEFAULT_TASK = "default"  # plus its index, as in Volcano's admission
 
 
 class PodDraft(Template, frozen=True, kw_only=True):
-    """A pod that may be submitted: all but its uid. Fields as in `PodSubmitted`."""
+    """A pod that can be submitted once it has a uid. Fields as in `PodSubmitted`."""
 
     namespace: str
     name: str
@@ -47,19 +46,19 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 def submitted(draft: PodDraft, uid: str) -> PodSubmitted:
-    """The event that a draft becomes once it has an identity."""
+    """Return the draft's event, given its uid."""
     fields = msgspec.structs.asdict(draft) | {"volume_claims": claims_of(draft)}
     del fields["scheduler_name"]
     return PodSubmitted(uid=uid, **fields)
 
 
 def claims_of(draft: PodDraft) -> tuple[str, ...]:
-    """The PersistentVolumeClaims of the pod by their whole names."""
+    """Return the full names of the pod's PersistentVolumeClaims."""
     return node_needs.whole_names(draft.name, draft.volume_claims)
 
 
 def read_pod_document(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """The one pod of a document of kind Pod: itself."""
+    """Read a document of kind Pod, which is one pod."""
     pod = typed(document, kube.Pod)
     template = read_template(
         kube.PodTemplate(spec=pod.spec, metadata=pod.metadata),
@@ -73,7 +72,7 @@ def read_pod_document(document: dict[str, Any], config: ManifestConfig) -> Manif
 
 
 def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """A Job: as many pods as run at once; a suspended one has none."""
+    """Read a Job: as many pods as run at once; none if it is suspended."""
     job = typed(document, kube.Job)
     spec = job.spec
     completions = spec.parallelism if spec.completions is None else spec.completions
@@ -82,13 +81,13 @@ def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
 
 
 def read_deployment(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """The pods of a document of kind Deployment: one for each replica."""
+    """Read a Deployment: one pod per replica."""
     deployment = typed(document, kube.Deployment)
     return _replicated("Deployment", deployment, document, deployment.spec.replicas, config)
 
 
 def read_volcano_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """A Volcano Job: a gang and the pods `<job>-<task>-<i>` of its tasks."""
+    """Read a Volcano Job: a gang and the pods `<job>-<task>-<i>` of its tasks."""
     job = typed(document, kube.VolcanoJob)
     unsupported.check(document["spec"], "spec", unsupported.VOLCANO_JOB_SPEC)
     name = dns_subdomain(job.metadata.name, "metadata.name")
@@ -118,13 +117,13 @@ def read_volcano_job(document: dict[str, Any], config: ManifestConfig) -> Manife
 
 
 def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """A PodGroup: the gang alone; its pods name it."""
+    """Read a Volcano PodGroup: only the gang; its pods name it."""
     group = typed(document, kube.PodGroup)
     spec = group.spec
     unsupported.check(document.get("spec", {}), "spec", unsupported.POD_GROUP_SPEC)
     field = "spec.minTaskMember"
     observed = PodGroupObserved(
-        group=_group_name(group.metadata),
+        group=gangs.name_of(group.metadata),
         min_available=spec.min_member,
         min_tasks={
             dns_label(task, within(field, task)): whole(
@@ -139,17 +138,17 @@ def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest
 
 
 def read_coscheduling_group(document: dict[str, Any], _config: ManifestConfig) -> Manifest:
-    """A PodGroup of the coscheduling plugin: the gang of the pods with its label."""
+    """Read a PodGroup of the coscheduling plugin: the gang of the pods with its label."""
     group = typed(document, kube.CoschedulingPodGroup)
     observed = PodGroupObserved(
-        group=_group_name(group.metadata, gangs.COSCHEDULING),
+        group=gangs.name_of(group.metadata, gangs.COSCHEDULING),
         min_available=_startable(group.spec.min_member, "spec.minMember"),
     )
     return _manifest("PodGroup", group.metadata, [], "", observed)
 
 
 def read_kubernetes_group(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """A PodGroup of Kubernetes; the pods of one without a gang's policy come one by one."""
+    """Read a Kubernetes PodGroup; without a gang policy its pods start one by one."""
     group = typed(document, kube.KubernetesPodGroup)
     unsupported.check(document["spec"], "spec", unsupported.KUBERNETES_POD_GROUP_SPEC)
     spec, gang = group.spec, group.spec.scheduling_policy.gang
@@ -158,7 +157,7 @@ def read_kubernetes_group(document: dict[str, Any], config: ManifestConfig) -> M
         priority = priority_of(spec.priority_class_name, "spec.priorityClassName", config)
     field = "spec.schedulingPolicy.gang.minCount"
     observed = PodGroupObserved(
-        group=_group_name(group.metadata, gangs.KUBERNETES),
+        group=gangs.name_of(group.metadata, gangs.KUBERNETES),
         min_available=_startable(gang.min_count, field) if gang is not None else 1,
         priority=priority,
     )
@@ -205,7 +204,6 @@ def _manifest(
     owner: str,
     group: PodGroupObserved | None = None,
 ) -> Manifest:
-    """All pods of a document; the names of the document itself are checked here."""
     name = dns_subdomain(metadata.name, "metadata.name")
     namespace = dns_label(metadata.namespace, "metadata.namespace")
     pods = []
@@ -218,61 +216,45 @@ def _manifest(
     return Manifest(kind=kind, namespace=namespace, name=name, group=group, pods=tuple(pods))
 
 
-def _group_name(metadata: kube.Metadata, api: str = "") -> str:
-    return gangs.name_of(metadata.namespace, metadata.name, api)
-
-
 def _task_name(task: kube.VolcanoTask, index: int) -> str:
     return dns_label(task.name or f"{VOLCANO_DEFAULT_TASK}{index}", f"spec.tasks[{index}].name")
 
 
 def _startable(pods: int, field: str = "spec.minAvailable") -> int:
-    """How many pods must start together, if that can ever be."""
     if pods > GANG_PODS_MAX:
-        raise ManifestError(
-            field,
-            pods,
-            f"is more pods than can start together, which is {GANG_PODS_MAX}",
-            "lower it, or split the gang",
-        )
+        problem = f"is more than the {GANG_PODS_MAX} pods that can start together"
+        raise ManifestError(field, pods, problem, "lower it, or split the gang")
     return pods
 
 
+# With the defaults and checks of Volcano's admission.
 def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObserved:
-    """The gang of a Volcano Job, with the defaults and checks of Volcano's admission."""
     replicas: dict[str, int] = {}
     min_tasks: dict[str, int] = {}
     for i, task in enumerate(job.spec.tasks):
         name = _task_name(task, i)
         if name in replicas:
-            raise ManifestError(
-                f"spec.tasks[{i}].name", name, "comes twice", "give each its own name"
-            )
+            fix = "rename one of them"
+            raise ManifestError(f"spec.tasks[{i}].name", name, "is used twice", fix)
         replicas[name] = task.replicas
         if task.min_available is not None:
             min_tasks[name] = task.min_available
             if task.min_available > task.replicas:
+                problem = f"is more than the {task.replicas} replicas of the task"
+                fix = "lower it, or raise replicas"
                 raise ManifestError(
-                    f"spec.tasks[{i}].minAvailable",
-                    task.min_available,
-                    f"is more than the {task.replicas} replicas of the task",
-                    "lower it, or raise replicas",
+                    f"spec.tasks[{i}].minAvailable", task.min_available, problem, fix
                 )
     total = sum(replicas.values())
     if total > kube.REPLICAS_MAX:
-        raise ManifestError(
-            "spec.tasks", None, f"makes {total} pods", f"write at most {kube.REPLICAS_MAX}"
-        )
+        fix = f"use at most {kube.REPLICAS_MAX}"
+        raise ManifestError("spec.tasks", None, f"has {total} pods", fix)
     if job.spec.min_available > total:
-        raise ManifestError(
-            "spec.minAvailable",
-            job.spec.min_available,
-            f"is more than the {total} pods of the job",
-            "lower it, or raise replicas",
-        )
+        problem, fix = f"is more than the {total} pods of the job", "lower it, or raise replicas"
+        raise ManifestError("spec.minAvailable", job.spec.min_available, problem, fix)
     min_available = job.spec.min_available or sum({**replicas, **min_tasks}.values())
     return PodGroupObserved(
-        group=_group_name(job.metadata),
+        group=gangs.name_of(job.metadata),
         min_available=_startable(min_available),
         min_tasks=min_tasks,
         queue=dns_subdomain(job.spec.queue or "default", "spec.queue"),
@@ -280,12 +262,9 @@ def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObse
     )
 
 
-OF_FOLDER: Final = "manifest-"
-"""What the uids of a folder's pods begin with."""
+OF_FOLDER: Final = "manifest-"  # prefix of the uids of a manifest folder's pods
 
 
 def of_folder(uid: str) -> bool:
-    """Whether a watcher reads the pod from a folder of manifests, and it was not submitted by hand.
-
-    No other pod has a uid that begins like this: the others are UUIDs."""
+    """True for a pod that a watcher reads from a manifest folder; other pods' uids are UUIDs."""
     return uid.startswith(OF_FOLDER)

@@ -1,14 +1,10 @@
-"""Documents that limit: a Volcano Queue and a ResourceQuota, as the events that say the same.
+"""Read a Volcano Queue and a ResourceQuota as the events of their limits.
 
-Of a queue also its card quota, how many cards of which model it may hold: names and form are those
-of Volcano's capacity-card, one JSON object in an annotation, as in `{"NVIDIA-A100": 8,
-"NVIDIA-H200/mig-1g.18gb-mixed": 2}`. Of a ResourceQuota only extended resources: CPU, memory,
-storage and counts of objects are the API server's to keep to. What a name means is said by the
-configuration in force when it is asked for, so all that could be devices is read.
-
-Invariant: what cannot be obeyed is refused by the field that says so. A quota that cannot be read
-is no quota of nothing, and one whose limits would bind other pods than it says is not read: both
-are reported."""
+A queue may have a card quota, as in Volcano's capacity-card: `{"NVIDIA-A100": 8,
+"NVIDIA-H200/mig-1g.18gb-mixed": 2}`. Of a ResourceQuota all extended resources are read, because
+the configuration in force later decides which are devices. Invariant: what cannot be enforced is
+refused, with the field. A quota that cannot be read, or whose scopes select pods, is never read as
+empty."""
 
 import math
 from collections.abc import Mapping
@@ -25,32 +21,44 @@ from apportion_schemas import QueueObserved, QuotaObserved
 from apportion_schemas.decoding import from_outside
 
 MIB: Final = 1 << 20
-WEIGHT_MAX: Final = 65_535
-"""Volcano's: its API takes no queue of another weight."""
+WEIGHT_MAX: Final = 65_535  # Volcano's API accepts no greater weight
 OPEN: Final = ("", "Open")
-STATES: Final = (*OPEN, "Closed", "Closing", "Unknown")
-"""Volcano's; only an open queue takes pods."""
+STATES: Final = (*OPEN, "Closed", "Closing", "Unknown")  # Volcano's; only an open queue takes pods
 QUEUE: Final = ("scheduling.volcano.sh/v1beta1", "Queue")
 QUOTA: Final = ("v1", "ResourceQuota")
 DEFAULTS: Final = DialectConfig()
+# CPU is kept in thousandths, memory in MiB, all else in whole units
 _UNITS: Final = {"cpu": (1000, 1), "memory": (1, MIB)}
-"""CPU is kept in thousandths, memory in MiB, all else in whole units."""
 
 
 def limit_of(
     document: object, config: DialectConfig = DEFAULTS
 ) -> QueueObserved | QuotaObserved | None:
-    """What a document of either kind says; None for one of another kind.
+    """Return the event of a queue or quota document; None for any other kind.
 
-    `config` says which names are of the memory of devices, whose unit is not the byte.
-
-    Raises ManifestError: it cannot be obeyed."""
+    `config` tells which names count memory of devices, whose unit is not the byte. Raises
+    ManifestError if it cannot be enforced."""
     if not isinstance(document, dict):
         return None
     kind = (document.get("apiVersion"), document.get("kind"))
     if kind == QUEUE:
         return _queue(document, config)
-    return _quota(document, config) if kind == QUOTA else None
+    if kind != QUOTA:
+        return None
+    metadata, spec = _parts(document)
+    if not isinstance(spec.get("hard") or {}, dict):
+        raise ManifestError("spec.hard", spec["hard"], "is not an object", "write name: amount")
+    hard = extended_limits(document)
+    _check_units({name: spec["hard"][name] for name in hard}, "spec.hard", config)
+    if not hard:
+        problem = "limits no devices, and quotas of CPU and memory are not enforced"
+        fix = "add a device resource such as requests.nvidia.com/gpu"
+        raise ManifestError("spec.hard", spec.get("hard"), problem, fix)
+    return QuotaObserved(
+        namespace=dns_label(str(metadata.get("namespace") or "default"), "metadata.namespace"),
+        quota=dns_subdomain(str(metadata.get("name") or ""), "metadata.name"),
+        hard=hard,
+    )
 
 
 def _queue(document: Mapping[str, Any], config: DialectConfig) -> QueueObserved:
@@ -58,19 +66,16 @@ def _queue(document: Mapping[str, Any], config: DialectConfig) -> QueueObserved:
     weight = spec.get("weight", 1)
     if not isinstance(weight, int) or isinstance(weight, bool) or not 1 <= weight <= WEIGHT_MAX:
         fix = f"write a whole number from 1 to {WEIGHT_MAX}"
-        raise ManifestError("spec.weight", weight, "is no weight", fix)
+        raise ManifestError("spec.weight", weight, "is not a valid weight", fix)
     capability = spec.get("capability") or {}
     if not isinstance(capability, dict):
-        raise ManifestError("spec.capability", capability, "is no object", "write name: amount")
+        raise ManifestError("spec.capability", capability, "is not an object", "write name: amount")
     _check_units(capability, "spec.capability", config)
     if (state := spec.get("state")) not in (None, *OPEN):
-        # Volcano has it in the status: a queue that was to be closed so would take pods.
-        raise ManifestError(
-            "spec.state",
-            state,
-            "has no effect: the state of a queue is in its status",
-            f"write status: {{state: {state}}}, beside spec",
-        )
+        # Volcano reads it from the status, so the queue would stay open.
+        problem = "has no effect, because the state of a queue is in its status"
+        fix = f"write status: {{state: {state}}} next to spec"
+        raise ManifestError("spec.state", state, problem, fix)
     name = dns_subdomain(str(metadata.get("name") or ""), "metadata.name")
     amounts: dict[str, int] = {}
     for resource, value in sorted(capability.items()):
@@ -78,36 +83,27 @@ def _queue(document: Mapping[str, Any], config: DialectConfig) -> QueueObserved:
         factor, divisor = _UNITS.get(resource, (1, 1))
         amounts[resource] = math.floor(quantity(value, field) * factor) // divisor
         if not 0 <= amounts[resource] <= AMOUNT_MAX:
-            fix = f"at most {AMOUNT_MAX}, at least 0"
-            raise ManifestError(field, value, "is out of bounds", fix)
+            fix = f"write 0 to {AMOUNT_MAX}"
+            raise ManifestError(field, value, "is out of range", fix)
+    status = document.get("status") or {}
+    if not isinstance(status, dict):
+        raise ManifestError("status", status, "is not an object", "write the state below it")
+    if (state := status.get("state", "")) not in STATES:
+        fix = f"write one of {', '.join(STATES[1:])}"
+        raise ManifestError("status.state", state, "is not a queue state", fix)
     return QueueObserved(
         queue=name,
         weight=weight,
         capability=amounts,
-        open=_state(document) in OPEN,
+        open=state in OPEN,
         cards=card_quota(metadata.get("annotations") or {}),
     )
 
 
-def _state(document: Mapping[str, Any]) -> str:
-    """What the document says of it where `kubectl get queue -o yaml` does."""
-    status = document.get("status") or {}
-    if not isinstance(status, dict):
-        raise ManifestError("status", status, "is not an object", "write the state below it")
-    state = status.get("state", "")
-    if state not in STATES:
-        raise ManifestError(
-            "status.state", state, "is no state of a queue", f"write one of {', '.join(STATES[1:])}"
-        )
-    return str(state)
-
-
+# Refuse fractions of a device, and bytes where the unit is MiB, which a suffix such as Mi shows. M
+# does not show it, because Kubernetes itself writes 20000000 as 20M; nor does a large amount,
+# because a limit can be for a whole fleet. The watcher reads a cluster's limits all the same.
 def _check_units(limited: Mapping[str, object], field: str, config: DialectConfig) -> None:
-    """Refuse part of a device, and bytes where the unit is MiB, told by a suffix as Mi.
-
-    One as M is no sign of bytes: Kubernetes itself writes 20000000 as 20M. Nor is a large amount: a
-    limit is for a whole fleet. What a cluster has in force is read by the watcher all the same:
-    nobody could mend it here."""
     known = resources(config)
     for name, value in limited.items():
         if "/" not in name:
@@ -121,34 +117,10 @@ def _check_units(limited: Mapping[str, object], field: str, config: DialectConfi
         if bound is None or bound.counts not in (DEVICE_MEMORY, PARTIAL_MEMORY):
             continue
         if isinstance(value, str) and value.endswith("i"):
-            # Less than one unit in bytes, as 16Ki, is meant by nobody: that is a number of units.
+            # Less than one unit in bytes (16Ki) makes no sense: it is a number of units.
             meant = int(amount) // (bound.unit * MIB) or int(amount)
-            raise ManifestError(
-                at,
-                value,
-                f"is counted in units of {bound.unit} MiB, not in bytes",
-                f"write {meant}",
-            )
-
-
-def _quota(document: Mapping[str, Any], config: DialectConfig) -> QuotaObserved:
-    metadata, spec = _parts(document)
-    if not isinstance(spec.get("hard") or {}, dict):
-        raise ManifestError("spec.hard", spec["hard"], "is no object", "write name: amount")
-    hard = extended_limits(document)
-    _check_units({name: spec["hard"][name] for name in hard}, "spec.hard", config)
-    if not hard:
-        raise ManifestError(
-            "spec.hard",
-            spec.get("hard"),
-            "limits no device, and CPU and memory are not limited here",
-            "name a resource of devices, as in requests.nvidia.com/gpu",
-        )
-    return QuotaObserved(
-        namespace=dns_label(str(metadata.get("namespace") or "default"), "metadata.namespace"),
-        quota=dns_subdomain(str(metadata.get("name") or ""), "metadata.name"),
-        hard=hard,
-    )
+            problem = f"is in bytes, but the unit is {bound.unit} MiB"
+            raise ManifestError(at, value, problem, f"write {meant}")
 
 
 def _parts(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -156,7 +128,7 @@ def _parts(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     for field in ("metadata", "spec"):
         part = document.get(field) or {}
         if not isinstance(part, dict):
-            raise ManifestError(field, part, "is not an object", f"write the {field} below it")
+            raise ManifestError(field, part, "is not an object", "write fields below it")
         parts.append(part)
     return parts[0], parts[1]
 
@@ -165,13 +137,13 @@ CARD_QUOTA = "volcano.sh/card.quota"
 CARDS_MAX = 256
 CARD_NAME_MAX = 317
 _decode = from_outside(msgspec.json.Decoder(dict[str, object]).decode)
-_FIX = 'write cards by model, as in {"NVIDIA-A100": 8}'
+_FIX = 'write GPUs by model, as in {"NVIDIA-A100": 8}'
 
 
 def card_quota(annotations: Mapping[str, str]) -> dict[str, int]:
-    """The quota in a queue's annotations; empty where there is none.
+    """Return the card quota in a queue's annotations; empty if there is none.
 
-    Raises ManifestError: names the annotation, or the card in it."""
+    Raises ManifestError with the annotation, or the entry in it."""
     written = annotations.get(CARD_QUOTA)
     if not written:
         return {}
@@ -179,14 +151,11 @@ def card_quota(annotations: Mapping[str, str]) -> dict[str, int]:
     try:
         cards = _decode(written)
     except msgspec.MsgspecError:
-        raise ManifestError(field, written, "is no JSON object", _FIX) from None
+        raise ManifestError(field, written, "is not a JSON object", _FIX) from None
     if len(cards) > CARDS_MAX or any(not 0 < len(card) <= CARD_NAME_MAX for card in cards):
-        raise ManifestError(
-            field,
-            written,
-            "has too many cards, or a name that is empty or too long",
-            f"name at most {CARDS_MAX} cards in up to {CARD_NAME_MAX} characters each",
-        )
+        problem = "has too many models, or a model name that is empty or too long"
+        fix = f"use at most {CARDS_MAX} models with up to {CARD_NAME_MAX} characters each"
+        raise ManifestError(field, written, problem, fix)
     return {
         card: whole(count, within(field, card), limit=AMOUNT_MAX)
         for card, count in sorted(cards.items())
@@ -194,17 +163,16 @@ def card_quota(annotations: Mapping[str, str]) -> dict[str, int]:
 
 
 QUOTA_LIMITS_MAX: Final = 256
-OF_CLAIMS: Final = ("requests.", "limits.")
-"""What `spec.hard` may say before the name of a resource."""
+OF_CLAIMS: Final = ("requests.", "limits.")  # prefixes of a resource's name in `spec.hard`
 HARD_MAX: Final = 1 << 53
 _COUNTS: Final = "count/"
 _STORAGE: Final = ".storageclass.storage.k8s.io/"
 
 
 def extended_limits(document: Mapping[str, Any]) -> dict[str, int]:
-    """What `spec.hard` says of extended resources, in whole units; empty where it says nothing.
+    """Return the limits of extended resources in `spec.hard`, in whole units.
 
-    Raises ManifestError: the quota has scopes, or an amount that cannot be read."""
+    Raises ManifestError if the quota has scopes, or an amount that cannot be read."""
     spec = document.get("spec") or {}
     hard = {
         name: amount
@@ -212,20 +180,13 @@ def extended_limits(document: Mapping[str, Any]) -> dict[str, int]:
         if "/" in name and not name.startswith(_COUNTS) and _STORAGE not in name
     }
     if len(hard) > QUOTA_LIMITS_MAX:
-        raise ManifestError(
-            "spec.hard",
-            hard,
-            "has too many resources",
-            f"name at most {QUOTA_LIMITS_MAX} in one quota",
-        )
+        fix = f"use at most {QUOTA_LIMITS_MAX} in one quota"
+        raise ManifestError("spec.hard", hard, "has too many resources", fix)
     for scopes in ("scopes", "scopeSelector"):
         if hard and spec.get(scopes):
-            raise ManifestError(
-                f"spec.{scopes}",
-                spec[scopes],
-                "chooses among pods, which is not implemented for devices",
-                "limit devices in a quota without scopes",
-            )
+            problem = "selects pods, which is not supported for device quotas"
+            fix = "limit devices in a quota without scopes"
+            raise ManifestError(f"spec.{scopes}", spec[scopes], problem, fix)
     return {
         name: min(max(math.floor(quantity(amount, within("spec.hard", name))), 0), HARD_MAX)
         for name, amount in hard.items()

@@ -1,1 +1,1 @@
-"""What a manifest probably does not mean, or what has no effect here; nothing is refused."""
+"""Find what is probably a mistake in a manifest, or has no effect; nothing is refused."""

@@ -1,8 +1,8 @@
-"""What manifests would mean here, said without a cluster: for those who look before they begin.
+"""Report what manifests would mean here, without a cluster.
 
-Wider than what is submitted: of workloads that a controller makes pods of, the pod template is read
-as a pod, or as the job that it makes. Invariant: a document that makes pods is taken or refused, or
-said to be of a kind that is not known here, and what of a taken one has no effect is named."""
+For workloads from which a controller creates pods, the pod template is read as a pod, or as the job
+that it creates. Invariant: a document with pods is accepted, refused, or reported as an unknown
+kind; of an accepted one, what has no effect is reported."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -34,20 +34,20 @@ from apportion.core.workloads.reading import (
 )
 
 VOLCANO_JOB = ("batch.volcano.sh/v1alpha1", "Job")
+# the path of the pod in kinds that can be submitted
 TEMPLATES_READ = {
     ("v1", "Pod"): "",
     ("batch/v1", "Job"): "spec.template",
     ("apps/v1", "Deployment"): "spec.template",
     VOLCANO_JOB: "spec.tasks[].template",
 }
-"""Where kinds that are submitted here have their pod."""
 
 
 class Checked(NamedTuple):
-    """One document, or one item of a List: its pods, or why it is refused.
+    """The result for one document, or one item of a List: its pods or its error.
 
-    Neither where it is `passed_over` or a priority class, limits others, or holds pods but is of a
-    kind that is not `known`."""
+    It has neither if it is `passed_over`, is a queue or quota, or is not of a `known` kind though
+    it has pods."""
 
     name: str
     pods: tuple[PodDraft, ...] = ()
@@ -58,7 +58,7 @@ class Checked(NamedTuple):
 
 
 def checked(document: object, config: ManifestConfig) -> Iterator[Checked]:
-    """What becomes of a document; a List has one answer for each item. Classes have none."""
+    """Check a document; a List has one result per item, a PriorityClass has none."""
     items, error = items_of(document)
     for prefix, item in items:
         if class_of(item) is None:
@@ -67,7 +67,7 @@ def checked(document: object, config: ManifestConfig) -> Iterator[Checked]:
         yield Checked(title(document), error=error)
 
 
-def _checked(document: object, prefix: str, config: ManifestConfig) -> Checked:
+def _checked(document: Any, prefix: str, config: ManifestConfig) -> Checked:
     if is_other(document):
         return Checked(called(document), passed_over=True)
     name = title(document)
@@ -80,7 +80,13 @@ def _checked(document: object, prefix: str, config: ManifestConfig) -> Checked:
             if limit_of(document, config.dialects) is not None:
                 slips = suspects(document, config.dialects, placed=True)
                 return Checked(name, notes=_below(prefix, slips))
-            made, below, at = _made(document, kind)
+            made, below, at = document, "", TEMPLATES_READ.get(kind, "")
+            if kind in TEMPLATES:
+                at = TEMPLATES[kind]
+                made, below = _as(("v1", "Pod"), document, at), f"{at}."
+            elif (job := JOB_TEMPLATES.get(kind)) is not None:
+                below = f"{job}." if job else ""
+                made, at = _as(VOLCANO_JOB, document, job), below + TEMPLATES_READ[VOLCANO_JOB]
         with errors_below(prefix + below):
             manifest = read_document(made, config)
     except ManifestError as error:
@@ -104,27 +110,15 @@ def _checked(document: object, prefix: str, config: ManifestConfig) -> Checked:
 
 
 def _below(prefix: str, notes: Iterable[Suspect]) -> tuple[Suspect, ...]:
-    """The notes by their whole path, where a document stands in a List."""
     return tuple(note._replace(field=prefix + note.field) for note in notes)
 
 
-def _made(document: Any, kind: tuple[str, str]) -> tuple[object, str, str]:
-    """What a controller would submit of a document, its path there, and where its pods stand."""
-    if (at := TEMPLATES.get(kind)) is not None:
-        return _as(("v1", "Pod"), document, at), f"{at}.", at
-    if (at := JOB_TEMPLATES.get(kind)) is not None:
-        below = f"{at}." if at else ""
-        return _as(VOLCANO_JOB, document, at), below, below + TEMPLATES_READ[VOLCANO_JOB]
-    return document, "", TEMPLATES_READ.get(kind, "")
-
-
 def _as(kind: tuple[str, str], document: dict[str, Any], at: str) -> dict[str, Any]:
-    """The pod or job that a controller would make, under the name of its owner."""
     template: Any = document
     for key in filter(None, at.split(".")):
         template = template.get(key) if isinstance(template, dict) else None
     if not isinstance(template, dict):
-        raise ManifestError(at, template, "is missing or no object", "write a template")
+        raise ManifestError(at, template, "is missing or not an object", "add a pod template")
     owner = part(document, "metadata")
     named = {key: owner[key] for key in ("name", "namespace") if key in owner}
     made = {"apiVersion": kind[0], "kind": kind[1]}

@@ -1,122 +1,83 @@
-"""The fields of a pod that decide nothing of its place: what is in no other table is here.
+"""The fields of a pod that never affect its placement, with the reason.
 
-A field of the newest API that is neither read (`kube`), nor refused (`unsupported`), nor here would
-be ignored in silence; a test with a real API server goes through all of them. Invariant: a field
-that kube-scheduler minds, or an admission of the API server turns into one that it minds, has its
-reason beside it."""
+Invariant: every field of the newest API is read (`kube`), refused (`unsupported`) or here; a test
+with a real API server checks that none is ignored silently."""
 
 from collections.abc import Mapping
 
-_KUBELET = "the kubelet's business, on whatever node the pod is"
-_NETWORK = "names and addresses, alike on every node"
-_SECURITY = "what the containers may do, on whatever node the pod is"
-_ANY_NODE = "a volume that every node has, or makes for itself"
+_KUBELET = "handled by the kubelet, in the same way on every node"
+_NETWORK = "names and addresses, the same on every node"
+_SECURITY = "permissions of the containers, the same on every node"
+_ANY_NODE = "available or created on every node"
 
+
+def _group(reason: str, fields: str) -> dict[str, str]:
+    return dict.fromkeys(fields.split(), reason)
+
+
+# of `spec`
 POD_FIELDS: Mapping[str, str] = {
-    "activeDeadlineSeconds": _KUBELET,
-    "automountServiceAccountToken": _SECURITY,
-    "dnsConfig": _NETWORK,
-    "dnsPolicy": _NETWORK,
-    "enableServiceLinks": _NETWORK,
-    "ephemeralContainers": "they come when the pod runs, and ask for nothing",
-    "hostAliases": _NETWORK,
-    "hostIPC": _SECURITY,
-    "hostPID": _SECURITY,
-    "hostUsers": _SECURITY,
-    "hostname": _NETWORK,
-    "hostnameOverride": _NETWORK,
-    "imagePullSecrets": _KUBELET,
-    "os": "kube-scheduler does not look at it either; select kubernetes.io/os",
-    "readinessGates": _KUBELET,
-    "restartPolicy": _KUBELET,
-    "runtimeClassName": "the API server writes its overhead and node selector into the pod",
-    "securityContext": _SECURITY,
-    "serviceAccount": _SECURITY,
-    "serviceAccountName": _SECURITY,
-    "setHostnameAsFQDN": _NETWORK,
-    "shareProcessNamespace": _SECURITY,
-    "subdomain": _NETWORK,
-    "terminationGracePeriodSeconds": _KUBELET,
-}
-"""Of `spec`."""
-
-CONTAINER_FIELDS: Mapping[str, str] = {
-    "args": _KUBELET,
-    "command": _KUBELET,
-    "env[].valueFrom": _KUBELET,
-    "envFrom": _KUBELET,
-    "image": "which nodes have it already counts for nothing",
-    "imagePullPolicy": _KUBELET,
-    "lifecycle": _KUBELET,
-    "livenessProbe": _KUBELET,
-    "ports[].name": _NETWORK,
-    "readinessProbe": _KUBELET,
-    "resizePolicy": _KUBELET,
-    "resources.claims": "they name claims of the pod, which are read with it or refused",
-    "restartPolicyRules": _KUBELET,
-    "securityContext": _SECURITY,
-    "startupProbe": _KUBELET,
-    "stdin": _KUBELET,
-    "stdinOnce": _KUBELET,
-    "terminationMessagePath": _KUBELET,
-    "terminationMessagePolicy": _KUBELET,
-    "tty": _KUBELET,
-    "volumeDevices": _KUBELET,
-    "volumeMounts": _KUBELET,
-    "workingDir": _KUBELET,
-}
-"""Of `spec.containers[]` and `spec.initContainers[]`."""
-
-_NOT_ASKED = "kube-scheduler does not ask which nodes have it either; select them"
-_MOUNTED = "how the kubelet mounts it"
-_DISK_FIELDS: Mapping[str, tuple[str, ...]] = {
-    "awsElasticBlockStore": ("fsType", "partition", "readOnly"),
-    "gcePersistentDisk": ("fsType", "partition"),
-    "iscsi": (
-        *("chapAuthDiscovery", "chapAuthSession", "fsType", "initiatorName", "iscsiInterface"),
-        *("lun", "portals", "secretRef", "targetPortal"),
+    **_group(
+        _KUBELET,
+        "activeDeadlineSeconds imagePullSecrets readinessGates restartPolicy"
+        " terminationGracePeriodSeconds",
     ),
-    "rbd": ("fsType", "keyring", "secretRef", "user"),
+    **_group(
+        _NETWORK,
+        "dnsConfig dnsPolicy enableServiceLinks hostAliases hostname hostnameOverride"
+        " setHostnameAsFQDN subdomain",
+    ),
+    **_group(
+        _SECURITY,
+        "automountServiceAccountToken hostIPC hostPID hostUsers securityContext serviceAccount"
+        " serviceAccountName shareProcessNamespace",
+    ),
+    "ephemeralContainers": "added to a running pod, and cannot request resources",
+    "os": "kube-scheduler ignores it too; use a nodeSelector on kubernetes.io/os",
+    "runtimeClassName": "the API server copies its overhead and node selector into the pod",
+}
+# of `spec.containers[]` and `spec.initContainers[]`
+CONTAINER_FIELDS: Mapping[str, str] = {
+    **_group(
+        _KUBELET,
+        "args command env[].valueFrom envFrom imagePullPolicy lifecycle livenessProbe"
+        " readinessProbe resizePolicy restartPolicyRules startupProbe stdin stdinOnce tty"
+        " terminationMessagePath terminationMessagePolicy volumeDevices volumeMounts workingDir",
+    ),
+    "image": "nodes that already have the image are not preferred",
+    "ports[].name": _NETWORK,
+    "resources.claims": "names claims of the pod, which are read or rejected themselves",
+    "securityContext": _SECURITY,
 }
 
+_NOT_ASKED = "kube-scheduler does not check which nodes can mount it either; use a nodeSelector"
+# of `spec.volumes[]`
 VOLUME_FIELDS: Mapping[str, str] = {
-    **{f"{disk}.{name}": _MOUNTED for disk, names in _DISK_FIELDS.items() for name in names},
-    "azureDisk": _NOT_ASKED,
-    "azureFile": _ANY_NODE,
-    "cinder": _NOT_ASKED,
-    "cephfs": _ANY_NODE,
-    "configMap": _ANY_NODE,
-    "persistentVolumeClaim.readOnly": _MOUNTED,
-    "csi": "made by its driver on the node; it does not count towards the driver's limit there",
-    "downwardAPI": _ANY_NODE,
-    "emptyDir": _ANY_NODE,
-    "fc": _NOT_ASKED,
-    "flexVolume": _ANY_NODE,
-    "flocker": _ANY_NODE,
-    "gitRepo": _ANY_NODE,
-    "glusterfs": _ANY_NODE,
-    "hostPath": _ANY_NODE,
-    "image": _ANY_NODE,
-    "name": "its name within the pod",
-    "nfs": _ANY_NODE,
-    "photonPersistentDisk": _ANY_NODE,
-    "portworxVolume": _NOT_ASKED,
-    "projected": _ANY_NODE,
-    "quobyte": _ANY_NODE,
-    "scaleIO": _ANY_NODE,
-    "secret": _ANY_NODE,
-    "storageos": _ANY_NODE,
-    "vsphereVolume": _NOT_ASKED,
+    **_group(
+        "mount options, handled by the kubelet",
+        "awsElasticBlockStore.fsType awsElasticBlockStore.partition awsElasticBlockStore.readOnly"
+        " gcePersistentDisk.fsType gcePersistentDisk.partition"
+        " iscsi.chapAuthDiscovery iscsi.chapAuthSession iscsi.fsType iscsi.initiatorName"
+        " iscsi.iscsiInterface iscsi.lun iscsi.portals iscsi.secretRef iscsi.targetPortal"
+        " rbd.fsType rbd.keyring rbd.secretRef rbd.user persistentVolumeClaim.readOnly",
+    ),
+    **_group(_NOT_ASKED, "azureDisk cinder fc portworxVolume vsphereVolume"),
+    **_group(
+        _ANY_NODE,
+        "azureFile cephfs configMap downwardAPI emptyDir flexVolume flocker gitRepo glusterfs"
+        " hostPath image nfs photonPersistentDisk projected quobyte scaleIO secret storageos",
+    ),
+    "csi": "created by its driver on the node, and not counted against the driver's volume limit",
+    "name": "the name within the pod",
 }
-"""Of `spec.volumes[]`."""
-
+# of parts of `spec` that are otherwise read
 OTHER_FIELDS: Mapping[str, str] = {
-    "resources.claims": "they name claims of the pod, which are read with it or refused",
-    "tolerations[].tolerationSeconds": "how long the pod stays once the taint comes",
+    "resources.claims": "names claims of the pod, which are read or rejected themselves",
+    "tolerations[].tolerationSeconds": "how long the pod stays after the taint is added",
 }
-"""Of parts of `spec` that are read otherwise."""
 
 
+# fields that a user may expect to have an effect
 EXPECTED: Mapping[str, str] = {
     "os": POD_FIELDS["os"],
     **{
@@ -124,59 +85,56 @@ EXPECTED: Mapping[str, str] = {
         for kind in ("azureDisk", "cinder", "csi", "fc", "portworxVolume", "vsphereVolume")
     },
 }
-"""Those of which somebody may think that they decide something."""
 
 _POLICY = "nodes are scored by the cluster's policy"
-_TOGETHER = "tasks are neither drawn together nor kept apart"
-_BUDGET = "no pod is spared for its job; a PodDisruptionBudget is obeyed where it can be"
+_TOGETHER = "tasks are neither co-located nor kept apart"
+_BUDGET = "jobs have no disruption budget; use a PodDisruptionBudget, which is honored if possible"
+# annotations of Volcano that have no effect here (its `labels.go` and its plugins)
 ANNOTATIONS: Mapping[str, str] = {
-    "scheduling.volcano.sh/queue-allocation-gate": "a queue that is full holds the pod back by "
-    "itself, and a gate of this name, once the pod has it, waits for Volcano's scheduler",
-    "sla-waiting-time": "how long a pod has waited does not move it forward",
-    "volcano.sh/cooldown-time": "a pod that may be evicted may be evicted at any time",
-    "volcano.sh/hierarchy": "queues have no parents",
-    "volcano.sh/hierarchy-weights": "queues have no parents",
+    "scheduling.volcano.sh/queue-allocation-gate": "a full queue holds its pods back anyway, "
+    "and only Volcano's scheduler removes the gate of this name",
+    "sla-waiting-time": "waiting longer does not move a pod forward in the queue",
+    "volcano.sh/cooldown-time": "an evictable pod can be evicted at any time",
+    "volcano.sh/hierarchy": "hierarchical queues are not supported",
+    "volcano.sh/hierarchy-weights": "hierarchical queues are not supported",
     "volcano.sh/jdb-max-unavailable": _BUDGET,
     "volcano.sh/jdb-min-available": _BUDGET,
-    "volcano.sh/qos-level": "no node is offered twice, and every pod counts alike",
+    "volcano.sh/qos-level": "nodes are not oversubscribed, and all pods count the same",
     "volcano.sh/resource-strategy-scoring-type": _POLICY,
     "volcano.sh/resource-strategy-weight": _POLICY,
-    "volcano.sh/revocable-zone": "all nodes serve at any time",
-    "volcano.sh/sla-waiting-time": "how long a pod has waited does not move it forward",
-    "volcano.sh/task-priority": "the pods of a job go by their own priority",
+    "volcano.sh/revocable-zone": "nodes are available at any time",
+    "volcano.sh/sla-waiting-time": "waiting longer does not move a pod forward in the queue",
+    "volcano.sh/task-priority": "the pods of a job are ordered by their own priority",
     "volcano.sh/task-topology-affinity": _TOGETHER,
     "volcano.sh/task-topology-anti-affinity": _TOGETHER,
     "volcano.sh/task-topology-task-order": _TOGETHER,
 }
-"""Annotations of Volcano that have no effect here (its `labels.go` and its plugins)."""
 
-_RECLAIM = "nothing is taken back from a queue"
+_RECLAIM = "resources are not reclaimed from queues"
+# fields of `spec` of a Volcano Queue that have no effect here
 QUEUE_FIELDS: Mapping[str, str] = {
-    "affinity": "pods of the queue go to nodes of every group; select nodes in the pods",
-    "deserved": f"{_RECLAIM}, and what is free goes by the queues' weights; use weight",
-    "dequeueStrategy": "a pod that fits nowhere never holds back others of its queue",
+    "affinity": "pods of the queue can use nodes of every group; use a nodeSelector in the pods",
+    "deserved": f"{_RECLAIM}, and free resources are divided by weight; use weight",
+    "dequeueStrategy": "a pod that fits nowhere never blocks others in its queue",
     "extendClusters": "pods stay in this cluster",
-    "guarantee": "nothing is held free for a queue; use capability of the other queues",
-    "parent": "queues have no parents: the limits of the parent do not count",
-    "priority": "the next queue is the one with the least share for its weight; use weight",
-    "reclaimable": f"{_RECLAIM}, whatever is written here",
-    "type": "queues are of one type",
+    "guarantee": "nothing is reserved for a queue; set capability on the other queues",
+    "parent": "hierarchical queues are not supported, so limits of the parent do not apply",
+    "priority": "the queue with the smallest share for its weight is next; use weight",
+    "reclaimable": f"{_RECLAIM}, whatever its value",
+    "type": "all queues have the same type",
 }
-"""Fields of `spec` of a Volcano Queue that decide nothing here."""
+# values of these fields that mean what is done here anyway
 QUEUE_AS_HERE: Mapping[str, object] = {
     "dequeueStrategy": "traverse", "parent": "root", "priority": 0,
 }  # fmt: skip
-"""Values of those that mean what is done here anyway."""
 
 
-JOB_FIELDS: Mapping[str, str] = {
-    "tasks[].topologyPolicy": "no NUMA node of the CPUs is preferred to another"
-}
-"""Of `spec` of a Volcano Job, where the value is none that is refused."""
+# of `spec` of a Volcano Job, for the values that are not refused
+JOB_FIELDS: Mapping[str, str] = {"tasks[].topologyPolicy": "no NUMA node of the CPUs is preferred"}
 
 
 def every() -> dict[str, str]:
-    """All of them, as paths below `spec`, with the reason of each."""
+    """Return all fields as paths below `spec`, with the reason of each."""
     found = {**POD_FIELDS, **OTHER_FIELDS}
     for part in ("containers[]", "initContainers[]"):
         found |= {f"{part}.{path}": why for path, why in CONTAINER_FIELDS.items()}

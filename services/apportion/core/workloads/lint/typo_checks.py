@@ -1,20 +1,12 @@
-"""Names and amounts that are probably not meant as they are written, and names of other objects.
+"""Find names and amounts in manifests that are probably not what the author meant.
 
-A resource that nothing reads counts as one that nodes offer, and no node does, and limits no
-device; an annotation or a field that nothing reads has no effect; of no device no part is given.
-Kubernetes passes over fields that it does not know unless it is told to be strict, and so does what
-reads pods here. Amounts count otherwise than they are written, or no device can meet them: more
-than all cores of a device are cut to these, Volcano's memory to that of the card; of memory beside
-a percentage of it one alone counts; and a pod whose author takes a unit of 256 MiB for one MiB asks
-for more than any device has.
-
-Invariant: a name with a domain that is read here is known, or is told of; and a name of any domain
-that is nearly one of ours is told of with those that it is near to. Of a field that is near to none
-nothing is said: a newer API may have it. Of what reading the pod refuses nothing is said here. Of a
-pod that names no scheduler, or one whose pods are ours, nothing is said; plain manifests stay
-plain."""
+Unknown resources are requested of nodes that do not offer them; unknown annotations and fields have
+no effect; some amounts are clamped, ignored, or larger than any device. Invariant: an unknown name
+in one of our domains is reported; elsewhere it is reported if it is close to a known one. Not
+reported: what reading the pod refuses, and fields close to none, which a newer API may have."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
@@ -36,71 +28,48 @@ from apportion.core.workloads.kinds.drafts import Manifest
 from apportion.core.workloads.kinds.limits import OF_CLAIMS, QUEUE, QUOTA
 from apportion.core.workloads.lint import ignored_fields
 from apportion.core.workloads.pods import gangs, unsupported
-from apportion.core.workloads.pods.template import QUEUES
+from apportion.core.workloads.pods.template import PREEMPTABLE, QUEUES, TASK
 from apportion.core.workloads.schedulers import DEFAULT, OURS, Chooser, SchedulerNames
 from apportion_schemas.quantities import MEMORY_MIB_MAX, WHOLE
 
 NEAR: Final = 0.8
-NEAR_OF_OTHERS: Final = 0.88
-"""How alike a name of a foreign domain must be to be taken for a slip."""
+NEAR_OF_OTHERS: Final = 0.88  # how similar a name of a foreign domain must be to count as a typo
 DEPTH_MAX: Final = 32
-_OF_THE_NODE: Final = (
-    "it is asked of the node, as an extended resource of this name, and only a node that offers it "
-    "takes the pod"
-)
-_UNREAD: Final = f"is not known here: {_OF_THE_NODE}"
-_UNREAD_MIG: Final = f"is a MIG instance only where migStrategy is mixed; else {_OF_THE_NODE}"
+_OF_THE_NODE: Final = "only nodes that offer it as an extended resource can run the pod"
+_UNREAD: Final = f"is not a known resource; {_OF_THE_NODE}"
+_UNREAD_MIG: Final = f"is a MIG instance only with migStrategy: mixed; otherwise {_OF_THE_NODE}"
 _OF_HAMI: Final = (
-    "is asked of the node, as an extended resource of the vendor's plugin; HAMi's plugin of this "
-    "name rejects a pod that HAMi's scheduler did not bind"
+    "is requested as an extended resource of the vendor's plugin; HAMi's plugin of this name "
+    "rejects pods that HAMi's scheduler did not bind"
 )
-_NO_PROFILE: Final = f"is a MIG profile of no model known here: {_OF_THE_NODE}"
-_RIGHT: Final = "over pods of other namespaces, unless the node's agent has --priority-namespace"
-_HELD: Final = "unless the node's agent has --unheld-namespace, the container is held to its share"
-OWN: Final = frozenset(
-    (
-        preferences.SCORING_WEIGHTS,
-        preferences.NODE_POLICY,
-        preferences.DEVICE_POLICY,
-        preferences.GROUP_POLICY,
-        gangs.GROUP,
-        gangs.MIN_MEMBER,
-        gangs.VOLCANO_GROUP,
-        "scheduling.volcano.sh/queue-name",
-        "volcano.sh/numa-topology-policy",
-        "volcano.sh/preemptable",
-        "volcano.sh/queue-name",
-        "volcano.sh/task-spec",
-    )
+_NO_PROFILE: Final = f"is not a MIG profile of a known GPU model; {_OF_THE_NODE}"
+_RIGHT: Final = (
+    "pods of other namespaces are not affected unless the node's agent has --priority-namespace"
 )
+_HELD: Final = (
+    "the container stays limited to its share unless the node's agent has --unheld-namespace"
+)
+# what a queue limits of nodes, in addition to huge pages and names with a domain
 OF_NODES: Final = ("cpu", "memory", "pods", "ephemeral-storage")
-"""What a queue limits of nodes, beside huge pages and what has a domain."""
 
-Part = Literal["pod", "container", "resources"]
-"""What of a pod has fields that are looked at."""
+Part = Literal["pod", "container", "resources"]  # a part of a pod whose field names are checked
 _PART_NAMES: Final[Mapping[Part, str]] = {
-    "pod": "pod's spec",
+    "pod": "pod spec",
     "container": "container",
     "resources": "container's resources",
 }
 Kind = Literal["limits", "requests"]
-_CLAMPED: Final = (
-    "is {}, a percentage of one device, and counts as 100, a device alone, as in HAMi; "
-    "write from 0 to 100"
-)
-_LESS: Final = "write what it is to have of one device"
-_SCHEDULER_FIELD: Final = "schedulerName"
+_LESS: Final = "write the amount for one device"
 NAME_CHARS_MAX: Final = 63
-_UNLESS_TAKEN: Final = ", unless the webhook takes it for the devices that it asks for"
-DEFAULT_QUEUE: Final = "default"
-"""The queue of whoever names none; it needs no declaration."""
+_UNLESS_TAKEN: Final = " unless the webhook takes it over because it requests devices"
+DEFAULT_QUEUE: Final = "default"  # the queue of pods that name none; it needs no declaration
 _QUEUE_KEYS: Final = frozenset((*QUEUES, "queue"))
 
 
 class Suspect(NamedTuple):
-    """A name in a manifest that is probably not meant so, and why it is thought so.
+    """A name in a manifest that is probably a mistake, and why.
 
-    One that is not `doubtful` is meant as it is written, and has no effect here."""
+    If it is not `doubtful`, it is correct but has no effect here."""
 
     field: str
     why: str
@@ -113,9 +82,9 @@ class Suspect(NamedTuple):
 
 
 def suspects(document: object, config: DialectConfig, *, placed: bool = False) -> Iterator[Suspect]:
-    """The suspicious names of a document, wherever in it its pods stand.
+    """Yield the suspicious names of a document, wherever its pods are.
 
-    `placed`: it may hold what schedulers write on pods; their names are passed over."""
+    `placed`: it may have annotations that schedulers write on pods; these are skipped."""
     about = part(document)
     if about.get("kind") in (QUEUE[1], QUOTA[1]):
         yield from _of_limit(about, config)
@@ -130,46 +99,46 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
             for place, each in entries(found, "env"):
                 name, value = each.get("name"), each.get("value")
                 if isinstance(name, str) and isinstance(value, str) and ends_hold(name, value):
-                    why = f"{name}={value}: {_HELD}"
+                    why = f"with {name}={value}, {_HELD}"
                     yield Suspect(f"{at}.env[{place}].value", why, doubtful=False)
         if key == "resources":
             for kind, amounts in _amounts(found):
                 yield from _resources(amounts, f"{at}.{kind}", config)
             for asked, why in doubtful_amounts(found, config):
                 yield Suspect(within(f"{at}.{asked.kind}", asked.name), why)
-            if (zero := _zero(found, config)) and zero.besides:
-                yield Suspect(
-                    f"{at}.{zero.field}",
-                    f"is 0: no device is asked for, and {zero.besides} counts for nothing",
-                )
+            zero, besides = _zero(found, config)
+            if besides:
+                why = f"is 0, so no device is requested and {besides} has no effect"
+                yield Suspect(f"{at}.{zero}", why)
 
 
 def of_no_device(document: object, config: DialectConfig) -> Iterator[Suspect]:
-    """Where containers ask for 0 devices and nothing else of any: no slip, so that charts write."""
+    """Yield where containers request 0 devices and nothing else, as charts write."""
     for key, at, found in _parts(document, "", 0):
-        if key == "resources" and (zero := _zero(found, config)) and not zero.besides:
-            yield Suspect(f"{at}.{zero.field}", "0 asks for no device", doubtful=False)
+        zero, besides = _zero(found, config) if key == "resources" else ("", "")
+        if zero and not besides:
+            yield Suspect(f"{at}.{zero}", "0 requests no device", doubtful=False)
 
 
 def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
-    """Annotations that Volcano obeys and Apportion does not, and a gang that is none in either."""
+    """Yield Volcano's annotations that have no effect here, and ineffective gangs."""
     for key in found:
         if key in ignored_fields.ANNOTATIONS:
             yield Suspect(within(at, key), ignored_fields.ANNOTATIONS[key], doubtful=False)
     in_gang = bool(found.get(gangs.GROUP))
     if gangs.VOLCANO_GROUP in found and not in_gang:
         fix = f"write {gangs.GROUP}: {shown(found[gangs.VOLCANO_GROUP])}"
-        said = f"makes no gang, neither here nor in Volcano: the pod starts alone; {fix}"
+        said = f"creates no gang (not in Volcano either), so the pod starts alone; {fix}"
         yield Suspect(within(at, gangs.VOLCANO_GROUP), said)
     if gangs.MIN_MEMBER in found:
-        why = f"minMember of the PodGroup counts, which {gangs.GROUP} names"
+        why = f"minMember of the PodGroup in {gangs.GROUP} applies instead"
         yield Suspect(within(at, gangs.MIN_MEMBER), why, doubtful=False)
 
 
 def of_queue(spec: Mapping[Any, Any], *, stored: bool = False) -> Iterator[Suspect]:
-    """Fields of a Queue's `spec` that decide nothing here.
+    """Yield fields of a Queue's `spec` that have no effect here.
 
-    `stored`: the API server has it, with the values that Volcano's webhook adds."""
+    `stored`: it is from the API server, with the values that Volcano's webhook adds."""
     for name, why in ignored_fields.QUEUE_FIELDS.items():
         value = spec.get(name)
         if value in (None, "", {}, []) or value == ignored_fields.QUEUE_AS_HERE.get(name):
@@ -179,7 +148,6 @@ def of_queue(spec: Mapping[Any, Any], *, stored: bool = False) -> Iterator[Suspe
 
 
 def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Suspect]:
-    """What a queue or a quota names that is of no device, nor of a node; a quota is of devices."""
     is_queue = document["kind"] == QUEUE[1]
     field = "capability" if is_queue else "hard"
     before = ("",) if is_queue else ("", *OF_CLAIMS)
@@ -197,7 +165,7 @@ def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Su
             hint = meant(name, OF_NODES, NEAR)
             is_slip = is_queue and name not in OF_NODES and not name.startswith("hugepages-")
         if is_slip:
-            said = f"is not known here, and limits no device{hint}"
+            said = f"is not a known resource and limits no device{hint}"
             yield Suspect(within(f"spec.{field}", name), said)
 
 
@@ -205,7 +173,6 @@ _Part = tuple[Literal["annotations"] | Part, str, Mapping[Any, Any]]
 
 
 def _parts(value: object, field: str, depth: int) -> Iterator[_Part]:
-    """What names and amounts stand in, wherever in a document: what it is, its path, itself."""
     if depth > DEPTH_MAX:
         return
     if isinstance(value, list):
@@ -233,15 +200,8 @@ def _amounts(resources: Mapping[Any, Any]) -> Iterator[tuple[str, Mapping[Any, A
             yield kind, found
 
 
-class _Zero(NamedTuple):
-    """An amount of 0 for which a container gets no device, and what it asks of one beside it."""
-
-    field: str
-    besides: str
-
-
-def _zero(resources: Mapping[Any, Any], config: DialectConfig) -> _Zero | None:
-    """As whoever reads the pod has it: of which names a 0 decides is the dialect's to say."""
+# The field of an amount of 0 for which a container gets no device, and another name that it uses.
+def _zero(resources: Mapping[Any, Any], config: DialectConfig) -> tuple[str, str]:
     claimed, kinds = listing.claimed(config), dict(_amounts(resources))
     asked = [
         (kind, name, str(amount))
@@ -250,21 +210,16 @@ def _zero(resources: Mapping[Any, Any], config: DialectConfig) -> _Zero | None:
         if isinstance(name, str) and name in claimed
     ]
     zeros = [within(kind, name) for kind, name, amount in asked if amount == "0"]
-    if not zeros:
-        return None
     container = Container("", "", kinds.get("limits", {}), kinds.get("requests", {}))
     try:
-        if read_pod([container], {}, config=config).asks:
-            return None
+        if not zeros or read_pod([container], {}, config=config).asks:
+            return "", ""
     except ManifestError:
-        return None  # whoever reads the pod says so
-    return _Zero(zeros[0], next((name for _, name, amount in asked if amount != "0"), ""))
+        return "", ""  # reported by reading the pod
+    return zeros[0], next((name for _, name, amount in asked if amount != "0"), "")
 
 
 def _priority(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Iterator[Suspect]:
-    """A container's priority on its card, where it decides nothing or needs a right.
-
-    The variable `CUDA_TASK_PRIORITY` says it, or a name in the limits."""
     amounts = dict(_amounts(part(found, "resources")))
     container = Container("", "", amounts.get("limits", {}), amounts.get("requests", {}))
     written = {
@@ -283,14 +238,16 @@ def _priority(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Itera
         return  # reading the pod refuses it
     for field, value in written.items():
         if all(ask.family != nvidia.FAMILY for ask in pod.asks):
-            yield Suspect(field, f"{PRIORITY} is for a container with a GPU", doubtful=False)
+            yield Suspect(
+                field, f"{PRIORITY} applies only to a container with a GPU", doubtful=False
+            )
         elif value == HIGH:
-            yield Suspect(field, f"{PRIORITY}={HIGH} {_RIGHT}", doubtful=False)
+            yield Suspect(field, f"with {PRIORITY}={HIGH}, {_RIGHT}", doubtful=False)
         elif pod.high_priority:
-            said = f"is {PRIORITY}={value}, which wins over the priority in limits; remove one"
+            said = f"sets {PRIORITY}={value}, which overrides the priority in limits; remove one"
             yield Suspect(field, said)
         else:
-            said = f"{PRIORITY} other than {HIGH} is as without it"
+            said = f"{PRIORITY} matters only if it is {HIGH}"
             yield Suspect(field, said, doubtful=False)
 
 
@@ -306,7 +263,7 @@ def _annotations(found: Mapping[Any, Any], at: str, *, placed: bool) -> Iterator
             continue
         hint = _hint(key, known)
         if hint or _domain(key) in _domains(known):
-            yield Suspect(within(at, key), f"is not known here, and has no effect{hint}")
+            yield Suspect(within(at, key), f"is not a known annotation and has no effect{hint}")
 
 
 def _resources(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Iterator[Suspect]:
@@ -329,13 +286,12 @@ def _resources(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Iter
 
 
 def _of_mig(key: str, known: Collection[str], config: DialectConfig) -> str:
-    """Why an instance by this name is none, and how one is had."""
     if key not in plain.PROFILES:
         return _NO_PROFILE + _hint(key, {*known, *plain.PROFILES})
     model, memory_mib = plain.example(key)
     memory = -(-memory_mib // config.memory_factor)
     return (
-        f"{_UNREAD_MIG}; set that, or for the memory that one of {model} has write "
+        f"{_UNREAD_MIG}. Set migStrategy, or request as much memory as an instance of {model} has: "
         f"{config.hami.count}: 1 and {config.hami.memory}: {memory}"
     )
 
@@ -356,22 +312,26 @@ def _domains(known: frozenset[str]) -> frozenset[str]:
     return frozenset(map(_domain, known)) - {""}
 
 
+# all annotations that some dialect, a manifest or an ignored-field note knows
 _KNOWN_ANNOTATIONS: Final = frozenset(
-    (*listing.RESERVED, *listing.RECOVERS, *OWN, *ignored_fields.ANNOTATIONS)
+    (
+        *(*listing.RESERVED, *listing.RECOVERS, *ignored_fields.ANNOTATIONS),
+        *(preferences.SCORING_WEIGHTS, preferences.NODE_POLICY, preferences.DEVICE_POLICY),
+        *(preferences.GROUP_POLICY, gangs.GROUP, gangs.MIN_MEMBER, gangs.VOLCANO_GROUP),
+        *(*QUEUES, unsupported.NUMA_POLICY, PREEMPTABLE, TASK),
+    )
 )
-"""All that some dialect, the manifests or a note of what has no effect knows."""
 
 
 def unknown_fields(of: Part, found: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
-    """Each field of this part that is nearly a known one, and why it is told of."""
+    """Yield each field of this part that is close to a known one, and why."""
     known = _KNOWN_FIELDS[of]
     for field in found:
         if isinstance(field, str) and field not in known and (hint := meant(field, known, NEAR)):
-            yield field, f"is no field of a {_PART_NAMES[of]}, and has no effect{hint}"
+            yield field, f"is not a field of a {_PART_NAMES[of]} and has no effect{hint}"
 
 
 def _read_names(kind: type[msgspec.Struct], *passed_over: Iterable[str]) -> frozenset[str]:
-    """The fields of a struct, and the first of each path below the part that it stands for."""
     return frozenset(field.encode_name for field in msgspec.structs.fields(kind)) | {
         path.split(".")[0].removesuffix("[]") for paths in passed_over for path in paths
     }
@@ -390,8 +350,9 @@ _KNOWN_FIELDS: Final[Mapping[Part, frozenset[str]]] = {
 
 
 class Asked(NamedTuple):
-    """An amount of a resource of devices as a container asks for it; of limit and request, which
-    must agree, the limit."""
+    """An amount of a device resource that a container requests.
+
+    If there are limit and request, which must agree, it is the limit."""
 
     kind: Kind
     name: str
@@ -401,87 +362,67 @@ class Asked(NamedTuple):
 def doubtful_amounts(
     resources: Mapping[Any, Any], config: DialectConfig
 ) -> Iterator[tuple[Asked, str]]:
-    """The amounts of a container's `resources` that are probably not meant so, each with why."""
-    asked = _asked(resources, config)
-    meanings = listing.meanings(config) if asked else {}
+    """Yield the amounts in `resources` that are probably mistakes, and why."""
+    meanings, asked = listing.meanings(config), dict[str, Asked]()
+    kinds: tuple[Kind, Kind] = ("limits", "requests")
+    for kind in kinds:
+        for name, written in part(resources, kind).items():
+            if not isinstance(name, str) or name not in meanings or name in asked:
+                continue
+            with suppress(ManifestError):  # reading the pod refuses it
+                asked[name] = Asked(kind, name, whole(written, name, limit=AMOUNT_MAX))
     for each in asked.values():
         if each.value > WHOLE and any(meaning.clamps for meaning in meanings[each.name]):
-            yield each, _CLAMPED.format(each.value)
+            why = f"is {each.value} percent of one device and counts as 100, the whole device"
+            yield each, f"{why}, as in HAMi; write 0 to 100"
         elif why := _too_much(each, config):
             yield each, why
     for dialect in listing.DIALECTS if asked else ():
         if dialect.idle is None:
             continue
-        # Of memory that is asked for as an amount and as a part, one of the two says nothing.
+        # If memory is given as an amount and as a percentage, one of the two is ignored.
         idle_name, counting_name, system = dialect.idle(config)
         idle, counting = asked.get(idle_name), asked.get(counting_name)
         if idle and counting and idle.value and counting.value:
-            yield (
-                idle,
-                (
-                    f"is {idle.value} and says nothing of memory beside {counting.name}, which "
-                    f"counts alone, as in {system}; keep one of the two"
-                ),
-            )
-
-
-def _asked(resources: Mapping[Any, Any], config: DialectConfig) -> dict[str, Asked]:
-    """What is no amount is passed over: reading the pod refuses it. A slot is no amount of any."""
-    known = listing.claims(config)
-    found: dict[str, Asked] = {}
-    kinds: tuple[Kind, Kind] = ("limits", "requests")
-    for kind in kinds:
-        for name, written in part(resources, kind).items():
-            if not isinstance(name, str) or name not in known or name in found:
-                continue
-            try:
-                found[name] = Asked(kind, name, whole(written, name, limit=AMOUNT_MAX))
-            except ManifestError:
-                continue
-    return found
+            why = f"is {idle.value} and is ignored because {counting.name} is set, as in {system}"
+            yield idle, f"{why}; keep one of them"
 
 
 def _too_much(asked: Asked, config: DialectConfig) -> str:
-    """Why memory is more than a device of its family has; empty where it is not."""
     resource = listing.resources(config)[asked.name]
     bound = resource.bound
     if bound is None or bound.counts not in (DEVICE_MEMORY, PARTIAL_MEMORY):
         return ""
-    mib, most_mib = asked.value * bound.unit, max(map(_largest_mib, resource.families), default=0)
+    sizes = [model.memory_mib for model in models().values() if model.family in resource.families]
+    sizes += [FAMILIES[family].printed_mib for family in resource.families]
+    mib, most_mib = asked.value * bound.unit, max(sizes, default=0)
     if not most_mib < mib <= MEMORY_MIB_MAX:
         return ""
     of = f" ({asked.value:,} units of {bound.unit} MiB)" if bound.unit > 1 else ""
-    said = f"is {mib:,} MiB{of}, and the largest device known here has {most_mib:,} MiB"
+    said = f"is {mib:,} MiB{of}, but the largest known device has {most_mib:,} MiB"
     if all(meaning.caps for meaning in listing.meanings(config)[asked.name]):
-        return f"{said}: it counts as all memory of whichever card it gets, as in Volcano; {_LESS}"
+        return f"{said}; it counts as all memory of the allocated GPU, as in Volcano; {_LESS}"
     if bound.unit > 1 and asked.value <= most_mib:
-        return f"{said}; write {-(-asked.value // bound.unit)} if MiB were meant"
+        return f"{said}; write {-(-asked.value // bound.unit)} if you meant MiB"
     return f"{said}; {_LESS}"
 
 
-@lru_cache(maxsize=64)
-def _largest_mib(family: str) -> int:
-    """The most memory that a device of this family has or is sold with."""
-    of_models = [model.memory_mib for model in models().values() if model.family == family]
-    return max((FAMILIES[family].printed_mib, *of_models))
-
-
 def left_elsewhere(document: object, names: SchedulerNames) -> Iterator[Suspect]:
-    """Each name of another scheduler, wherever in the document its pods stand."""
-    for field, name in _fields(document, (_SCHEDULER_FIELD,), skip="metadata"):
+    """Yield each name of another scheduler, wherever the pods of the document are."""
+    for field, name in _fields(document, ("schedulerName",), skip="metadata"):
         if names.chooser(name) in {Chooser.OTHERS, Chooser.NOBODY}:
             ours = OURS[0] if OURS[0] in names.ours else min(names.ours)
             unless = _UNLESS_TAKEN if name == DEFAULT else ""
-            why = (
-                f"{name[:NAME_CHARS_MAX]} is another scheduler: without Kubernetes Apportion "
-                f"places the pod all the same, in Kubernetes it leaves it alone{unless}; "
-                f"write {ours}"
+            yield Suspect(
+                field,
+                f"{name[:NAME_CHARS_MAX]} is another scheduler; in Kubernetes, Apportion leaves "
+                f"the pod to it{unless}. Without Kubernetes, Apportion places it anyway. To use "
+                f"Apportion, write {ours}",
             )
-            yield Suspect(field, why)
 
 
 def queues_named(document: object, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Each queue that the manifest of this document names, and the field that does."""
+    """Yield each queue that the manifest names, and the field that names it."""
     queues = {pod.queue for pod in manifest.pods}
     queues |= {manifest.group.queue} if manifest.group is not None else set()
     for queue in sorted(queues - {"", DEFAULT_QUEUE}):
@@ -492,7 +433,6 @@ def queues_named(document: object, manifest: Manifest) -> Iterator[tuple[str, st
 def _fields(
     value: object, keys: Collection[str], field: str = "", depth: int = 0, *, skip: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """Path and text of each field under one of these keys; none below a key `skip`."""
     if depth > DEPTH_MAX:
         return
     if isinstance(value, list):
@@ -508,8 +448,8 @@ def _fields(
 
 
 def meant(name: str, known: Collection[str], cutoff: float) -> str:
-    """As in `; did you mean a, b or c?`; empty where none is as alike as `cutoff`."""
+    """Return a hint as in `. Did you mean a, b or c?`; empty if nothing is that similar."""
     *others, last = nearest(name, known, alike=cutoff) or [""]
     if not last:
         return ""
-    return f"; did you mean {', '.join(others)} or {last}?" if others else f"; did you mean {last}?"
+    return f". Did you mean {', '.join(others)} or {last}?" if others else f". Did you mean {last}?"

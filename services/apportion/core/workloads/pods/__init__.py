@@ -1,1 +1,1 @@
-"""The parts of a pod: what its template, its volumes and its relations to other pods mean."""
+"""Read the parts of a pod: its template, its volumes and its relations to other pods."""

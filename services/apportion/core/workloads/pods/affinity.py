@@ -1,8 +1,8 @@
-"""What a pod wants of other pods: affinity, anti-affinity and topology spread.
+"""Read a pod's relations to other pods: affinity, anti-affinity and topology spread.
 
-A term without namespaces means the pod's own, and is written so, because an event has to say by
-itself which pods are meant. Invariant: what Kubernetes would refuse is refused here; so is what we
-would have to know more of the cluster for than the ledger has, by name."""
+A term without namespaces selects the pod's own, which is filled in, because an event must be
+self-contained. Invariant: what Kubernetes would refuse is refused here, and so is, by name, what
+needs more knowledge of the cluster than the ledger has."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, cast, get_args, get_type_hints
@@ -23,37 +23,31 @@ from apportion_schemas import (
 LABELS_MAX = 256
 EXPRESSIONS_MAX = 64
 NAMESPACES_MAX = 64
-NO_WISHES = Shape().pods
-"""The default itself, which an event leaves out."""
+NO_WISHES = Shape().pods  # the default itself, which an event omits
 _OPERATORS = get_args(get_type_hints(LabelExpression)["operator"])
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _SPREAD = "topologySpreadConstraints"
-_LATER = "is not implemented yet"
+# an expression without values, which no pod matches: a missing `labelSelector`
 NO_POD = LabelExpression(key="app", operator="In")
-"""An expression without values, which no pod meets: what a missing `labelSelector` means."""
 
 
 class Own(NamedTuple):
-    """What the pod itself is: its namespace and labels."""
+    """The pod's own namespace and labels."""
 
     namespace: str
     labels: dict[str, str]
 
 
 def labels_of(metadata: kube.Metadata, field: str) -> dict[str, str]:
-    """The labels of a pod.
-
-    Raises ManifestError: too many, or a value is not text."""
+    """Return the labels of a pod. Raises ManifestError if there are too many, or not all text."""
     if len(metadata.labels) > LABELS_MAX:
-        raise ManifestError(field, metadata.labels, "is too long", f"at most {LABELS_MAX}")
+        raise ManifestError(field, metadata.labels, "is too long", f"use at most {LABELS_MAX}")
     return texts(metadata.labels, field)
 
 
 def wishes(spec: kube.PodSpec, field: str, own: Own) -> PodConstraints:
-    """Everything that the pod wants of other pods.
-
-    Raises ManifestError: malformed, or more than we implement."""
+    """Return all constraints of the pod on other pods. Raises ManifestError if malformed."""
     near, apart = spec.affinity.pod_affinity, spec.affinity.pod_anti_affinity
     affinity, anti = f"{field}.affinity.podAffinity", f"{field}.affinity.podAntiAffinity"
     found = PodConstraints(
@@ -81,29 +75,26 @@ def _preferred(
         yield PreferredPodTerm(weight=sign * each.weight, term=term)
 
 
+# In Kubernetes a pod counts for required affinity only if it matches the selectors of all terms.
 def _together(terms: tuple[PodTerm, ...], field: str) -> tuple[PodTerm, ...]:
-    """Terms of affinity as Kubernetes takes them: a pod that counts meets every selector."""
     if len({term.pods for term in terms}) <= 1:
         return terms
     by_label = {(term.pods.namespaces, term.pods.by_label) for term in terms}
     if len(by_label) > 1 and any(labels for _, labels in by_label):
-        raise ManifestError(
-            field, None, "has terms of which one chooses other namespaces by their labels",
-            "write the same namespaces and namespaceSelector in all of them",
-        )  # fmt: skip
-    # A term without namespaces means any.
+        problem = "has terms that select different namespaces by their labels"
+        fix = "use the same namespaces and namespaceSelector in all terms"
+        raise ManifestError(field, None, problem, fix)
+    # A term without namespaces selects all of them.
     named = [set(term.pods.namespaces) for term in terms if term.pods.namespaces]
     namespaces = tuple(sorted(set.intersection(*named))) if named else ()
     if named and not namespaces:
-        raise ManifestError(
-            field, None, "has terms with no namespace in common, so that no pod meets all of them",
-            "name a namespace in all of them",
-        )  # fmt: skip
+        problem = "has terms without a common namespace, so no pod can match all of them"
+        raise ManifestError(field, None, problem, "add one namespace to all terms")
     expressions = tuple(
         dict.fromkeys(expression for term in terms for expression in term.pods.expressions)
     )
     if len(expressions) > EXPRESSIONS_MAX:
-        raise ManifestError(field, None, "is too long", f"write at most {EXPRESSIONS_MAX}")
+        raise ManifestError(field, None, "is too long", f"use at most {EXPRESSIONS_MAX}")
     chosen = terms[0].pods.by_label
     pods = PodSelector(expressions=expressions, namespaces=namespaces, by_label=chosen)
     return tuple(PodTerm(pods=pods, topology_key=term.topology_key) for term in terms)
@@ -113,23 +104,19 @@ def _term(term: kube.PodAffinityTerm, field: str, own: Own) -> PodTerm:
     found = _selector(term.label_selector, field, own, term.match_label_keys)
     found += _own_labels("NotIn", term.mismatch_label_keys, own)
     _bounded(found, f"{field}.labelSelector")
-    namespaces, selector = _namespaces(term, field, own), term.namespace_selector
-    by_label = expressions(selector, f"{field}.namespaceSelector") if selector is not None else ()
+    selector = term.namespace_selector
+    by_label: tuple[LabelExpression, ...] = ()
+    namespaces: tuple[str, ...] = ()  # an empty selector: all namespaces
+    if selector is None or selector.match_labels or selector.match_expressions:
+        if len(term.namespaces) > NAMESPACES_MAX:
+            fix = f"use at most {NAMESPACES_MAX}"
+            raise ManifestError(f"{field}.namespaces", term.namespaces, "is too long", fix)
+        named = {dns_label(n, f"{field}.namespaces[{i}]") for i, n in enumerate(term.namespaces)}
+        namespaces = tuple(sorted(named)) or (() if selector is not None else (own.namespace,))
+    if selector is not None:
+        by_label = expressions(selector, f"{field}.namespaceSelector")
     pods = PodSelector(expressions=found, namespaces=namespaces, by_label=by_label)
     return PodTerm(pods=pods, topology_key=term.topology_key)
-
-
-def _namespaces(term: kube.PodAffinityTerm, field: str, own: Own) -> tuple[str, ...]:
-    """Sorted; none is all of them, which an empty `namespaceSelector` means."""
-    selector = term.namespace_selector
-    if selector is not None and not (selector.match_labels or selector.match_expressions):
-        return ()
-    if len(term.namespaces) > NAMESPACES_MAX:
-        raise ManifestError(
-            f"{field}.namespaces", term.namespaces, "is too long", f"at most {NAMESPACES_MAX}"
-        )
-    named = (dns_label(n, f"{field}.namespaces[{i}]") for i, n in enumerate(term.namespaces))
-    return tuple(sorted(set(named))) or (() if selector is not None else (own.namespace,))
 
 
 def _spread(each: kube.TopologySpread, field: str, own: Own) -> SpreadConstraint:
@@ -138,15 +125,11 @@ def _spread(each: kube.TopologySpread, field: str, own: Own) -> SpreadConstraint
         ("nodeTaintsPolicy", each.node_taints_policy),
     ):
         if value not in {"Honor", "Ignore"}:
-            raise ManifestError(f"{field}.{name}", value, "is unknown", "write Honor or Ignore")
+            raise ManifestError(f"{field}.{name}", value, "is not valid", "write Honor or Ignore")
     if each.when_unsatisfiable not in {"DoNotSchedule", "ScheduleAnyway"}:
-        raise ManifestError(
-            f"{field}.whenUnsatisfiable",
-            each.when_unsatisfiable,
-            "is unknown",
-            "write one of DoNotSchedule, ScheduleAnyway",
-        )
-    # kube-scheduler counts no pod for an empty selector (`selector.Empty()`), as for a missing one.
+        problem, fix = "is not valid", "write one of DoNotSchedule, ScheduleAnyway"
+        raise ManifestError(f"{field}.whenUnsatisfiable", each.when_unsatisfiable, problem, fix)
+    # For kube-scheduler an empty selector matches no pod (`selector.Empty()`), like a missing one.
     found = _selector(each.label_selector, field, own, each.match_label_keys) or (NO_POD,)
     return SpreadConstraint(
         pods=PodSelector(expressions=found, namespaces=(own.namespace,)),
@@ -162,7 +145,6 @@ def _spread(each: kube.TopologySpread, field: str, own: Own) -> SpreadConstraint
 def _selector(
     selector: kube.LabelSelector | None, field: str, own: Own, keys: list[str]
 ) -> tuple[LabelExpression, ...]:
-    """The pods that are meant, in a fixed order, so that equal selectors are one."""
     at = f"{field}.labelSelector"
     if selector is None:
         return (NO_POD,)
@@ -170,9 +152,9 @@ def _selector(
 
 
 def expressions(selector: kube.LabelSelector, field: str) -> tuple[LabelExpression, ...]:
-    """A label selector, in a fixed order.
+    """Return the expressions of a label selector, in a fixed order.
 
-    Raises ManifestError: an operator is unknown, or has not the values that it needs."""
+    Raises ManifestError if an operator is unknown or has the wrong number of values."""
     labels = texts(selector.match_labels, f"{field}.matchLabels")
     found = [
         LabelExpression(key=key, operator="In", values=(labels[key],)) for key in sorted(labels)
@@ -187,10 +169,8 @@ def expressions(selector: kube.LabelSelector, field: str) -> tuple[LabelExpressi
 def _own_labels(
     operator: Literal["In", "NotIn"], keys: list[str], own: Own
 ) -> tuple[LabelExpression, ...]:
-    """`matchLabelKeys` and `mismatchLabelKeys`: the same values as the pod's own, or others.
-
-    Keys that the pod has not are passed over. Newer API servers write the same into the selector.
-    """
+    # `matchLabelKeys` and `mismatchLabelKeys`: keys that the pod lacks are skipped. Newer API
+    # servers write the same expressions into the selector.
     return tuple(
         LabelExpression(key=key, operator=operator, values=(own.labels[key],))
         for key in sorted(set(keys))
@@ -199,18 +179,16 @@ def _own_labels(
 
 
 def _bounded(found: tuple[LabelExpression, ...], field: str) -> tuple[LabelExpression, ...]:
-    """Expressions, each once."""
     once = tuple(dict.fromkeys(found))
     if len(once) > EXPRESSIONS_MAX:
-        raise ManifestError(field, None, "is too long", f"write at most {EXPRESSIONS_MAX}")
+        raise ManifestError(field, None, "is too long", f"use at most {EXPRESSIONS_MAX}")
     return once
 
 
 def meet(labels: Mapping[str, str], expressions: Iterable[LabelExpression]) -> bool:
-    """Whether these labels meet every expression; no expression at all selects everything.
+    """Return True if the labels match every expression; no expression matches all.
 
-    Source: `LabelSelector` of Kubernetes. This is the one place where its operators mean something.
-    """
+    Source: Kubernetes' `LabelSelector`. Its operators are evaluated only here."""
     return all(_holds(expression, labels) for expression in expressions)
 
 

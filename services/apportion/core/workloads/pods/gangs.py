@@ -1,39 +1,37 @@
-"""Which gang a pod is of, and what gangs are called: three kinds of PodGroup, in three APIs.
+"""Find the gang of a pod, and name gangs: there are three PodGroup APIs.
 
-Volcano's is `namespace/name`, as it always was; of the others the API group stands between, as in
-`team/scheduling.k8s.io/job`. Invariant: no two objects of a cluster have one name, because no name
-of an object has a slash in it."""
+Volcano's gangs are named `namespace/name`; the others have the API group between, as in
+`team/scheduling.k8s.io/job`. Invariant: no two objects of a cluster get the same name, because no
+object's name contains a slash."""
 
 from collections.abc import Collection, Mapping
 
 from apportion.core.workloads import kube
 from apportion.core.workloads.document import ManifestError, dns_subdomain, joined_name, within
 
-GROUP = "scheduling.k8s.io/group-name"
-"""The annotation of Volcano's pods."""
+GROUP = "scheduling.k8s.io/group-name"  # the annotation of Volcano's pods
+# has no effect: Volcano's scheduler only reads `GROUP`
 VOLCANO_GROUP = "scheduling.volcano.sh/group-name"
-"""It makes no gang: Volcano's scheduler goes by `GROUP` alone."""
+# Volcano's controllers create a PodGroup from it for pods that name none
 MIN_MEMBER = "scheduling.volcano.sh/group-min-member"
-"""Volcano's controllers make a PodGroup of it for pods that name none."""
+# the label of the coscheduling plugin's pods; HAMi reads it as well
 LABEL = "scheduling.x-k8s.io/pod-group"
-"""The label of pods of the coscheduling plugin; HAMi minds it as well."""
 VOLCANO = "scheduling.volcano.sh"
 COSCHEDULING, KUBERNETES = "scheduling.x-k8s.io", "scheduling.k8s.io"
+# v1alpha2 is Kubernetes 1.36 only, the other two 1.37; all are read alike
 KUBERNETES_VERSIONS = ("v1alpha2", "v1alpha3", "v1beta1")
-"""Of Kubernetes 1.36, and the two of 1.37, which has the first no more; they are read alike."""
+# the API groups that have PodGroups, each with the versions that are read here
 VERSIONS = {VOLCANO: ("v1beta1",), COSCHEDULING: ("v1alpha1",), KUBERNETES: KUBERNETES_VERSIONS}
-"""The API groups that have PodGroups, each with the versions that are read here."""
 
 
 def gang_of(
     spec: kube.PodSpec, annotations: Mapping[str, str], labels: Mapping[str, str], *, at: str
 ) -> str:
-    """The gang that the pod names, without its namespace; empty for none.
+    """Return the gang that the pod names, without its namespace; empty for none.
 
-    The annotation goes before the label, as those who write both mean Volcano. `at` is where the
-    pod's template stands.
-
-    Raises ManifestError: it is no name, or the pod is of two gangs."""
+    The annotation overrides the label, because authors who write both mean Volcano. `at` is the
+    path of the pod's template. Raises ManifestError if the name is invalid or the pod is in two
+    gangs."""
     notes_field, labels_field, field = (
         f"{at}.{part}".lstrip(".")
         for part in ("metadata.annotations", "metadata.labels", "spec.schedulingGroup.podGroupName")
@@ -42,7 +40,7 @@ def gang_of(
     noted, label = annotations.get(GROUP, ""), labels.get(LABEL, "")
     if named and (noted or label):
         other = within(notes_field, GROUP) if noted else within(labels_field, LABEL)
-        raise ManifestError(field, named, f"is a second gang beside {other}", "remove one of them")
+        raise ManifestError(field, named, f"is a second gang next to {other}", "remove one of them")
     if noted:
         return dns_subdomain(noted, within(notes_field, GROUP))
     if named:
@@ -50,22 +48,20 @@ def gang_of(
     return f"{COSCHEDULING}/{dns_subdomain(label, within(labels_field, LABEL))}" if label else ""
 
 
-def name_of(namespace: str, name: str, api: str = "") -> str:
-    """What the gang of a PodGroup is called; `api` is its API group, empty for Volcano's.
-
-    Raises ManifestError: that is too long."""
-    parts = (namespace, api, name) if api else (namespace, name)
+def name_of(group: kube.Metadata, api: str = "") -> str:
+    """Return the gang of a PodGroup of API group `api`. Raises ManifestError if it is too long."""
+    parts = (group.namespace, api, group.name) if api else (group.namespace, group.name)
     return joined_name(*parts, by="/", field="metadata.name")
 
 
 def api_of(gang: str) -> str:
-    """The API group of a gang of that name; empty for Volcano's."""
+    """Return the API group of the gang with that name; empty for Volcano's."""
     parts = gang.split("/")
     return parts[1] if len(parts) > 2 else ""  # noqa: PLR2004 - namespace, API group, name
 
 
 def unread(gang: str, served: Collection[str]) -> ManifestError | None:
-    """Return why the PodGroup of a pod's gang is never read; None where it may be.
+    """Return why the PodGroup of a pod's gang is never read; None if it may be.
 
     `served` are the versions in which the cluster serves PodGroups of the gang's API group."""
     api = api_of(gang) or VOLCANO
@@ -79,10 +75,8 @@ def unread(gang: str, served: Collection[str]) -> ManifestError | None:
     name, reads = gang.rpartition("/")[2], " and ".join(VERSIONS[api])
     if not served:
         problem = f"names a PodGroup of {api}, which this cluster does not serve"
-        return ManifestError(
-            field, name, problem, f"install PodGroups of {api} {reads}, or remove it"
-        )
+        fix = f"install the PodGroup CRD of {api} {reads}, or remove the name"
+        return ManifestError(field, name, problem, fix)
     problem = f"names a PodGroup of {api}, which this cluster serves only as {', '.join(served)}"
-    return ManifestError(
-        field, name, problem, f"use an Apportion that reads it (this one reads {reads})"
-    )
+    fix = f"use a version of Apportion that reads it (this one reads {reads})"
+    return ManifestError(field, name, problem, fix)

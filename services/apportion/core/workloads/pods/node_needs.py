@@ -1,18 +1,14 @@
-"""What a pod needs of its node: amounts, selector, affinity, tolerations, ports, disks and claims.
+"""What a pod needs of its node: amounts, selector, affinity, tolerations, ports, disks.
 
-The sum of amounts is the one Kubernetes makes: the containers and sidecars that run at once, or the
-neediest init container with the sidecars started before it, whichever is more, plus the overhead.
-Disks that a pod names itself, without a claim, are as kube-scheduler's VolumeRestrictions has them.
-Other volumes of a pod without a claim, as `azureDisk` or `cinder`, keep it from no node there, and
-so they do not here.
-
-Invariant: sums are exact, and rounded up once, at the end. An expression that Kubernetes would
-refuse is refused here, so that a filter only ever meets well-formed ones. Two pods conflict by
-their disks here exactly where two of these volumes do in Kubernetes."""
+Amounts add up as in Kubernetes: the larger of the containers and sidecars that run at once, and the
+largest init container with the sidecars before it; plus the overhead. Disks without a claim follow
+kube-scheduler's VolumeRestrictions; other volumes restrict no node. Invariant: sums are exact and
+rounded up once, and expressions that Kubernetes would refuse are refused."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from operator import add
 from typing import Any, Final, Literal, NamedTuple, cast, get_args, get_type_hints
 
 import msgspec
@@ -50,26 +46,23 @@ def node_amounts(
     claimed: frozenset[str],
     whole: Container = NOTHING,
 ) -> NodeConstraints:
-    """What the pod whose spec stands at `field` needs; resources in `claimed` are about devices.
+    """Return what the pod with the spec at `field` needs, except for `claimed` resources.
 
-    CPU, memory, and of other resources units, of storage and huge pages bytes.
-
-    `whole` has the resources of the pod itself (`spec.resources`), which go before the sum over its
-    containers, as in Kubernetes 1.34.
-
-    Raises ManifestError: an amount is malformed, a request is above its limit, or the sum is
-    absurd."""
+    CPU, memory, and of other resources units; of storage and huge pages bytes. `whole` has the
+    resources of the pod itself (`spec.resources`), which override the sum of its containers, as in
+    Kubernetes 1.34. Raises ManifestError if an amount is malformed, a request exceeds its limit, or
+    the sum is absurd."""
     running: _Vector = {}
     sidecars: _Vector = {}
     peak: _Vector = {}
     for container in containers:
         needs = _requests(container, claimed)
         if container.role == "init":
-            peak = _most(peak, _sum(needs, sidecars))
+            peak = _combined(max, peak, _combined(add, needs, sidecars))
         elif container.role == "sidecar":
-            sidecars = _sum(sidecars, needs)
+            sidecars = _combined(add, sidecars, needs)
         else:
-            running = _sum(running, needs)
+            running = _combined(add, running, needs)
     extra = {
         name: quantity(amount, within(f"{field}.overhead", name))
         for name, amount in overhead.items()
@@ -79,29 +72,36 @@ def node_amounts(
     for kind in kinds:
         for name in getattr(whole, kind):
             if name in claimed or not (name in _OF_PODS or name.startswith("hugepages-")):
-                raise ManifestError(
-                    whole.at(kind, name),
-                    None,
-                    "is asked for by containers only",
-                    "write it in the resources of a container",
-                )
-    total = _most(_sum(running, sidecars), peak) | _requests(whole, claimed)
-    return _rounded(_sum(total, extra), f"{field}.containers")
+                problem = "can be requested only by containers"
+                fix = "move it to the resources of a container"
+                raise ManifestError(whole.at(kind, name), None, problem, fix)
+    total = _combined(max, _combined(add, running, sidecars), peak) | _requests(whole, claimed)
+    total = _combined(add, total, extra)
+    field = f"{field}.containers"
+    cpu_milli = math.ceil(total.pop("cpu", Fraction()) * 1000)
+    memory_mib = math.ceil(total.pop("memory", Fraction()) / _MIB)
+    if cpu_milli > CPU_MILLI_MAX or memory_mib > HOST_MEMORY_MIB_MAX:
+        problem = "is more than any node has"
+        fix = f"request at most {CPU_MILLI_MAX // 1000} CPUs and {HOST_MEMORY_MIB_MAX >> 10} GiB"
+        raise ManifestError(field, f"{cpu_milli}m CPU, {memory_mib} MiB", problem, fix)
+    extended = {name: math.ceil(amount) for name, amount in sorted(total.items()) if amount}
+    if len(extended) > EXTENDED_MAX or any(n > AMOUNT_MAX for n in extended.values()):
+        fix = f"request at most {EXTENDED_MAX} extended resources, each up to {AMOUNT_MAX}"
+        raise ManifestError(field, extended, "requests too many or too large amounts", fix)
+    return NodeConstraints(cpu_milli=cpu_milli, memory_mib=memory_mib, extended=extended)
 
 
 def _requests(container: Container, claimed: frozenset[str]) -> _Vector:
-    """A container's requests; a limit without a request is the request."""
+    """Return a container's requests; a limit without a request is the request."""
     needs: _Vector = {}
     for name in {**container.limits, **container.requests}:
         if name in claimed:
             continue
         if name not in _FRACTIONAL and not name.startswith("hugepages-"):
             if "/" not in name:
+                fix = "write cpu, memory, or a name with a domain such as nvidia.com/gpu"
                 raise ManifestError(
-                    f"{container.field}.resources",
-                    name,
-                    "is no resource",
-                    "write cpu, memory, or a name with its domain, as in nvidia.com/gpu",
+                    f"{container.field}.resources", name, "is not a resource name", fix
                 )
             needs[name] = Fraction(amount_of(container, name).value)
             continue
@@ -118,35 +118,11 @@ def _requests(container: Container, claimed: frozenset[str]) -> _Vector:
     return needs
 
 
-def _sum(left: _Vector, right: _Vector) -> _Vector:
-    return {
-        name: left.get(name, Fraction()) + right.get(name, Fraction()) for name in {**left, **right}
-    }
-
-
-def _most(left: _Vector, right: _Vector) -> _Vector:
-    return {
-        name: max(left.get(name, Fraction()), right.get(name, Fraction()))
-        for name in {**left, **right}
-    }
-
-
-def _rounded(total: _Vector, field: str) -> NodeConstraints:
-    cpu_milli = math.ceil(total.pop("cpu", Fraction()) * 1000)
-    memory_mib = math.ceil(total.pop("memory", Fraction()) / _MIB)
-    if cpu_milli > CPU_MILLI_MAX or memory_mib > HOST_MEMORY_MIB_MAX:
-        raise ManifestError(
-            field,
-            f"{cpu_milli}m CPU, {memory_mib} MiB",
-            "is more than any node has",
-            f"ask for at most {CPU_MILLI_MAX // 1000} CPUs and {HOST_MEMORY_MIB_MAX >> 10} GiB",
-        )
-    extended = {name: math.ceil(amount) for name, amount in sorted(total.items()) if amount}
-    if len(extended) > EXTENDED_MAX or any(n > AMOUNT_MAX for n in extended.values()):
-        raise ManifestError(
-            field, extended, "has too many or too large amounts", f"name at most {EXTENDED_MAX}"
-        )
-    return NodeConstraints(cpu_milli=cpu_milli, memory_mib=memory_mib, extended=extended)
+def _combined(
+    take: Callable[[Fraction, Fraction], Fraction], left: _Vector, right: _Vector
+) -> _Vector:
+    zero = Fraction()
+    return {name: take(left.get(name, zero), right.get(name, zero)) for name in {**left, **right}}
 
 
 SELECTOR_MAX = 64
@@ -158,25 +134,23 @@ _OPERATORS = get_args(get_type_hints(NodeExpression)["operator"])
 HIGHEST_PORT = 65535
 INT64_CHARS_MAX = 19
 ADDRESS_MAX = 64
-ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - what manifests say, nobody listens there
+ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - values in manifests; nothing listens there
 _PROTOCOLS = get_args(get_type_hints(HostPort)["protocol"])
 _EFFECTS = get_args(get_type_hints(Toleration)["effect"])
 
 
 def selector(spec: kube.PodSpec, field: str) -> dict[str, str]:
-    """`nodeSelector`.
-
-    Raises ManifestError: too long, or a value is not text."""
+    """Return `nodeSelector`. Raises ManifestError if it is too long or not text."""
     field = f"{field}.nodeSelector"
     if len(spec.node_selector) > SELECTOR_MAX:
-        raise ManifestError(field, spec.node_selector, "is too long", f"at most {SELECTOR_MAX}")
+        raise ManifestError(field, spec.node_selector, "is too long", f"use at most {SELECTOR_MAX}")
     return texts(spec.node_selector, field)
 
 
 def required(spec: kube.PodSpec, field: str) -> tuple[tuple[NodeExpression, ...], ...]:
-    """Terms of required node affinity, one of which must hold; an empty one matches no node.
+    """Return the terms of required node affinity; an empty term matches no node.
 
-    Raises ManifestError: an expression is malformed."""
+    One term must match. Raises ManifestError if an expression is malformed."""
     terms = spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
     field = f"{field}.affinity.nodeAffinity.{_REQUIRED}"
     return tuple(
@@ -186,9 +160,9 @@ def required(spec: kube.PodSpec, field: str) -> tuple[tuple[NodeExpression, ...]
 
 
 def preferred(spec: kube.PodSpec, field: str) -> tuple[PreferredTerm, ...]:
-    """Terms of preferred node affinity with their weights; an empty one prefers nothing.
+    """Return the weighted terms of preferred node affinity, without empty ones.
 
-    Raises ManifestError: an expression is malformed."""
+    Raises ManifestError if an expression is malformed."""
     terms = spec.affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
     field = f"{field}.affinity.nodeAffinity.{_PREFERRED}"
     weighted = (
@@ -199,9 +173,9 @@ def preferred(spec: kube.PodSpec, field: str) -> tuple[PreferredTerm, ...]:
 
 
 def tolerations(spec: kube.PodSpec, field: str) -> tuple[Toleration, ...]:
-    """`tolerations`.
+    """Return `tolerations`.
 
-    Raises ManifestError: an operator or effect is unknown, or a key is missing."""
+    Raises ManifestError if an operator or effect is unknown, or a key is missing."""
     found = []
     for i, each in enumerate(spec.tolerations):
         at, operator = f"{field}.tolerations[{i}]", each.operator or "Equal"
@@ -210,9 +184,9 @@ def tolerations(spec: kube.PodSpec, field: str) -> tuple[Toleration, ...]:
         if each.effect not in _EFFECTS:
             raise _choice(f"{at}.effect", each.effect, _EFFECTS)
         if not each.key and operator != "Exists":
-            raise ManifestError(f"{at}.key", "", "is empty", "name a taint, or use Exists")
+            raise ManifestError(f"{at}.key", "", "is empty", "name a taint, or use operator Exists")
         if each.value and operator == "Exists":
-            raise ManifestError(f"{at}.value", each.value, "means nothing to Exists", "remove it")
+            raise ManifestError(f"{at}.value", each.value, "has no effect with Exists", "remove it")
         found.append(
             Toleration(
                 key=each.key,
@@ -225,11 +199,11 @@ def tolerations(spec: kube.PodSpec, field: str) -> tuple[Toleration, ...]:
 
 
 def ports(spec: kube.PodSpec, field: str) -> tuple[HostPort, ...]:
-    """`ports[].hostPort` of containers and sidecars, and all ports of a pod on the host's network.
+    """Return the host ports of containers and sidecars.
 
-    As kube-scheduler counts them: an init container that ends takes none.
-
-    Raises ManifestError: a port or protocol is unknown, or there are too many."""
+    They are `ports[].hostPort`, and all ports of a pod on the host network. As in kube-scheduler,
+    an init container takes none. Raises ManifestError if a port or protocol is invalid, or there
+    are too many."""
     found: dict[HostPort, None] = {}
     sidecars = ((i, c) for i, c in enumerate(spec.init_containers) if c.restart_policy == "Always")
     for kind, group in (("initContainers", sidecars), ("containers", enumerate(spec.containers))):
@@ -239,41 +213,40 @@ def ports(spec: kube.PodSpec, field: str) -> tuple[HostPort, ...]:
                 if number:
                     at = f"{field}.{kind}[{i}].ports[{j}]"
                     if not 0 < number <= HIGHEST_PORT:
-                        problem = "is no port"
+                        problem = "is not a port number"
                         raise ManifestError(f"{at}.hostPort", number, problem, "write 1 to 65535")
                     if port.protocol not in _PROTOCOLS:
                         raise _choice(f"{at}.protocol", port.protocol, _PROTOCOLS)
                     address = "" if port.host_ip in ANY_ADDRESS else port.host_ip
                     if len(address) > ADDRESS_MAX:
-                        problem, fix = "is no address", "write an IP address"
+                        problem, fix = "is not an IP address", "write one"
                         raise ManifestError(f"{at}.hostIP", address, problem, fix)
                     protocol = cast("Any", port.protocol)
                     found[HostPort(port=number, protocol=protocol, ip=address)] = None
     if len(found) > PORTS_MAX:
-        raise ManifestError(
-            f"{field}.containers", None, "takes too many host ports", f"{PORTS_MAX}"
-        )
+        fix = f"use at most {PORTS_MAX}"
+        raise ManifestError(f"{field}.containers", None, "uses too many host ports", fix)
     return tuple(found)
 
 
 def term(wanted: kube.NodeTerm, field: str) -> tuple[NodeExpression, ...]:
-    """One term of a node selector, all of which must hold.
+    """Return one term of a node selector, whose expressions must all match.
 
-    Raises ManifestError: an expression is malformed."""
+    Raises ManifestError if an expression is malformed."""
     labels = [
         _expression(expression, f"{field}.matchExpressions[{i}]")
         for i, expression in enumerate(wanted.match_expressions)
     ]
     fields = []
     for i, each in enumerate(wanted.match_fields):
-        # Of `matchFields` Kubernetes knows one field and two operators, with one value.
+        # In `matchFields` Kubernetes allows one field and two operators, with one value.
         at = f"{field}.matchFields[{i}]"
         if each.key != NAME_FIELD:
-            raise ManifestError(f"{at}.key", each.key, "is unknown", f"write {NAME_FIELD}")
+            raise ManifestError(f"{at}.key", each.key, "is not supported", f"write {NAME_FIELD}")
         if each.operator not in {"In", "NotIn"}:
             raise _choice(f"{at}.operator", each.operator, ("In", "NotIn"))
         if len(each.values) != 1:
-            raise ManifestError(f"{at}.values", each.values, "is not one name", "name one")
+            raise ManifestError(f"{at}.values", each.values, "must be one name", "name one node")
         fields.append(structs.replace(_expression(each, at), of_field=True))
     return (*labels, *fields)
 
@@ -285,38 +258,39 @@ def _expression(expression: kube.Expression, field: str) -> NodeExpression:
         (number,) = values if len(values) == 1 else ("",)
         digits = number.isascii() and number.removeprefix("-").isdecimal()
         if not digits or len(number) > INT64_CHARS_MAX:
-            raise ManifestError(f"{field}.values", values, "is not one number", "write one number")
+            raise ManifestError(f"{field}.values", values, "must be one number", "write one")
     return NodeExpression(key=expression.key, operator=cast("Any", operator), values=tuple(values))
 
 
 def check_expression(expression: kube.Expression, field: str, operators: tuple[str, ...]) -> None:
-    """Refuse an expression over labels that Kubernetes would refuse as well.
+    """Refuse an expression over labels that Kubernetes would refuse.
 
-    Raises ManifestError: an operator is none of these, or has not the values that it needs."""
+    Raises ManifestError if its operator is not in `operators`, or has the wrong values."""
     operator, values = expression.operator, expression.values
     if operator not in operators:
         raise _choice(f"{field}.operator", operator, operators)
     if operator in {"In", "NotIn"} and not values:
-        raise ManifestError(f"{field}.values", values, "is empty", "name at least one value")
+        raise ManifestError(f"{field}.values", values, "is empty", "write at least one value")
     if operator in {"Exists", "DoesNotExist"} and values:
-        raise ManifestError(f"{field}.values", values, f"means nothing to {operator}", "remove it")
+        raise ManifestError(
+            f"{field}.values", values, f"has no effect with {operator}", "remove it"
+        )
 
 
 def _choice(field: str, value: str, choices: tuple[str, ...]) -> ManifestError:
-    return ManifestError(
-        field, value, "is unknown", f"write one of {', '.join(filter(None, choices))}"
-    )
+    fix = f"write one of {', '.join(filter(None, choices))}"
+    return ManifestError(field, value, "is not valid", fix)
 
 
 CLAIMS_MAX, DISKS_MAX = 256, 256
 DISK_NAME_MAX = 1024
 CLAIM_NAME_MAX: Final = quantities.NAME_MAX
+# prefix of a generic ephemeral volume's claim; the pod's name is put before it
 OWN_CLAIM: Final = "-"
-"""Begins the claim of a generic ephemeral volume, whose name begins with the pod's."""
 
 
 def claims(volumes: Iterable[kube.Volume]) -> tuple[str, ...]:
-    """The claims of `volumes`, in order; one of the pod's own by what follows the pod's name."""
+    """Return the claims of `volumes`, sorted; the pod's own ones without its name."""
     found: set[str] = set()
     for volume in volumes:
         if volume.persistent_volume_claim is not None:
@@ -327,7 +301,7 @@ def claims(volumes: Iterable[kube.Volume]) -> tuple[str, ...]:
 
 
 def whole_names(pod: str, found: Iterable[str]) -> tuple[str, ...]:
-    """What the claims of a pod of that name are called; a longer name than there can be is none."""
+    """Return the full names of the claims of pod `pod`, except for names that are too long."""
     names = (pod + claim if claim.startswith(OWN_CLAIM) else claim for claim in found)
     return tuple(name for name in names if len(name) <= CLAIM_NAME_MAX)
 
@@ -340,9 +314,9 @@ class Mounted(NamedTuple):
 
 
 def mounted(volumes: Any) -> Mounted:
-    """The same of a pod that runs, by the `volumes` of its spec; of what cannot be read, nothing.
+    """Return what a running pod mounts, by its spec's `volumes`; skip what cannot be read.
 
-    The API server and the kubelet took them."""
+    The API server and the kubelet have accepted them."""
     try:
         found = msgspec.convert(volumes or [], list[kube.Volume])
     except msgspec.ValidationError:
@@ -355,20 +329,19 @@ def mounted(volumes: Any) -> Mounted:
 
 
 def disks(volumes: list[kube.Volume], field: str) -> tuple[Disk, ...]:
-    """The disks of `volumes`; an image of Ceph is one for each of its monitors.
+    """Return the disks of `volumes`; a Ceph image counts once per monitor.
 
-    Raises ManifestError: a name is too long, or there are too many."""
+    Raises ManifestError if a name is too long, or there are too many."""
     found: dict[Disk, None] = {}
     for i, volume in enumerate(volumes):
         for disk in _disks_of(volume):
             if len(disk.name) > DISK_NAME_MAX:
                 at = f"{field}.volumes[{i}]"
-                raise ManifestError(
-                    at, disk.name, "has too long a name", f"at most {DISK_NAME_MAX}"
-                )
+                fix = f"use at most {DISK_NAME_MAX} characters"
+                raise ManifestError(at, disk.name, "is too long", fix)
             found[disk] = None
     if len(found) > DISKS_MAX:
-        raise ManifestError(f"{field}.volumes", None, "names too many disks", f"{DISKS_MAX}")
+        raise ManifestError(f"{field}.volumes", None, "has too many disks", f"use {DISKS_MAX}")
     return tuple(found)
 
 
@@ -376,7 +349,7 @@ def _disks_of(volume: kube.Volume) -> Iterator[Disk]:
     if (google := volume.gce_persistent_disk) is not None:
         yield Disk(name=f"gce/{google.pd_name}", read_only=google.read_only)
     if (amazon := volume.aws_elastic_block_store) is not None:
-        yield Disk(name=f"aws/{amazon.volume_id}")  # not even to read is it for two
+        yield Disk(name=f"aws/{amazon.volume_id}")  # never shared, not even read-only
     if (target := volume.iscsi) is not None:
         yield Disk(name=f"iscsi/{target.iqn}", read_only=target.read_only)
     if (ceph := volume.rbd) is not None:

@@ -1,7 +1,7 @@
-"""One pod spec, read whole: everything that pods made from it have in common.
+"""Read one pod spec: everything that the pods created from it have in common.
 
-Invariant: the shape that comes out is one that the event schema accepts, so a pod that was read can
-be submitted."""
+Invariant: the resulting shape is valid for the event schema, so a pod that was read can be
+submitted."""
 
 from collections.abc import Iterable
 from typing import Any, Final, get_args
@@ -31,18 +31,18 @@ from apportion_schemas.workload import Control, Controls
 
 SHAPE_BYTES_MAX = 1 << 18
 TASK = "volcano.sh/task-spec"
+# annotations with a pod's queue: the author's overrides the one of Volcano's jobs
 QUEUES = ("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name")
-"""Where a pod names its queue: what its author writes goes before what Volcano's jobs do."""
+# built into every cluster
 PRIORITY_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
-"""Those that every cluster has."""
 
 
 class ManifestConfig(Struct, frozen=True, kw_only=True):
     """How manifests are read: the dialects, and the cluster's priority classes.
 
-    `gangs`: whether pods are of any; where another scheduler chose the node, they are its business.
-    `resource_claims`: whoever reads the pods sees to the claims that they name (`core.dra`).
-    `schedulers` only tell who would choose in Kubernetes: what is read is the same."""
+    `gangs`: read gangs; false if another scheduler chose the node and handles them.
+    `resource_claims`: the caller handles the claims of the pods (`core.dra`). `schedulers` only
+    serve to report which scheduler would choose in Kubernetes."""
 
     dialects: DialectConfig = DialectConfig()
     priority_classes: dict[str, Priority] = msgspec.field(
@@ -53,16 +53,16 @@ class ManifestConfig(Struct, frozen=True, kw_only=True):
     schedulers: SchedulerNames = SchedulerNames()
 
 
+# Volcano's annotation, or else label: false if the pod may not be evicted for one of higher
+# priority
 PREEMPTABLE = "volcano.sh/preemptable"
-"""Volcano's annotation, or else label: whether a pod may be evicted for one of higher priority.
-Without it a pod may be."""
 DEFAULT_CONFIG = ManifestConfig()
 
 
 class Template(Struct, frozen=True, kw_only=True):
-    """What pods of one spec share; `group` is the gang without its namespace.
+    """What the pods of one spec have in common.
 
-    `task` and `queue` are what its annotations name."""
+    `group` is the gang without its namespace; `task` and `queue` are those of its annotations."""
 
     shape: Shape
     dialect: str
@@ -92,11 +92,10 @@ def read_template(
     namespace: str,
     priority_class: str = "",
 ) -> Template:
-    """What a pod spec means; `field` is where its template stands, empty for a pod itself.
+    """Read a pod spec; `field` is the path of its template, empty for a pod itself.
 
-    `namespace` is the pods'; `priority_class` is the owner's, for a spec without one of its own.
-
-    Raises ManifestError: anything in the spec that cannot be used."""
+    `priority_class` is the owner's, for a spec without its own. Raises ManifestError if anything in
+    the spec cannot be used."""
     spec_field, meta_field = (f"{field}.{part}".lstrip(".") for part in ("spec", "metadata"))
     notes_field = f"{meta_field}.annotations"
     unsupported.check_pod_spec(raw_spec, spec_field, resource_claims=config.resource_claims)
@@ -139,7 +138,7 @@ def read_template(
     )
     if not request.asks:
         return template
-    # The names of all containers are for device plugins that count them.
+    # Device plugins that number containers need the names of all of them.
     return msgspec.structs.replace(
         template,
         controls=_controls(spec, (*request.asks, *request.borrowing)),
@@ -151,29 +150,25 @@ def read_template(
 def _evictable(notes: dict[str, str], labels: dict[str, str], field: str) -> bool:
     value = notes.get(PREEMPTABLE, labels.get(PREEMPTABLE, "true"))
     if value not in TRUE | FALSE:
-        raise ManifestError(within(field, PREEMPTABLE), value, "is no truth value", "write false")
+        raise ManifestError(
+            within(field, PREEMPTABLE), value, "is not true or false", "write false"
+        )
     return value in TRUE
 
 
 def priority_of(name: str, field: str, config: ManifestConfig) -> int:
-    """The number of a priority class; the empty name is 0.
-
-    Raises ManifestError: the cluster has no such class."""
+    """Return the value of a priority class. Raises ManifestError if the cluster lacks it."""
     if name and name not in config.priority_classes:
         known = ", ".join(sorted(config.priority_classes))
-        raise ManifestError(
-            field,
-            name,
-            "is no known priority class",
-            f"use one of {known}, or submit it with its PriorityClass",
-        )
+        fix = f"use one of {known}, or submit its PriorityClass with it"
+        raise ManifestError(field, name, "is not a known priority class", fix)
     return config.priority_classes[name] if name else 0
 
 
 def containers_of(spec: kube.PodSpec, field: str) -> tuple[Container, ...]:
-    """The containers of the spec at `field`, in the order in which they start.
+    """Return the containers of the spec at `field`, in the order in which they start.
 
-    Raises ManifestError: a name is malformed or comes twice, or there are too many."""
+    Raises ManifestError if a name is malformed or duplicate, or there are too many."""
     found: dict[str, Container] = {}
     groups = (("initContainers", spec.init_containers), ("containers", spec.containers))
     for kind, group in groups:
@@ -181,18 +176,14 @@ def containers_of(spec: kube.PodSpec, field: str) -> tuple[Container, ...]:
             at = f"{field}.{kind}[{i}]"
             name = dns_label(each.name, f"{at}.name")
             if name in found:
-                raise ManifestError(f"{at}.name", name, "comes twice", "give each its own name")
+                raise ManifestError(f"{at}.name", name, "is used twice", "rename one of them")
             role: Role = "app"
             if kind == "initContainers":
                 role = "sidecar" if each.restart_policy == "Always" else "init"
             found[name] = Container(name, at, each.resources.limits, each.resources.requests, role)
     if len(found) > CONTAINERS_MAX:
-        raise ManifestError(
-            f"{field}.containers",
-            None,
-            f"makes {len(found)} containers with the init containers",
-            f"write at most {CONTAINERS_MAX}",
-        )
+        problem = f"has {len(found)} containers including init containers"
+        raise ManifestError(f"{field}.containers", None, problem, f"use at most {CONTAINERS_MAX}")
     return tuple(found.values())
 
 
@@ -221,7 +212,6 @@ def _node(
 def _shape(
     request: DeviceRequest, node: NodeConstraints, pods: PodConstraints, field: str
 ) -> Shape:
-    """The shape as any reader of the ledger will have it."""
     shape = Shape(
         asks=request.asks,
         devices=request.devices,
@@ -233,30 +223,23 @@ def _shape(
     )
     encoded = msgspec.json.encode(shape)
     if len(encoded) > SHAPE_BYTES_MAX:
-        raise ManifestError(
-            field,
-            None,
-            f"has {len(encoded)} bytes of asks and constraints",
-            f"stay within {SHAPE_BYTES_MAX}",
-        )
+        problem = f"has {len(encoded)} bytes of requests and constraints"
+        raise ManifestError(field, None, problem, f"reduce them to {SHAPE_BYTES_MAX}")
     try:
         return msgspec.json.decode(encoded, type=Shape)
     except msgspec.ValidationError as error:
-        raise ManifestError(
-            field, None, f"makes an impossible ask ({error})", "change it"
-        ) from None
+        fix = "correct it"
+        raise ManifestError(field, None, f"has an invalid request ({error})", fix) from None
 
 
 CONTROL_NAMES: Final[frozenset[Control]] = frozenset(get_args(Control))
 CONTROL_CHARS_MAX: Final = 64
 
 
+# The agent adds to a container's environment and overrides it, so the ledger keeps the few
+# variables that a container may set itself. It keeps nothing else, because there may be secrets in
+# it.
 def _controls(spec: kube.PodSpec, asks: Iterable[Ask]) -> Controls:
-    """What containers that ask for devices say in their environment of how HAMi-core holds them.
-
-    The node's agent adds to a container's environment, and what it adds wins; so the ledger keeps
-    the few variables that are the container's own to say, and nothing else of an environment, for
-    there may be secrets in it. A value too long to be one of them is passed over."""
     asking = {ask.container for ask in asks}
     found: Controls = {}
     for container in (*spec.init_containers, *spec.containers):
@@ -278,12 +261,11 @@ _GANG: Final = (gangs.GROUP, TASK, gangs.MIN_MEMBER)
 
 
 def devices_only(document: dict[str, Any]) -> dict[str, Any]:
-    """A pod's document with only what is about devices and amounts; read it like any other.
+    """Return a pod's document with only what concerns devices and amounts.
 
-    Where kube-scheduler chooses the node and asks our extender, volumes, affinity, taints and
-    priority classes are its business, and none of them is a reason for us to refuse a pod. Asks,
-    annotations that choose devices, labels, and the amounts that the pod takes of its node are
-    kept."""
+    For pods whose node a kube-scheduler chooses with our extender: volumes, affinity, taints and
+    priority classes are checked there and must not make us refuse the pod. Amounts, labels, and the
+    annotations that choose devices are kept."""
     metadata, spec = document.get("metadata"), document.get("spec")
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
         return document

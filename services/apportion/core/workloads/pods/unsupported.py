@@ -1,7 +1,7 @@
 """The one table of fields that would change a decision and that we do not implement.
 
-Ignoring one would place a pod where its author forbade it, so each is refused by name. Invariant:
-an absent or empty field never refuses a pod."""
+Each is refused by name, because ignoring it would place a pod where its author forbade it.
+Invariant: an absent or empty field never refuses a pod."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 from apportion.core.workloads.document import ManifestError, within
 from apportion.core.workloads.pods.gangs import GROUP, MIN_MEMBER
 
-_LATER = "is not implemented yet"
+_LATER = "is not supported"
 _NO_EFFECT: tuple[object, ...] = (None, False, "", "none", [], {})
 
 
 class Unsupported(NamedTuple):
-    """A field (`[]` is every entry of a list), what is wrong with it, and what to do instead.
+    """A field (`[]` is every entry of a list), the problem with it, and the fix.
 
-    Where there are `values`, the others are harmless."""
+    If there are `values`, only these are refused."""
 
     path: str
     problem: str = _LATER
@@ -24,53 +24,50 @@ class Unsupported(NamedTuple):
     values: tuple[str, ...] = ()
 
 
-_VOLUME = "may tie the pod to a node and is not implemented yet"
-_VOLUME_FIX = "use a volume that every node has, as emptyDir, hostPath and nfs are"
-_NUMA_FIX = "remove it; nvidia.com/numa-bind puts the pod's devices onto one NUMA node"
+_VOLUME = "may bind the pod to a node and is not supported"
+_VOLUME_FIX = "use a volume that every node has, such as emptyDir, hostPath or nfs"
+_NUMA_FIX = "remove it; nvidia.com/numa-bind keeps the pod's devices on one NUMA node"
+# values for which Volcano keeps a pod off nodes; with the others it prefers none, or some
 NUMA_REQUIRED = ("restricted", "single-numa-node")
-"""Values by which Volcano keeps a pod off nodes; by the others it prefers none, or some."""
-_GROUP_FIX = f"make a PodGroup and name it in the annotation {GROUP}"
+_TOPOLOGY_FIX = "pin the rack with a nodeSelector"
+_GROUP_FIX = f"create a PodGroup and name it in the annotation {GROUP}"
 
 RESOURCE_CLAIMS = "resourceClaims"
 
 POD_SPEC = (
-    Unsupported("nodeName", "has been placed already", "remove it, so that a node is chosen"),
+    Unsupported("nodeName", "already assigns the pod", "remove it to let Apportion choose a node"),
     Unsupported("workloadRef", fix=_GROUP_FIX),
     Unsupported(
         RESOURCE_CLAIMS,
-        "are read in a cluster alone, and only where DRA is on",
-        "ask for devices in resources.limits, or start watcher and binder with --dra",
+        "needs a Kubernetes cluster with DRA enabled",
+        "request devices in resources.limits, or start the watcher and the binder with --dra",
     ),
 )
 VOLCANO_JOB_SPEC = (
-    Unsupported("networkTopology"),
+    Unsupported("networkTopology", fix=_TOPOLOGY_FIX),
     Unsupported("volumes[].volumeClaim", _VOLUME, _VOLUME_FIX),
     Unsupported("volumes[].volumeClaimName", _VOLUME, _VOLUME_FIX),
-    Unsupported("tasks[].dependsOn", fix="submit the later task when the earlier one has begun"),
+    Unsupported("tasks[].dependsOn", fix="submit the later task once the earlier one has started"),
     Unsupported("tasks[].partitionPolicy"),
     Unsupported("tasks[].topologyPolicy", fix=_NUMA_FIX, values=NUMA_REQUIRED),
 )
-POD_GROUP_SPEC = (Unsupported("networkTopology"), Unsupported("subGroupPolicy"))
+POD_GROUP_SPEC = (Unsupported("networkTopology", fix=_TOPOLOGY_FIX), Unsupported("subGroupPolicy"))
 KUBERNETES_POD_GROUP_SPEC = (
     Unsupported("schedulingConstraints.topology"),
     Unsupported("parentCompositePodGroupName"),
-    Unsupported("resourceClaims", fix="ask for devices in resources.limits"),
+    Unsupported("resourceClaims", fix="request devices in resources.limits"),
 )
 NUMA_POLICY = "volcano.sh/numa-topology-policy"
 
 
 def check_pod_spec(spec: dict[str, Any], field: str, *, resource_claims: bool = False) -> None:
-    """Refuse a pod spec that uses what we do not implement, `resource_claims` among it or not.
-
-    Raises ManifestError: names the field as it stands in the document."""
+    """Raise ManifestError for what we do not implement; `resource_claims` may be allowed."""
     passed = (RESOURCE_CLAIMS,) if resource_claims else ()
     check(spec, field, tuple(row for row in POD_SPEC if row.path not in passed))
 
 
 def check(part: dict[str, Any], field: str, table: tuple[Unsupported, ...]) -> None:
-    """Refuse a part of a document that uses any field of the table.
-
-    Raises ManifestError: names the field as it stands in the document."""
+    """Raise ManifestError if a part of a document uses any field of the table."""
     for row in table:
         for found, value in places(part, field, row.path.split(".")):
             if row.values and value not in row.values:
@@ -79,9 +76,7 @@ def check(part: dict[str, Any], field: str, table: tuple[Unsupported, ...]) -> N
 
 
 def check_annotations(annotations: Mapping[str, str], field: str) -> None:
-    """Refuse a gang that an annotation makes of pods without one, and a NUMA node for the CPUs.
-
-    Raises ManifestError: names the annotation."""
+    """Raise ManifestError for a gang without a PodGroup, or a NUMA policy for CPUs."""
     if MIN_MEMBER in annotations and not annotations.get(GROUP):
         found = within(field, MIN_MEMBER)
         raise ManifestError(found, annotations[MIN_MEMBER], _LATER, _GROUP_FIX)
@@ -91,7 +86,7 @@ def check_annotations(annotations: Mapping[str, str], field: str) -> None:
 
 
 def places(value: object, field: str, path: list[str]) -> Iterator[tuple[str, object]]:
-    """Every place of `path` below `value` that has an effect, with its full path."""
+    """Yield the full path and value of each `path` below `value` that has an effect."""
     if not path:
         if value not in _NO_EFFECT:
             yield field, value

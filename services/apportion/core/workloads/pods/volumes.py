@@ -1,8 +1,8 @@
-"""PersistentVolumeClaims, volumes and storage classes: where the volume of a claim is or could be.
+"""PersistentVolumeClaims, volumes, storage classes: where a claim's volume is or could be.
 
-Source: kube-scheduler's VolumeBinding, VolumeZone and NodeVolumeLimits, and the rules by which
-Kubernetes matches a claim with a volume. Invariant: what is read here of one object is never half
-of it: a node affinity that cannot be read raises, and is never taken for none."""
+Source: kube-scheduler's VolumeBinding, VolumeZone and NodeVolumeLimits, and Kubernetes' rules for
+matching claims with volumes. Invariant: an object is read completely or not at all: a node affinity
+that cannot be read raises, and is never treated as none."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -23,15 +23,15 @@ from apportion_schemas.decoding import from_outside
 
 ZONE: Final = "topology.kubernetes.io/zone"
 REGION: Final = "topology.kubernetes.io/region"
+# topology labels of a volume, and the node label that each is compared with
 _TOPOLOGY: Final = {
     ZONE: ZONE,
     REGION: REGION,
     "failure-domain.beta.kubernetes.io/zone": ZONE,
     "failure-domain.beta.kubernetes.io/region": REGION,
 }
-"""Labels of a volume that say where it is, and the label of a node that is compared."""
+# annotation with the class before Kubernetes 1.6; it still overrides the field
 BETA_CLASS: Final = "volume.beta.kubernetes.io/storage-class"
-"""Where claims and volumes named their class before 1.6; it still goes before the field."""
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
 BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
@@ -40,6 +40,7 @@ WAITS: Final = "WaitForFirstConsumer"
 AVAILABLE: Final = "Available"
 SINGLE_POD: Final = "ReadWriteOncePod"
 FILESYSTEM: Final = "Filesystem"
+# volume sources from before CSI, their provisioners, and the drivers that serve them today
 _IN_TREE: Final = (
     ("awsElasticBlockStore", "kubernetes.io/aws-ebs", "ebs.csi.aws.com"),
     ("azureDisk", "kubernetes.io/azure-disk", "disk.csi.azure.com"),
@@ -49,7 +50,6 @@ _IN_TREE: Final = (
     ("portworxVolume", "kubernetes.io/portworx-volume", "pxd.portworx.com"),
     ("vsphereVolume", "kubernetes.io/vsphere-volume", "csi.vsphere.vmware.com"),
 )
-"""Sources of volumes from before CSI, their provisioners, and the drivers that serve them today."""
 MIGRATED: Final = {source: driver for source, _, driver in _IN_TREE}
 _PROVISIONED: Final = {provisioner: driver for _, provisioner, driver in _IN_TREE}
 VALUES_MAX: Final = 256
@@ -86,7 +86,7 @@ class _Status(kube.Kube, frozen=True):
 
 
 class Claim(kube.Kube, frozen=True):
-    """A PersistentVolumeClaim, as far as its volume is concerned."""
+    """The fields of a PersistentVolumeClaim that concern its volume."""
 
     metadata: _Meta
     spec: _ClaimSpec = _ClaimSpec()
@@ -94,22 +94,22 @@ class Claim(kube.Kube, frozen=True):
 
     @property
     def key(self) -> str:
-        """How it is called here: `namespace/name`."""
+        """The full name of the claim, as in `namespace/name`."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     @property
     def storage_class(self) -> str:
-        """The name of its storage class; empty where it has none."""
+        """The name of its storage class; empty if it has none."""
         return self.metadata.annotations.get(BETA_CLASS, self.spec.storage_class_name or "")
 
     @property
     def bound(self) -> bool:
-        """Whether it has its volume, from both sides."""
+        """True if the claim is bound to its volume, on both sides."""
         return bool(self.spec.volume_name) and BIND_COMPLETED in self.metadata.annotations
 
     @property
     def selected_node(self) -> str:
-        """The node for which its volume is being made; empty while it is made for none."""
+        """The node for which its volume is being provisioned; empty if none."""
         return self.metadata.annotations.get(SELECTED_NODE, "")
 
 
@@ -148,7 +148,7 @@ class _VolumeSpec(kube.Kube, frozen=True):
 
 
 class Volume(kube.Kube, frozen=True):
-    """A PersistentVolume: what it offers, and from where it can be had."""
+    """A PersistentVolume: what it offers, and from which nodes it is accessible."""
 
     metadata: _Meta
     spec: _VolumeSpec = _VolumeSpec()
@@ -156,7 +156,7 @@ class Volume(kube.Kube, frozen=True):
 
     @property
     def storage_class(self) -> str:
-        """The name of its storage class; empty where it has none."""
+        """The name of its storage class; empty if it has none."""
         return self.metadata.annotations.get(BETA_CLASS, self.spec.storage_class_name)
 
     @property
@@ -168,7 +168,7 @@ class Volume(kube.Kube, frozen=True):
         return next((MIGRATED[name] for name, set_ in sources if set_ and name in MIGRATED), "")
 
     def is_for(self, claim: Claim) -> bool:
-        """Whether nobody else's claim has the volume."""
+        """Return True if the volume is unclaimed or reserved for this claim."""
         ref = self.spec.claim_ref
         if ref is None:
             return True
@@ -186,7 +186,7 @@ class _TopologyTerm(kube.Kube, frozen=True):
 
 
 class StorageClass(kube.Kube, frozen=True):
-    """A StorageClass: whether volumes are made, when, and where."""
+    """A StorageClass: whether, when and where volumes are provisioned."""
 
     metadata: _Meta
     provisioner: str = ""
@@ -195,14 +195,14 @@ class StorageClass(kube.Kube, frozen=True):
 
     @property
     def driver(self) -> str:
-        """The CSI driver that makes its volumes; empty where nobody does."""
+        """The CSI driver that provisions its volumes; empty if none does."""
         if not self.provisions:
             return ""
         return _PROVISIONED.get(self.provisioner, self.provisioner)
 
     @property
     def provisions(self) -> bool:
-        """Whether volumes are made when they are wanted."""
+        """True if volumes are provisioned on demand."""
         return self.provisioner not in ("", NO_PROVISIONER)
 
 
@@ -225,14 +225,14 @@ class _DriversSpec(kube.Kube, frozen=True):
 
 
 class NodeDrivers(kube.Kube, frozen=True):
-    """A CSINode: the drivers of a node, and how many volumes of each it can have attached."""
+    """A CSINode: the drivers of a node, and how many volumes each can attach there."""
 
     metadata: _Meta
     spec: _DriversSpec = _DriversSpec()
 
     @property
     def limits(self) -> dict[str, int]:
-        """By driver; those without a number have no limit."""
+        """The limit of each driver; drivers without a limit are left out."""
         counts = ((each.name, each.allocatable) for each in self.spec.drivers or ())
         return {
             name: max(room.count, 0) for name, room in counts if room and room.count is not None
@@ -243,7 +243,7 @@ read_node_drivers = from_outside(msgspec.json.Decoder(NodeDrivers).decode)
 
 
 class Capacity(kube.Kube, frozen=True):
-    """A CSIStorageCapacity: how large a volume of a class can be made for some nodes."""
+    """A CSIStorageCapacity: how large a volume of a class can be on some nodes."""
 
     metadata: _Meta
     storage_class_name: str = ""
@@ -252,7 +252,7 @@ class Capacity(kube.Kube, frozen=True):
     maximum_volume_size: str | int | None = None
 
     def has_room(self, size: Fraction) -> bool:
-        """Whether a volume of so many bytes can be made there."""
+        """Return True if a volume of `size` bytes can be provisioned there."""
         most = self.capacity if self.maximum_volume_size is None else self.maximum_volume_size
         return most is not None and quantity(most, "capacity") >= size
 
@@ -262,7 +262,7 @@ class _CsiDriverSpec(kube.Kube, frozen=True):
 
 
 class CsiDriver(kube.Kube, frozen=True):
-    """A CSIDriver: whether its capacities are to be minded."""
+    """A CSIDriver: whether its capacities must be checked."""
 
     metadata: _Meta
     spec: _CsiDriverSpec = _CsiDriverSpec()
@@ -273,7 +273,7 @@ read_driver = from_outside(msgspec.json.Decoder(CsiDriver).decode)
 
 
 class Storage(NamedTuple):
-    """All that is known of volumes, classes and drivers by name, and of capacities."""
+    """All volumes, classes, drivers and capacities, by name."""
 
     volumes: Mapping[str, Volume]
     classes: Mapping[str, StorageClass]
@@ -284,9 +284,9 @@ class Storage(NamedTuple):
 def claim_fact(
     key: str, claim: Claim | None, storage: Storage, version: int
 ) -> VolumeClaimObserved:
-    """What a pod that mounts the claim has to know of it.
+    """Return what the ledger needs to know of a claim for pods that mount it.
 
-    Raises ManifestError: the node affinity of a volume cannot be read."""
+    Raises ManifestError if the node affinity of a volume cannot be read."""
     namespace, _, name = key.partition("/")
     fact = VolumeClaimObserved(namespace=namespace, claim=name, state="missing", version=version)
     if claim is None:
@@ -315,20 +315,21 @@ def claim_fact(
 
 
 def matching(claim: Claim, volumes: Iterable[Volume]) -> list[Volume]:
-    """The volumes that the claim could have, the smallest first; or those that are kept for it."""
+    """Return the volumes that the claim can use, smallest first; if any is reserved, only those."""
     wanted = size_of(claim)
     selector = claim.spec.selector
     means = affinity.expressions(selector, "spec.selector") if selector else ()
     modes = set(claim.spec.access_modes or ())
+    attributes = claim.spec.volume_attributes_class_name or ""
     found = [
-        (volume.spec.claim_ref is None, quantity(_capacity(volume), "capacity"), volume)
+        (volume.spec.claim_ref is None, size, volume)
         for volume in volumes
         if volume.is_for(claim)
         and volume.metadata.deletion_timestamp is None
         and volume.storage_class == claim.storage_class
         and volume.spec.volume_mode == claim.spec.volume_mode
-        and _attributes(volume) == _attributes(claim)
-        and quantity(_capacity(volume), "capacity") >= wanted
+        and (volume.spec.volume_attributes_class_name or "") == attributes
+        and (size := quantity((volume.spec.capacity or {}).get("storage", 0), "capacity")) >= wanted
         and (
             volume.spec.claim_ref is not None
             or (
@@ -342,23 +343,15 @@ def matching(claim: Claim, volumes: Iterable[Volume]) -> list[Volume]:
     return [volume for free, _, volume in found if free == found[0][0]]
 
 
-def _attributes(of: Claim | Volume) -> str:
-    return of.spec.volume_attributes_class_name or ""
-
-
 def size_of(claim: Claim) -> Fraction:
-    """How much storage the claim asks for, in bytes. Raises ManifestError."""
+    """Return how much storage the claim requests, in bytes. Raises ManifestError."""
     return quantity((claim.spec.resources.requests or {}).get("storage", 0), "storage")
 
 
-def _capacity(volume: Volume) -> Any:
-    return (volume.spec.capacity or {}).get("storage", 0)
-
-
 def affinity_of(volume: Volume) -> Terms:
-    """The nodes from which the volume can be had, by its node affinity; nothing is all of them.
+    """Return the nodes from which the volume is accessible; empty means all.
 
-    Raises ManifestError: it cannot be read."""
+    Raises ManifestError if its node affinity cannot be read."""
     required = volume.spec.node_affinity.required if volume.spec.node_affinity else None
     at = "spec.nodeAffinity.required.nodeSelectorTerms"
     return tuple(
@@ -368,9 +361,9 @@ def affinity_of(volume: Volume) -> Terms:
 
 
 def terms_of(volume: Volume) -> Terms:
-    """The same of a volume that a claim has already, whose labels of a zone count as well.
+    """Return the same for a bound volume, whose zone labels count as well.
 
-    A node without any label of a zone or region is not asked for them."""
+    A node without any zone or region label passes."""
     own = affinity_of(volume)
     there = tuple(
         NodeExpression(key=_TOPOLOGY[key], operator="In", values=tuple(sorted(value.split("__"))))
@@ -385,7 +378,6 @@ def terms_of(volume: Volume) -> Terms:
 
 
 def _possible(claim: Claim, class_: StorageClass, storage: Storage) -> Terms | None:
-    """Where the claim could have a volume; nothing is anywhere, and None nowhere."""
     if claim.selected_node:
         node = (claim.selected_node,)
         return ((NodeExpression(key="metadata.name", operator="In", values=node, of_field=True),),)
@@ -395,12 +387,11 @@ def _possible(claim: Claim, class_: StorageClass, storage: Storage) -> Terms | N
     if class_.provisions:
         options += _makers(claim, class_, storage)
     if not options:
-        return None
+        return None  # nowhere
     return () if not all(options) else merged(term for terms in options for term in terms)
 
 
 def _makers(claim: Claim, class_: StorageClass, storage: Storage) -> list[Terms]:
-    """Where the volume can be made: where the class allows it and, if it is told, there is room."""
     allowed = tuple(
         tuple(
             NodeExpression(key=label.key, operator="In", values=tuple(label.values))
@@ -425,10 +416,10 @@ def _makers(claim: Claim, class_: StorageClass, storage: Storage) -> list[Terms]
 
 
 def merged(terms: Iterable[tuple[NodeExpression, ...]]) -> Terms:
-    """The same nodes in fewer terms; all nodes, where they are too many for one event.
+    """Combine terms for the same nodes; return no terms (all nodes) if too many remain.
 
-    Terms that differ in one list of values of one key are one term with all of them. Where they are
-    too many, the binder finds out where the volume cannot be."""
+    Terms that differ in one list of values of one key become one term. If too many remain for one
+    event, the binder finds out where the volume cannot be."""
     some = list(dict.fromkeys(terms))
     listing = dict.fromkeys(each for term in some for each in term if each.operator == "In")
     values = Counter(each.key for each in listing)

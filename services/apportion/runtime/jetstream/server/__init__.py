@@ -1,1 +1,1 @@
-"""The ledger's server where it is ours: its process, its users, and what it says of itself."""
+"""The ledger's server where we run it: its process, users and monitoring."""

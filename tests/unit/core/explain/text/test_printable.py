@@ -1,4 +1,4 @@
-"""Text from outside, as it can stand in a line, and JSON that no terminal obeys."""
+"""Foreign text escaped for one line, and JSON without terminal control sequences."""
 
 import json
 
@@ -22,18 +22,18 @@ from apportion.runtime.files.safe_yaml import parse, written
     ],
 )
 def test_what_is_unprintable_is_named(text: str, shown: str) -> None:
-    """Whatever is printable stays, in any writing."""
+    """Unprintable characters are escaped; printable ones of any script stay."""
     assert escaped(text) == shown
 
 
 def test_what_is_kept() -> None:
-    """A message of several lines stays one."""
+    """Kept characters stay, so a message of several lines stays one."""
     assert escaped("a\nb\r\n", keep="\n") == "a\nb\\r\n"
 
 
 @given(st.text())
 def test_a_json_document_says_the_same(text: str) -> None:
-    """Printable on every terminal, and the very text to whoever reads it."""
+    """JSON is printable on every terminal and decodes to the same text."""
     document = {text: [text]}
     for data in (msgspec.json.encode(document), json.dumps(document, ensure_ascii=False).encode()):
         shown = escaped_json(data).decode()
@@ -43,7 +43,7 @@ def test_a_json_document_says_the_same(text: str) -> None:
 
 @given(st.text())
 def test_a_yaml_document_says_the_same(text: str) -> None:
-    """Likewise, but for line ends."""
+    """YAML is printable and decodes to the same text, except line ends."""
     shown = written({"name": text})
     assert shown.replace("\n", "").isprintable()
     [parsed] = parse(shown)

@@ -1,4 +1,4 @@
-"""Every refusal has words, with the right unit, and a sentence says no more than the event."""
+"""Every refusal code has words with the right unit, and a sentence adds nothing to the event."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.support.pods import shape
 def refused(
     reasons: dict[RefusalCode, int], *nearest: NearMiss, gang: GangShortage | None = None
 ) -> PodRefused:
-    """A refusal on as many nodes as the reasons count."""
+    """Return a refusal on as many nodes as the reasons count."""
     return PodRefused(
         pod="p1", namespace="default", name="p1", reasons=reasons,
         nodes=sum(reasons.values()), nearest=nearest, gang=gang,
@@ -21,29 +21,29 @@ def refused(
 
 
 def miss(code: RefusalCode, needed: int, available: int, device: str = "g0") -> NearMiss:
-    """A near miss on node n1."""
+    """Return a near miss on node n1."""
     return NearMiss(node="n1", code=code, needed=needed, available=available, device=device)
 
 
 @pytest.mark.parametrize("code", list(RefusalCode))
 def test_every_code_has_words(code: RefusalCode) -> None:
-    """A code without words would be shown to a person as a number or a crash."""
+    """Every code has words."""
     assert len(words.phrase(code).split()) >= 3
     assert words.cure(code)
 
 
 def test_no_words_without_a_code() -> None:
-    """Words for a code that no scheduler writes would be dead."""
+    """Every text belongs to a code that a scheduler writes."""
     assert set(CAUSES) == set(RefusalCode)
 
 
 def test_phrases_tell_codes_apart() -> None:
-    """Two codes with the same words could not be told apart."""
+    """No two codes have the same words."""
     assert len({words.phrase(code) for code in RefusalCode}) == len(RefusalCode)
 
 
 def test_a_code_of_a_newer_build_stands_for_itself() -> None:
-    """Nobody is left without a reason because his command line is older than the scheduler."""
+    """A code from a newer build is shown as its name."""
     code = RefusalCode("VolumeNotBound")
     assert words.phrase(code).startswith("VolumeNotBound")
     assert (words.cure(code), words.amount(code, 3)) == ("", "")
@@ -63,12 +63,12 @@ def test_a_code_of_a_newer_build_stands_for_itself() -> None:
     ],
 )
 def test_amounts_carry_their_unit(code: RefusalCode, value: int, said: str) -> None:
-    """A number without its unit is a riddle, and a yes-or-no has no amount."""
+    """An amount has its unit; a yes-or-no code has no amount."""
     assert words.amount(code, value) == said
 
 
 def test_only_yes_or_no_codes_have_no_unit() -> None:
-    """A code whose amounts count something must say what; these are all that count nothing."""
+    """Exactly these codes have no unit."""
     assert {code for code in RefusalCode if CAUSES[code].unit is Unit.NOTHING} == {
         RefusalCode.DEVICE_IN_USE,
         RefusalCode.NODE_GONE,
@@ -92,13 +92,13 @@ def test_only_yes_or_no_codes_have_no_unit() -> None:
         RefusalCode.POD_AFFINITY_MISMATCH,
         RefusalCode.POD_ANTI_AFFINITY,
         RefusalCode.TOPOLOGY_SPREAD_EXCEEDED,
-        # their amounts are those of a resource, which the refusal names
+        # their amounts are those of the resource that the refusal names
         *words.LIMIT_CODES,
     }
 
 
 def test_sentence_counts_causes_and_names_the_nearest(golden: Golden) -> None:
-    """The most frequent cause first, then the nearest miss with what it lacks."""
+    """A refusal has the most frequent cause first, then the nearest node with what it lacks."""
     said = words.refusal(
         refused(
             {RefusalCode.NODE_CORDONED: 1, RefusalCode.MEMORY_INSUFFICIENT: 3},
@@ -109,13 +109,13 @@ def test_sentence_counts_causes_and_names_the_nearest(golden: Golden) -> None:
 
 
 def test_sentence_stays_a_sentence() -> None:
-    """With every cause there is, only the first few are named and the rest counted."""
+    """A refusal with all causes names the first few and counts the rest."""
     said = words.refusal(refused(dict.fromkeys(set(RefusalCode) - {RefusalCode.NODE_GONE}, 1)))
     assert said.endswith(f"{len(RefusalCode) - 1 - words.CAUSES_NAMED} more causes")
 
 
 def test_nodes_that_had_left_are_not_counted(golden: Golden) -> None:
-    """Neither in a sentence nor in a list; a pod that is to go to one of them is told that."""
+    """Removed nodes are not counted, except for a pod that is tied to one."""
     gone = RefusalCode.NODE_GONE
     some = refused({RefusalCode.MEMORY_INSUFFICIENT: 2, gone: 898})
     assert "898" not in words.refusal(some)
@@ -127,19 +127,19 @@ def test_nodes_that_had_left_are_not_counted(golden: Golden) -> None:
 
 
 def test_no_node_at_all(golden: Golden) -> None:
-    """An empty cluster is not described as a list of nothing."""
+    """An empty cluster is described as such."""
     golden({"no node": words.refusal(refused({}))})
 
 
 def test_gang_that_lacks_pods(golden: Golden) -> None:
-    """What a gang waits for comes first, for no node is at fault."""
+    """An incomplete gang shows the missing pods first."""
     shortage = GangShortage(needed=4, present=2, fitting=0)
     said = words.refusal(refused({RefusalCode.GANG_INCOMPLETE: 0}, gang=shortage))
     golden({"2 of 4": said})
 
 
 def test_gang_that_lacks_places(golden: Golden) -> None:
-    """A gang that is complete says how many of it fit, and then what stopped the next one."""
+    """A complete gang shows how many of its pods fit, and then what stopped the next one."""
     shortage = GangShortage(needed=4, present=4, fitting=3)
     said = words.refusal(refused({RefusalCode.DEVICES_TOO_FEW: 2}, gang=shortage))
     assert words.phrase(RefusalCode.DEVICES_TOO_FEW) in said
@@ -151,12 +151,12 @@ def test_gang_that_lacks_places(golden: Golden) -> None:
     [("GPU-1a2b3c4d-0000-0000-0000-000000000000", "GPU-1a2b3c4d"), ("g0", "g0"), ("", "")],
 )
 def test_device_ids_are_cut(device: str, said: str) -> None:
-    """A UUID is cut to what a command accepts again; a short id stays whole."""
+    """A UUID is shortened to a prefix that commands accept; a short id stays whole."""
     assert words.device_words(device) == said
 
 
 def test_one_of_a_thing_is_said_as_one(golden: Golden) -> None:
-    """In the words of a count, and where a sentence is made with it."""
+    """Singular and plural follow the count."""
     assert [words.many(count, "pod") for count in (0, 1, 2_000)] == [
         "0 pods",
         "1 pod",
@@ -166,7 +166,7 @@ def test_one_of_a_thing_is_said_as_one(golden: Golden) -> None:
 
 
 def test_an_extended_resource_has_its_name_and_amounts(golden: Golden) -> None:
-    """In a list as in the sentence: which one, how many are needed, and how many there are."""
+    """An extended resource is shown with its name and amounts, in the list and in the sentence."""
     code = RefusalCode.EXTENDED_RESOURCE_INSUFFICIENT
     few = refused({code: 8}, miss(code, 2, 0, device=""))
     wants = shape(node=NodeConstraints(extended={"example.com/fpga": 2}))
@@ -190,12 +190,12 @@ def test_an_extended_resource_has_its_name_and_amounts(golden: Golden) -> None:
     ],
 )  # fmt: skip
 def test_the_cause_in_a_list_is_that_of_the_nearest_node(what: PodRefused, said: str) -> None:
-    """What nodes are is a cause only where there is no other, and else the most frequent."""
+    """Properties of nodes are the cause only if there is no other; else the most frequent one."""
     assert words.cause(what) == said
 
 
 def test_what_nodes_are_is_the_last_cause_of_a_sentence(golden: Golden) -> None:
-    """A cordon can be lifted; that others have other labels helps nobody, even of the nearest."""
+    """Properties of nodes come last in a sentence, because they cannot be changed like a cordon."""
     labels = RefusalCode.NODE_LABELS_MISMATCH
     one = refused({labels: 7, RefusalCode.NODE_CORDONED: 1}, miss(labels, 1, 0))
     golden({"7 with other labels, 1 cordoned": words.refusal(one)})

@@ -1,1 +1,1 @@
-"""Unit tests of what the fold makes of events, by concern."""
+"""Unit tests of the fold's handlers, by concern."""

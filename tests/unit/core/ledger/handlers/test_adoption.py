@@ -1,4 +1,4 @@
-"""What the fold makes of pods that run without a placement of the ledger, and of differences."""
+"""The fold of pods that run without a placement in the ledger, and of differences."""
 
 import pytest
 from msgspec import structs
@@ -23,13 +23,13 @@ CARD = node("n1", gpu("g0"), gpu("g1"))
 
 
 def adopted(uid: str = "p1", *shares: Share, **fields: object) -> PodAdopted:
-    """A pod that runs with these shares of n1."""
+    """Return the adoption of a pod with these shares of n1."""
     wanted = pod(uid, ask(1000), shape=fields.pop("shape", wants(ask(1000))))
     return PodAdopted(pod=uid, node="n1", submitted=wanted, shares=shares, **fields)  # type: ignore[arg-type]
 
 
 def test_an_adopted_pod_holds_its_shares() -> None:
-    """As if it had been placed and bound; what it needs of the node is charged as well."""
+    """An adopted pod is charged its shares and its node resources, as if placed and bound."""
     ledger = Ledger(CARD, adopted("p1", share("g0"), attempt=3, shape=wants(ask(1), cpu_milli=500)))
     held = ledger.pod("p1")
     assert (held.phase, held.attempt, held.bound_revision) == (Phase.BOUND, 3, 2)
@@ -38,7 +38,7 @@ def test_an_adopted_pod_holds_its_shares() -> None:
 
 
 def test_attempts_after_an_adoption_are_those_of_no_earlier_life() -> None:
-    """Their message ids are spent."""
+    """Attempts after an adoption are new, because message ids of an earlier life are used up."""
     void = PlacementVoided(pod="p1", node="n1", attempt=1, reason="no such card")
     ledger = Ledger(CARD, adopted("p1", share("g0"), attempt=1))
     assert ledger.pod("p1").adopted
@@ -50,7 +50,7 @@ def test_attempts_after_an_adoption_are_those_of_no_earlier_life() -> None:
 
 
 def test_a_running_pod_has_been_allocated() -> None:
-    """The kubelet has handed the shares out, so no agent has to."""
+    """An adopted running pod counts as allocated, because its kubelet has allocated the shares."""
     ledger = Ledger(CARD, adopted("p1", share("g0"), running=True))
     assert ledger.pod("p1").phase is Phase.ALLOCATED
 
@@ -61,7 +61,8 @@ def test_a_running_pod_has_been_allocated() -> None:
 def test_a_report_that_comes_later_offers_what_is_left(
     held: list[Share], free: tuple[int, int, int]
 ) -> None:
-    """A ledger that is written anew has pods before it has devices."""
+    """A later report offers what adopted pods have left: a rebuilt ledger has pods before
+    devices."""
     ledger = Ledger(adopted("p1", *held))
     assert not ledger.device("g0").present
     ledger.play(CARD)
@@ -71,14 +72,14 @@ def test_a_report_that_comes_later_offers_what_is_left(
 
 
 def test_pods_of_one_absent_card_add_up() -> None:
-    """Each of them holds its part when the report comes."""
+    """Pods on an unreported device add up, and are charged when it is reported."""
     ledger = Ledger(adopted("p1", share("g0")), adopted("p2", share("g0", 2000, 20)), CARD)
     assert ledger.device("g0").memory_free_mib == 81920 - 3000
     assert ledger.device("g0").slots_free == 8
 
 
 def test_an_absent_card_that_nobody_holds_any_more_is_forgotten() -> None:
-    """The report does not name it."""
+    """An unreported device without pods is forgotten."""
     ledger = Ledger(adopted("p1", share("gone")), adopted("p2", share("gone"))).gone("p1", "p2")
     ledger.play(CARD)
     assert "gone" not in ledger.node().by_id
@@ -86,7 +87,7 @@ def test_an_absent_card_that_nobody_holds_any_more_is_forgotten() -> None:
 
 
 def test_mig_instances_of_an_absent_card_are_held() -> None:
-    """The same slices cannot be claimed twice, and the report takes them over."""
+    """MIG instances of an unreported device are charged; the report takes them over."""
     held = share("g0", 10_000, 0, instance=instance("1g.10gb", 0, 1))
     ledger = Ledger(adopted("p1", held))
     assert "slices needed 1" in ledger.contradict(adopted("p2", held))
@@ -94,7 +95,7 @@ def test_mig_instances_of_an_absent_card_are_held() -> None:
 
 
 def test_no_decision_touches_what_an_adopted_pod_holds() -> None:
-    """The card is taken, so the other one is chosen."""
+    """The engine uses no device that an adopted pod has."""
     ledger = Ledger(CARD, adopted("p1", share("g1", 81920, 100), shape=wants(cards())))
     ledger.submit(pod("p2", cards())).settle()
     assert ledger.placement("p2").shares[0].device == "g0"
@@ -103,7 +104,7 @@ def test_no_decision_touches_what_an_adopted_pod_holds() -> None:
 
 
 def test_room_is_found_when_an_adopted_pod_ends() -> None:
-    """Whoever was refused is placed."""
+    """When an adopted pod ends, a pending pod is placed."""
     ledger = Ledger(node("n1", gpu("g0")), adopted("p1", share("g0", 81920, 100)))
     ledger.submit(pod("p2", cards())).settle()
     ledger.gone("p1").settle()
@@ -123,13 +124,13 @@ def test_room_is_found_when_an_adopted_pod_ends() -> None:
     ],
 )
 def test_what_cannot_be_accounted_for_is_refused_whole(claim: PodAdopted, problem: str) -> None:
-    """No card is oversold by it, and no half of it is charged."""
+    """An adoption that cannot be charged is refused whole."""
     ledger = Ledger(node("n1", gpu("g0"), npu("npu0")), node("n2", gpu("x0")), pod("there", ask(1)))
     assert problem in ledger.contradict(claim)
 
 
 def test_an_adopted_pod_is_not_placed_again() -> None:
-    """It runs."""
+    """An adopted pod is not placed again."""
     ledger = Ledger(CARD, adopted("p1", share("g0")))
     assert not ledger.decide()
     assert "bound already" in ledger.contradict(
@@ -141,7 +142,7 @@ def test_an_adopted_pod_is_not_placed_again() -> None:
 
 
 def test_devices_that_nobody_names_are_closed() -> None:
-    """Another scheduler's pod holds one of the family; which is not known, so none is offered."""
+    """If an adopted pod's devices are unknown, no device of the family on its node is offered."""
     ledger = Ledger(
         node("n1", gpu("g0"), npu("npu0")), observed("n1", unnamed_families=("nvidia",))
     )
@@ -152,7 +153,7 @@ def test_devices_that_nobody_names_are_closed() -> None:
 
 
 def test_differences_are_counted_and_kept_while_the_pod_lives() -> None:
-    """The count stays; what differs ends with the pod."""
+    """Differences are counted for good, and kept while the pod lives."""
     found = DifferenceFound(kind="annotation", name="default/p1", pod="p1", ledger="a", cluster="b")
     ledger = Ledger(CARD, adopted("p1", share("g0")), found, found)
     assert ledger.state.differences == {"annotation": 2}
@@ -162,14 +163,14 @@ def test_differences_are_counted_and_kept_while_the_pod_lives() -> None:
 
 
 def test_a_ledger_with_pods_is_not_rebuilt(golden: Golden) -> None:
-    """It is not lost."""
+    """A ledger with pods cannot be declared rebuilt."""
     rebuilt = LedgerRebuilt(by="ada", reason="lost", cluster="here", pods=1)
     Ledger(rebuilt, adopted("p1"))
     golden({"one pod": Ledger(adopted("p1")).contradict(rebuilt)})
 
 
 def test_a_snapshot_has_claims_on_absent_devices() -> None:
-    """What is restored folds on as if nothing had been between."""
+    """A snapshot keeps claims on unreported devices."""
     found = DifferenceFound(kind="gone", name="default/p9")
     ledger = Ledger(adopted("p1", share("g0")), found, adopted("p2", share("g1"), running=True))
     again = restore(take(ledger.state))

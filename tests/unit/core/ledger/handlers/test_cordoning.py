@@ -1,4 +1,4 @@
-"""Two people cordon one thing: both reasons stand, each with its person and time."""
+"""Several operators' cordons of one object exist side by side, with operator and time."""
 
 from apportion.core.explain.views import device_answers, node_answer
 from apportion.core.explain.why import why
@@ -25,7 +25,7 @@ WORDS = "fan (ada, 2026-01-01T00:00:00Z); firmware (bob, 2026-01-01T00:00:00Z)"
 
 
 def test_both_reasons_stand_with_their_people() -> None:
-    """In the answer as words and as rows, in the order in which they came."""
+    """The answer has all cordons in order, as text and as rows."""
     answer = node_answer(Ledger(*BOTH).node())
     assert answer.cordon == WORDS
     assert [(each.by, each.reason, each.revision) for each in answer.cordons] == [
@@ -37,13 +37,13 @@ def test_both_reasons_stand_with_their_people() -> None:
 
 
 def test_a_second_reason_of_one_person_takes_the_place_of_the_first() -> None:
-    """What somebody says now is what counts."""
+    """A second cordon by one operator replaces the first."""
     ledger = Ledger(*BOTH, NodeCordoned(node="n1", by="ada", reason="fan again"))
     assert ledger.node().cordon == "firmware; fan again"
 
 
 def test_one_lifts_ones_own_and_the_others_stands() -> None:
-    """The node is on offer once nobody has a reason."""
+    """An operator lifts only their own cordon; the node opens with the last one."""
     ledger = Ledger(*BOTH, NodeCordonLifted(node="n1", of="ada", by="ada"))
     assert ledger.node().cordon == "firmware"
     assert "ada" in ledger.contradict(NodeCordonLifted(node="n1", of="ada", by="bob"))
@@ -51,12 +51,12 @@ def test_one_lifts_ones_own_and_the_others_stands() -> None:
 
 
 def test_uncordon_lifts_all() -> None:
-    """As it did before reasons had people."""
+    """`uncordon` lifts all cordons."""
     assert not Ledger(*BOTH, NodeUncordoned(node="n1", by="eve")).node().cordons
 
 
 def test_reasons_against_a_device_outlive_its_report() -> None:
-    """Also those of before it was reported at all."""
+    """Cordons of a device outlive its reports, and may come before the first."""
     ledger = Ledger(
         DeviceCordoned(device="g0", by="ada", reason="hot"),
         DeviceCordoned(device="g0", by="bob", reason="loud"),
@@ -73,7 +73,7 @@ def test_reasons_against_a_device_outlive_its_report() -> None:
 
 
 def test_snapshots_keep_who_said_what() -> None:
-    """And states that differ in it have different digests."""
+    """Snapshots and digests include each operator's cordon."""
     state = Ledger(*BOTH).state
     restored = snapshot.restore(snapshot.take(state))
     assert restored.nodes["n1"].cordons == state.nodes["n1"].cordons
@@ -84,7 +84,7 @@ def test_snapshots_keep_who_said_what() -> None:
 
 
 def test_a_pod_that_waits_is_told_who_cordoned() -> None:
-    """In what would unblock it."""
+    """Advice for a pending pod names who cordoned."""
     ledger = Ledger(*BOTH, pod("p1", ask(1000)))
     ledger.decide()
     answer = why(ledger.state, ledger.pod("p1"))
@@ -97,7 +97,7 @@ def test_a_pod_that_waits_is_told_who_cordoned() -> None:
 
 
 def test_a_reason_that_was_lifted_lets_pods_pass() -> None:
-    """Once it was the last one."""
+    """Pods are placed once the last cordon is lifted."""
     ledger = Ledger(*BOTH, pod("p1", ask(1000)))
     ledger.decide()
     ledger.play(NodeCordonLifted(node="n1", of="ada", by="ada")).decide()

@@ -1,4 +1,4 @@
-"""Nodes that have left are forgotten once nothing refers to them; their fences go on."""
+"""Removed nodes are forgotten once nothing refers to them; their fences stay valid."""
 
 from itertools import count
 
@@ -18,19 +18,20 @@ from tests.support.pods import ask, cards, placed, pod
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So few are kept that a test need not have hundreds."""
+    """Lower the number of removed nodes that are kept."""
     monkeypatch.setattr(departures, "LEFT_MAX", 2)
     monkeypatch.setattr(departures, "DEPARTED_MAX", 3)
 
 
 def come_and_go(ledger: Ledger, *names: str) -> None:
-    """Each node joins with a GPU, and leaves."""
+    """Add each node with a GPU, and remove it."""
     for name in names:
         ledger.play(observed(name, version=1), rack(name, 1), NodeGone(node=name))
 
 
 def test_a_node_is_forgotten_when_enough_others_have_left_since() -> None:
-    """With its devices; another node may have them."""
+    """A node and its devices are forgotten after enough others have left; another node may have
+    them."""
     ledger = Ledger()
     come_and_go(ledger, "a", "b")
     assert list(ledger.state.nodes) == ["a", "b"]
@@ -44,7 +45,7 @@ def test_a_node_is_forgotten_when_enough_others_have_left_since() -> None:
 
 
 def test_a_node_with_pods_or_with_a_cordon_stays() -> None:
-    """It goes once the last of them ends."""
+    """A removed node with pods or a cordon stays until the last of them ends."""
     ledger = Ledger(observed("a", version=1), rack("a", 1), observed("b", version=1), rack("b", 1))
     ledger.submit(pod("p", ask(1))).settle()
     where, other = ledger.where("p"), {"a": "b", "b": "a"}[ledger.where("p")]
@@ -59,7 +60,8 @@ def test_a_node_with_pods_or_with_a_cordon_stays() -> None:
 
 
 def test_a_node_that_comes_back_goes_on_with_its_fences() -> None:
-    """Its next placement names the one before; the presence of its agent is fenced as well."""
+    """A node that returns continues with its fences, for placements and for its agent's
+    presence."""
     ledger = Ledger(observed("a", version=1), rack("a", 1))
     ledger.submit(pod("p", ask(1))).settle()
     ledger.play(NodeSilent(node="a", grace_s=1))
@@ -76,7 +78,7 @@ def test_a_node_that_comes_back_goes_on_with_its_fences() -> None:
 
 
 def test_a_state_of_many_nodes_that_come_and_go_does_not_grow() -> None:
-    """Nor do its fences, the index of an engine, and a snapshot."""
+    """With many nodes that come and go, state, fences, index and snapshot do not grow."""
     ledger = Ledger()
     for at in range(200):
         ledger.play(observed(f"n{at}", version=1), rack(f"n{at}", 1))
@@ -90,7 +92,7 @@ def test_a_state_of_many_nodes_that_come_and_go_does_not_grow() -> None:
 
 
 def test_an_engine_decides_as_one_that_never_knew_the_node() -> None:
-    """Rows of forgotten nodes are vacant, and new nodes take them."""
+    """An old engine reuses the rows of forgotten nodes and decides like a new one."""
     ledger = Ledger(observed("m", version=1), rack("m", 2))
     uids = (f"p{at}" for at in count())
     for name in ("a", "z", "k", "b", "y", "l", "n"):
@@ -105,7 +107,7 @@ def test_an_engine_decides_as_one_that_never_knew_the_node() -> None:
 
 
 def test_a_snapshot_that_is_taken_meanwhile_forgets_it_too() -> None:
-    """Also one that holds the node in a frame already."""
+    """A snapshot in progress forgets the node too, even if a frame has it already."""
     ledger = Ledger()
     come_and_go(ledger, "a", "b")
     taking = Taking(ledger.state)
@@ -118,7 +120,8 @@ def test_a_snapshot_that_is_taken_meanwhile_forgets_it_too() -> None:
 
 
 def test_a_node_that_reports_again_is_not_forgotten() -> None:
-    """Without Kubernetes its agent alone says that it is back."""
+    """A node that reports again is not forgotten: without Kubernetes only its agent shows that
+    it is back."""
     ledger = Ledger(rack("a", 1), NodeGone(node="a"), rack("a", 1))
     for name in "bcd":
         ledger.play(rack(name, 1), NodeGone(node=name))
@@ -127,7 +130,7 @@ def test_a_node_that_reports_again_is_not_forgotten() -> None:
 
 
 def test_a_node_that_has_a_pod_since_it_left_is_not_forgotten() -> None:
-    """A pod of another scheduler is adopted there; the node goes once that has ended."""
+    """A removed node on which a pod is adopted is forgotten when that pod has ended."""
     ledger = Ledger()
     come_and_go(ledger, "a")
     submitted = pod("p", ask(1))
@@ -140,7 +143,7 @@ def test_a_node_that_has_a_pod_since_it_left_is_not_forgotten() -> None:
 
 
 def test_a_device_that_went_to_another_node_and_left_it_is_nobodys() -> None:
-    """Its first node may still list it when it reports again."""
+    """A device that moved to another node and left it may return to the first."""
     ledger = Ledger(rack("x", 1), NodeGone(node="x"))
     (device,) = rack("x", 1).devices
     ledger.play(node("y", device), node("y"), node("x"))
@@ -149,7 +152,8 @@ def test_a_device_that_went_to_another_node_and_left_it_is_nobodys() -> None:
 
 
 def test_what_names_an_unknown_node_makes_none_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An event that is refused, bytes that are no event, and a node whose agent is silent."""
+    """Refused events, undecodable bytes and silent agents of unknown nodes create no lasting
+    node."""
     monkeypatch.setattr(departures, "DEPARTED_MAX", 100)
     state = Ledger(observed("k", version=1)).state
     revisions = count(2)

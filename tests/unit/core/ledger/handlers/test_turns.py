@@ -1,4 +1,4 @@
-"""Whose turn it is on a node that hands out at Allocate."""
+"""The order of pods on a node that allocates at Allocate (without CDI)."""
 
 import pytest
 
@@ -28,13 +28,13 @@ NO_CDI = handing_out(HOST, AT_ALLOCATE)
 
 
 def ledger(spec: str = "2xT4", host: Host | None = None) -> Ledger:
-    """A node with such cards."""
+    """Return a ledger with a node of these devices."""
     devices = simulated_devices("n1", spec)
     return Ledger(NodeReported(node="n1", devices=devices, host=host or NO_CDI))
 
 
 def place(book: Ledger, uid: str, *shares: Share) -> None:
-    """A pod with these shares."""
+    """Place a pod with these shares."""
     book.play(
         PodSubmitted(uid=uid, namespace="d", name=uid, shape=Shape(), dialect="x"),
         PodPlaced(
@@ -45,12 +45,12 @@ def place(book: Ledger, uid: str, *shares: Share) -> None:
 
 
 def of(card: Device, memory_mib: int = 700) -> Share:
-    """Some of it."""
+    """Return a share of the device."""
     return Share(container="main", device=card.id, memory_mib=memory_mib, cores=10)
 
 
 def two(spec: str = "2xT4", memory_mib: int = 1300, host: Host | None = None) -> Ledger:
-    """Pod a, and after it pod b."""
+    """Place pod a, and after it pod b."""
     book = ledger(spec, host)
     card = book.state.nodes["n1"].devices[0].device
     place(book, "a", of(card))
@@ -59,13 +59,13 @@ def two(spec: str = "2xT4", memory_mib: int = 1300, host: Host | None = None) ->
 
 
 def waits_for(book: Ledger) -> str:
-    """The uid of the pod that b waits for."""
+    """Return the uid of the pod that b waits for."""
     found = ahead(book.state, book.pod("b"))
     return found.uid if found is not None else ""
 
 
 def test_who_was_placed_first_goes_first() -> None:
-    """Bound or not: what a binder did that died at once is not in the ledger."""
+    """The first placed pod goes first, bound or not: a binder may have died after the binding."""
     book = two()
     assert ahead(book.state, book.pod("a")) is None
     assert waits_for(book) == "a"
@@ -76,13 +76,13 @@ def test_who_was_placed_first_goes_first() -> None:
 
 
 def test_nodes_with_cdi_know_no_turns() -> None:
-    """They bind as they come."""
+    """Nodes with CDI have no order."""
     assert waits_for(two(host=HOST)) == ""
 
 
 @pytest.mark.parametrize("end", ["gone", "voided", "failed", "silent"])
 def test_who_is_not_asked_for_any_more_frees_the_way(end: str) -> None:
-    """Nothing has to be taken back for it."""
+    """A pod that no longer needs devices does not block the next."""
     book = two().bound("a")
     match end:
         case "gone":
@@ -97,14 +97,15 @@ def test_who_is_not_asked_for_any_more_frees_the_way(end: str) -> None:
 
 
 def test_who_gets_the_same_waits_for_nobody() -> None:
-    """Equal parts of one card under MPS; a folder of HAMi-core is of one container alone."""
+    """Pods with the same allocation do not wait: equal MPS parts, but not separate HAMi-core
+    folders."""
     assert waits_for(two("1xT4:mps", 700)) == ""
     assert waits_for(two("1xT4:mps", 701)) == "a"
     assert waits_for(two("1xT4", 700)) == "a"
 
 
 def test_who_holds_no_share_is_in_nobodys_way() -> None:
-    """And has nobody in its own."""
+    """A pod without shares neither waits nor blocks."""
     book = ledger()
     place(book, "a")
     place(book, "b", of(book.state.nodes["n1"].devices[0].device))
@@ -114,7 +115,7 @@ def test_who_holds_no_share_is_in_nobodys_way() -> None:
 
 
 def test_cards_in_mig_mode_are_not_offered_there() -> None:
-    """Their instances are cut when a container starts, which is too late."""
+    """MIG devices are not offered without CDI, because instances are created at container start."""
     devices = simulated_devices("n1", "1xA100-40GB:mig+1xT4")
     cut, whole = closed(devices, MIG, REASON)
     assert not cut.healthy

@@ -1,4 +1,4 @@
-"""Terms that mean pods of namespaces by their labels (`namespaceSelector`)."""
+"""Affinity terms that select namespaces by label (`namespaceSelector`)."""
 
 from typing import Any
 
@@ -19,30 +19,30 @@ HOST = "kubernetes.io/hostname"
 
 
 def by(key: str, *values: str) -> tuple[LabelExpression, ...]:
-    """Namespaces with one of these values, or with the label at all."""
+    """Return a selector for namespaces with one of these values, or with the label at all."""
     if not values:
         return (LabelExpression(key=key, operator="Exists"),)
     return (LabelExpression(key=key, operator="In", values=values),)
 
 
 def away(uid: str, selector: PodSelector, **fields: Any) -> PodSubmitted:
-    """A pod that keeps away from such pods."""
+    """Return a pod with anti-affinity to these pods."""
     terms = (PodTerm(pods=selector, topology_key=HOST),)
     return pod(uid, shape=shape(ask(100), pods=PodConstraints(anti_affinity=terms)), **fields)
 
 
 def one_node() -> Ledger:
-    """A node with a pod of namespace `a`."""
+    """Return a node with a pod of namespace `a`."""
     return Ledger(rack("n1", 1)).submit(pod("there", ask(100), namespace="a")).settle()
 
 
 def labels(name: str, version: int = 1, **found: str) -> NamespaceObserved:
-    """What is told of a namespace."""
+    """Return a namespace with these labels."""
     return NamespaceObserved(namespace=name, labels=found, version=version)
 
 
 def test_H12_pods_of_namespaces_are_meant_by_the_labels_of_those() -> None:
-    """And of those that are named, and of no others."""
+    """Pods are selected by their namespace's labels and by its name, and no others."""
     ledger = one_node().play(labels("a", team="one"))
     ledger.submit(away("p", PodSelector(by_label=by("team", "one")))).settle()
     ledger.submit(away("q", PodSelector(by_label=by("team", "two")))).settle()
@@ -51,7 +51,7 @@ def test_H12_pods_of_namespaces_are_meant_by_the_labels_of_those() -> None:
 
 
 def test_a_namespace_has_its_name_as_a_label() -> None:
-    """Also one of which nobody has told."""
+    """Every namespace has its name as a label, even an unobserved one."""
     ledger = one_node()
     name = by("kubernetes.io/metadata.name", "a")
     ledger.submit(away("p", PodSelector(by_label=name))).settle()
@@ -59,7 +59,7 @@ def test_a_namespace_has_its_name_as_a_label() -> None:
 
 
 def test_labels_that_change_count_from_then_on() -> None:
-    """For who waits, and for who comes near one that keeps others away."""
+    """Changed labels apply from then on, for pending pods and for existing anti-affinity."""
     ledger = one_node().play(labels("a", team="one"))
     ledger.submit(away("p", PodSelector(by_label=by("team", "one")))).settle()
     assert ledger.where("p") == ""

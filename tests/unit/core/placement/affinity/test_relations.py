@@ -1,4 +1,4 @@
-"""Pods that mind other pods: affinity, anti-affinity and spread, against a walk over all pods."""
+"""Affinity, anti-affinity and spread, compared with a scan of all pods."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -36,26 +36,26 @@ C = RefusalCode
 
 
 def app(*names: str) -> PodSelector:
-    """Pods of these applications."""
+    """Return a selector of these applications."""
     return PodSelector(expressions=(LabelExpression(key="app", operator="In", values=names),))
 
 
 def near(key: str, *names: str) -> PodTerm:
-    """A domain with pods of these applications."""
+    """Return a term for a domain with pods of these applications."""
     return PodTerm(pods=app(*names), topology_key=key)
 
 
 def minding(
     uid: str, label: str = "", namespace: str = "default", group: str = "", **wishes: Any
 ) -> PodSubmitted:
-    """A pod with the label `app` and these wishes about others."""
+    """Return a pod with the label `app` and these constraints."""
     constraints = PodConstraints(**wishes)
     labels = {"app": label} if label else {}
     return pod(uid, shape=shape(pods=constraints), labels=labels, namespace=namespace, group=group)
 
 
 def fleet(**zones: str) -> Ledger:
-    """Nodes by name, each in its zone, which is none where it is empty; each takes two pods."""
+    """Return nodes by name, each in its zone (or none if empty), with room for two pods."""
     ledger = Ledger()
     for name, zone in zones.items():
         labels = {HOST: name} | ({ZONE: zone} if zone else {})
@@ -64,7 +64,8 @@ def fleet(**zones: str) -> Ledger:
 
 
 def test_anti_affinity_keeps_pods_apart() -> None:
-    """One per node, and the third is told why it waits; when one leaves it takes the place."""
+    """Anti-affinity allows one pod per node; the third is refused with the reason, and placed
+    when one leaves."""
     ledger = fleet(a="x", b="x")
     apart: dict[str, Any] = {"anti_affinity": (near(HOST, "db"),)}
     ledger.submit(*(minding(f"p{n}", "db", **apart) for n in range(3))).settle()
@@ -75,7 +76,8 @@ def test_anti_affinity_keeps_pods_apart() -> None:
 
 
 def test_anti_affinity_holds_against_those_who_do_not_mind() -> None:
-    """A pod that is meant keeps away as well; others of its shape go on, and it is woken."""
+    """Anti-affinity also keeps the selected pods away; others of their shape are placed, and it
+    is woken."""
     ledger = fleet(a="x")
     ledger.submit(minding("guard", anti_affinity=(near(HOST, "web"),))).settle()
     ledger.submit(minding("w1", "web"), minding("w2", "web"), minding("other", "db")).settle()
@@ -86,7 +88,7 @@ def test_anti_affinity_holds_against_those_who_do_not_mind() -> None:
 
 
 def test_a_line_that_waited_does_not_wait_for_its_head() -> None:
-    """The head is kept away by a guard that came later; the pod behind it is not."""
+    """If the first pod of a queue is blocked by new anti-affinity, the one behind it is placed."""
     ledger = fleet(a="x").play(observed("a", pods=1))
     ledger.submit(minding("x", "db")).settle()
     ledger.submit(minding("w", "web"), minding("d", "db")).settle()
@@ -98,7 +100,7 @@ def test_a_line_that_waited_does_not_wait_for_its_head() -> None:
 
 
 def test_affinity_follows_and_the_first_goes_ahead() -> None:
-    """The first of pods that want one another goes anywhere; a stranger's wish waits."""
+    """The first pod with affinity to its own kind goes anywhere; affinity to other pods waits."""
     ledger = fleet(a="x", b="y", c="y", bare="")
     ledger.submit(minding("lost", affinity=(near(ZONE, "db"),))).settle()
     assert ledger.reasons("lost") == {C.POD_AFFINITY_MISMATCH: 4}
@@ -109,17 +111,17 @@ def test_affinity_follows_and_the_first_goes_ahead() -> None:
 
 
 def others(**fields: Any) -> tuple[Neighbour, ...]:
-    """One pod of another scheduler in the default namespace."""
+    """Return one pod of another scheduler in the default namespace."""
     return (Neighbour(namespace="default", **fields),)
 
 
 def at_a(**fields: Any) -> Any:
-    """What Kubernetes says of node a."""
+    """Return what Kubernetes reports of node a."""
     return observed("a", labels={HOST: "a", ZONE: "x"}, pods=3, **fields)
 
 
 def test_H2_pods_of_other_schedulers_count_as_ours_do() -> None:
-    """Whom a pod wants near, or away, may be anybody's; and it may change while it waits."""
+    """Pods of other schedulers count for affinity and anti-affinity, also when they change."""
     ledger = fleet(a="x").submit(minding("p", affinity=(near(HOST, "db"),))).settle()
     assert ledger.where("p") == ""
     ledger.play(at_a(others=others(labels={"app": "db"}))).settle()
@@ -131,7 +133,7 @@ def test_H2_pods_of_other_schedulers_count_as_ours_do() -> None:
 
 
 def test_H2_pods_of_other_schedulers_keep_ours_away() -> None:
-    """Their own anti-affinity holds, though nobody here minds anybody."""
+    """Anti-affinity of other schedulers' pods keeps ours away."""
     guard = others(anti_affinity=(near(HOST, "web"),))
     ledger = fleet(a="x").play(at_a(others=guard)).submit(minding("p", "web")).settle()
     assert ledger.reasons("p") == {C.POD_ANTI_AFFINITY: 1}
@@ -140,7 +142,7 @@ def test_H2_pods_of_other_schedulers_keep_ours_away() -> None:
 
 
 def test_host_ports_of_other_schedulers_pods_are_taken() -> None:
-    """The kubelet would refuse the second."""
+    """Host ports of other schedulers' pods are in use."""
     asked = shape(node=NodeConstraints(ports=(HostPort(port=80),)))
     ledger = fleet(a="x").play(at_a(others=others(ports=(HostPort(port=80),))))
     ledger.submit(pod("p", shape=asked)).settle()
@@ -150,7 +152,8 @@ def test_host_ports_of_other_schedulers_pods_are_taken() -> None:
 
 
 def test_F16_disks_of_other_schedulers_pods_are_taken() -> None:
-    """Whoever waits for one is asked when it is free."""
+    """Disks of other schedulers' pods are in use; a pod that waits for one is woken when it is
+    free."""
     disk = Disk(name="iscsi/iqn.d")
     ledger = fleet(a="x").play(at_a(others=others(disks=(disk,))))
     ledger.submit(pod("p", shape=shape(node=NodeConstraints(disks=(disk,))))).settle()
@@ -160,7 +163,7 @@ def test_F16_disks_of_other_schedulers_pods_are_taken() -> None:
 
 
 def test_namespaces_count() -> None:
-    """A term means the pods of its namespaces only."""
+    """A term selects only pods of its namespaces."""
     term = PodTerm(
         pods=PodSelector(expressions=app("db").expressions, namespaces=("team",)), topology_key=HOST
     )
@@ -172,12 +175,12 @@ def test_namespaces_count() -> None:
 
 
 def spread(key: str = ZONE, **fields: Any) -> SpreadConstraint:
-    """Pods of application `web`, at most one more than where they are fewest."""
+    """Return a spread of application `web` with a skew of at most one."""
     return SpreadConstraint(pods=app("web"), topology_key=key, **fields)
 
 
 def test_spread_over_zones() -> None:
-    """Evenly, although one zone has more room; a node outside of every zone gets none."""
+    """Pods spread evenly over zones, whatever their room; a node without a zone gets none."""
     ledger = fleet(a="x", b="x", c="x", d="y", bare="")
     ledger.submit(*(minding(f"p{n}", "web", spread=(spread(),)) for n in range(8))).settle()
     where = [ledger.where(f"p{n}") for n in range(8)]
@@ -188,7 +191,7 @@ def test_spread_over_zones() -> None:
 
 
 def test_spread_counts_what_the_selector_allows() -> None:
-    """A zone that the pod may not enter is not one that has fewest."""
+    """Only zones that the pod's selector allows count for the minimum."""
     ledger = fleet(a="x", d="y")
     ledger.play(observed("a", labels={HOST: "a", ZONE: "x", "gpu": "on"}))
     wishes = PodConstraints(spread=(spread(),))
@@ -201,7 +204,7 @@ def test_spread_counts_what_the_selector_allows() -> None:
 
 
 def test_spread_with_fewer_domains_than_wanted() -> None:
-    """`minDomains`: as long as a zone is missing, the fewest are none."""
+    """With `minDomains`, the minimum is zero while a domain is missing."""
     ledger = fleet(a="x", b="x")
     few: dict[str, Any] = {"spread": (spread(min_domains=2),)}
     ledger.submit(minding("p0", "web", **few), minding("p1", "web", **few)).settle()
@@ -211,7 +214,7 @@ def test_spread_with_fewer_domains_than_wanted() -> None:
 
 
 def test_preferences_are_points() -> None:
-    """Near those that are liked, far from those that are not, spread where it may be."""
+    """Preferences score: near preferred pods, far from avoided ones, spread where possible."""
     ledger = fleet(a="x", b="y", c="z")
     ledger.submit(minding("db", "db"), minding("web", "web", affinity=())).settle()
     home, other = ledger.where("db"), ledger.where("web")
@@ -226,7 +229,8 @@ def test_preferences_are_points() -> None:
 
 
 def test_a_gang_whose_pods_want_one_another() -> None:
-    """The worker comes first and must be near the server, which is placed after it, all at once."""
+    """A gang with affinity between its pods is placed as a whole, although a worker comes before
+    its server."""
     ledger = fleet(a="x", b="y").play(gang(min_available=3))
     workers = [
         minding(f"w{n}", "worker", group="team/job", affinity=(near(ZONE, "server"),))
@@ -243,16 +247,16 @@ def test_a_gang_whose_pods_want_one_another() -> None:
     assert ledger.reasons("v0")[C.POD_ANTI_AFFINITY] == 1
 
 
-# -------------------------------------------------------------- against a walk over everything
+# -------------------------------------------------------------- compared with a full scan
 
 
 def domain(node: NodeState, key: str) -> str | None:
-    """The value of the label on the node."""
+    """Return the node's value of the label."""
     return node.host.labels.get(key)
 
 
 def placed(state: State) -> Iterator[tuple[PodSubmitted, NodeState]]:
-    """Every pod that has a node: ours, and those that others placed."""
+    """Yield every pod with a node: ours, and those of other schedulers."""
     for each in state.pods.values():
         if each.placement is not None:
             yield each.submitted, state.nodes[each.placement.node]
@@ -264,7 +268,7 @@ def placed(state: State) -> Iterator[tuple[PodSubmitted, NodeState]]:
 
 
 def means(state: State, selector: PodSelector, asked: PodSubmitted) -> bool:
-    """Whether the selector means the pod."""
+    """Return True if the selector selects the pod."""
     there = not (selector.namespaces or selector.by_label)
     there = there or asked.namespace in selector.namespaces
     if selector.by_label and asked.namespace in state.namespaces:
@@ -273,7 +277,7 @@ def means(state: State, selector: PodSelector, asked: PodSubmitted) -> bool:
 
 
 def near_any(state: State, term: PodTerm, node: NodeState) -> bool:
-    """Whether a pod that the term means is in the node's domain."""
+    """Return True if a pod that the term selects is in the node's domain."""
     key = term.topology_key
     here = domain(node, key)
     return here is not None and any(
@@ -282,7 +286,7 @@ def near_any(state: State, term: PodTerm, node: NodeState) -> bool:
 
 
 def apart(state: State, asked: PodSubmitted, node: NodeState) -> bool:
-    """Whether nobody there minds the pod, and the pod minds nobody there."""
+    """Return True if anti-affinity allows the pod there, in both directions."""
     for other, at in placed(state):
         for term in other.shape.pods.anti_affinity:
             here = domain(node, term.topology_key)
@@ -293,7 +297,7 @@ def apart(state: State, asked: PodSubmitted, node: NodeState) -> bool:
 
 
 def together(state: State, asked: PodSubmitted, node: NodeState) -> bool:
-    """Whether whom the pod wants near is there, or it is the first of its sort."""
+    """Return True if affinity is met, or the pod is the first of its kind."""
     for term in asked.shape.pods.affinity:
         if domain(node, term.topology_key) is None:
             return False
@@ -304,7 +308,7 @@ def together(state: State, asked: PodSubmitted, node: NodeState) -> bool:
 
 
 def even(state: State, asked: PodSubmitted, node: NodeState) -> bool:
-    """Whether the domain would have few enough, over the nodes that have every label."""
+    """Return True if the domain stays within the skew, over nodes with every label."""
     wishes = asked.shape.pods.spread
     keys = [each.topology_key for each in wishes]
     counted = [n for n in state.nodes.values() if all(domain(n, key) is not None for key in keys)]
@@ -322,7 +326,7 @@ def even(state: State, asked: PodSubmitted, node: NodeState) -> bool:
 
 
 def allowed(state: State, asked: PodSubmitted, node: NodeState) -> bool:
-    """Whether the pod may be on the node: Kubernetes' rules, one by one."""
+    """Return True if Kubernetes' rules allow the pod on the node."""
     room = len(node.pods) < node.host.pods
     return room and all(rule(state, asked, node) for rule in (apart, together, even))
 
@@ -378,7 +382,8 @@ OTHERS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.lists(st.sampled_from(("x", "y", "")), min_size=1, max_size=5))
 def test_every_answer_is_that_of_a_walk(data: st.DataObject, zones: list[str]) -> None:
-    """Whatever comes and goes: who is placed was allowed there, who waits is allowed nowhere."""
+    """Whatever comes and goes, placed pods were allowed there, and pending ones are allowed
+    nowhere."""
     ledger = fleet(**{f"n{at}": zone for at, zone in enumerate(zones)})
     live: list[str] = []
     for number in range(data.draw(st.integers(1, 10))):

@@ -1,4 +1,5 @@
-"""Feasibility of one node: its occupancies, and where its six old implementations disagreed."""
+"""Feasibility of one node: its occupancies, and cases where six former implementations
+disagreed."""
 
 import pytest
 from msgspec import structs
@@ -34,20 +35,20 @@ _C = RefusalCode
 
 
 def code_of(ledger: Ledger, wanted: Shape, occupancy: Occupancy = now) -> RefusalCode | None:
-    """The rule that refuses the only node."""
+    """Return the rule that refuses the only node."""
     found = feasibility(wanted, ledger.node(), occupancy, rules_of(ledger.state, wanted))
     return None if found is None else found.code
 
 
 def full() -> Ledger:
-    """One device of 1,000 MiB, of which a pod holds 800."""
+    """Return one device of 1,000 MiB, of which a pod uses 800."""
     return Ledger(rack("n1", 1, memory_mib=1000), pod("p1")).play(
         placed("p1", shares=[share("n1-g0", 800, cores=0)])
     )
 
 
 def test_what_lacks_now_fits_once_the_pods_have_ended() -> None:
-    """The three occupancies of one node."""
+    """A pod that does not fit now fits when pods have ended."""
     ledger, wanted = full(), shape(ask(500))
     found = feasibility(wanted, ledger.node())
     assert found is not None
@@ -61,7 +62,7 @@ def test_what_lacks_now_fits_once_the_pods_have_ended() -> None:
 
 
 def test_an_empty_node_is_ready_heard_and_not_cordoned() -> None:
-    """What ends or recovers keeps nobody out for ever."""
+    """An empty node counts as ready, heard and uncordoned, because that can recover."""
     ledger = full()
     ledger.play(NodeCordoned(node="n1", by="ann", reason="disk"), NodeSilent(node="n1", grace_s=30))
     assert code_of(ledger, shape(ask(500))) is _C.AGENT_SILENT
@@ -77,7 +78,7 @@ CLOSED = (
 
 @pytest.mark.parametrize(("key", "ready", "unschedulable"), CLOSED)
 def test_taints_of_conditions_end_with_them(key: str, *, ready: bool, unschedulable: bool) -> None:
-    """A node that `kubectl cordon` closed, or that is not ready, was said to fit never."""
+    """Taints of conditions (cordoned, not ready) end with them, so the pod may fit later."""
     taint = Taint(key=key, effect="NoSchedule")
     ledger = Ledger(
         observed("n1", taints=(taint,), ready=ready, unschedulable=unschedulable), rack("n1", 1)
@@ -94,14 +95,14 @@ def test_taints_of_conditions_end_with_them(key: str, *, ready: bool, unschedula
 
 
 def test_a_taint_of_a_person_stays() -> None:
-    """No end of any pod takes it away."""
+    """An operator's taint is permanent."""
     taint = Taint(key="team", effect="NoSchedule", value="ml")
     ledger = Ledger(observed("n1", taints=(taint,)), rack("n1", 1))
     assert code_of(ledger, shape(ask(1)), empty) is _C.TAINT_NOT_TOLERATED
 
 
 def test_a_plugin_of_another_system_can_be_removed() -> None:
-    """The laboratory said never, and `why` did not."""
+    """Another system's device plugin can be removed, so the pod may fit later."""
     ledger = Ledger(observed("n1", labels={DEVICE_PLUGIN: "hami"}), rack("n1", 1))
     ledger.submit(pod("p", ask(1))).settle()
     assert ledger.reasons("p") == {_C.DEVICE_PLUGIN_FOREIGN: 1}
@@ -110,7 +111,7 @@ def test_a_plugin_of_another_system_can_be_removed() -> None:
 
 
 def test_a_node_that_is_given_back_to_a_plugin_takes_no_device_pods() -> None:
-    """Our agent's last report says that it hands out shares; the other plugin registers again."""
+    """Once our agent reports that it no longer allocates, the other plugin's node takes none."""
     ours = rack("n1", 1)
     ours = structs.replace(ours, host=structs.replace(ours.host, labels={HANDS_OUT: "start"}))
     ledger = Ledger(observed("n1", labels={DEVICE_PLUGIN: "hami"}), ours)
@@ -124,7 +125,7 @@ def test_a_node_that_is_given_back_to_a_plugin_takes_no_device_pods() -> None:
 
 
 def test_a_policy_that_wants_idle_devices_counts_everywhere() -> None:
-    """`why` counted the free memory of a device that the engine refused for its holder."""
+    """A policy that needs idle devices applies in every occupancy."""
     ledger = full()
     wanted = structs.replace(shape(ask(100)), device_policy="mutex")
     assert code_of(ledger, shape(ask(100))) is None
@@ -137,7 +138,7 @@ def test_a_policy_that_wants_idle_devices_counts_everywhere() -> None:
 
 
 def test_other_devices_of_the_node_are_too_few_and_not_none() -> None:
-    """Two of four are there: the empty node was said to have no such device."""
+    """If only some devices of the family exist, they are too few rather than missing."""
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1"), npu("u0"), npu("u1")))
     wanted = shape(cards(4))
     for occupancy in (now, empty):
@@ -147,7 +148,7 @@ def test_other_devices_of_the_node_are_too_few_and_not_none() -> None:
 
 
 def test_amounts_are_of_the_ask_that_lacks_something() -> None:
-    """Devices of another container's family counted as some of those that would do."""
+    """Amounts refer to the ask that lacks something, not to other families."""
     asks = (
         Ask(container="a", family="ascend310p", count=3, memory_mib=1000),
         Ask(container="b", family="nvidia", count=1, memory_mib=300),
@@ -161,7 +162,7 @@ def test_amounts_are_of_the_ask_that_lacks_something() -> None:
 
 
 def test_a_device_that_never_will_do_is_no_advice() -> None:
-    """The small one lacks memory for good; of the large one memory is in use."""
+    """The advice uses the device that could fit, not one that is always too small."""
     devices = (gpu("big", memory_mib=1000), gpu("small", memory_mib=790, index=1))
     ledger = Ledger(node("n1", *devices), pod("p1"))
     ledger.play(placed("p1", shares=[share("big", 800, cores=0)]))
@@ -173,7 +174,7 @@ def test_a_device_that_never_will_do_is_no_advice() -> None:
 
 
 def test_rules_of_the_cluster() -> None:
-    """The policy of the cluster counts where the pod has none."""
+    """The cluster's policy applies if the pod has none."""
     ledger = full()
     assert rules_of(ledger.state, shape(ask(1))) == Rules()
     ledger.play(PolicyChanged(by="ann", node_policy="spread", device_policy="spread"))

@@ -1,4 +1,4 @@
-"""Each filter alone: what passes it, and what was needed and available where it does not."""
+"""Each filter alone: what passes, and the needed and available amounts otherwise."""
 
 from typing import Any
 
@@ -52,34 +52,34 @@ TAINT = Taint(key="team", value="red", effect="NoSchedule")
 
 
 def node_of(*events: Payload) -> NodeState:
-    """Node n1 after these events."""
+    """Return node n1 after these events."""
     return Ledger(*events).node()
 
 
 def tolerating(**fields: Any) -> Shape:
-    """A shape with one toleration."""
+    """Return a shape with one toleration."""
     return wants(tolerations=(Toleration(**fields),))
 
 
 def expression(key: str, operator: str, *values: str) -> Shape:
-    """A shape that requires one label expression."""
+    """Return a shape that requires one label expression."""
     found = NodeExpression(key=key, operator=operator, values=values)  # type: ignore[arg-type]
     return wants(required=((found,),))
 
 
 def named(name: str) -> Shape:
-    """A shape that requires the node of this name (`matchFields`)."""
+    """Return a shape that requires the node with this name (`matchFields`)."""
     found = NodeExpression(key="metadata.name", operator="In", values=(name,), of_field=True)
     return wants(required=((found,),))
 
 
 def serving(port: HostPort) -> tuple[Payload, ...]:
-    """A node with a pod that has this host port."""
+    """Return a node with a pod on this host port."""
     return rack("n1", 1), pod("web", shape=wants(ports=(port,))), placement("web")
 
 
 def having(disk: Disk) -> tuple[Payload, ...]:
-    """A node with a pod that has this disk."""
+    """Return a node with a pod with this disk."""
     return rack("n1", 1), pod("web", shape=wants(disks=(disk,))), placement("web")
 
 
@@ -90,7 +90,7 @@ UNREADY, UNREACHABLE = (
 TOLERATED = Toleration(key=UNREADY.key, operator="Exists")
 EVICTING = Taint(key=UNREADY.key, effect="NoExecute")
 FOR_A_WHILE = Toleration(key=UNREADY.key, operator="Exists", effect="NoExecute")
-"""As kube-apiserver's DefaultTolerationSeconds adds it, less its seconds."""
+"""As from kube-apiserver's DefaultTolerationSeconds, without the seconds."""
 DISK, READ = Disk(name="gce/a"), Disk(name="gce/a", read_only=True)
 HTTP, LOCAL = HostPort(port=80), HostPort(port=80, ip="127.0.0.1")
 BUSY = (rack("n1", 1), pod("x", shape=wants(cpu_milli=255_000, memory_mib=1_999_000)))
@@ -389,7 +389,7 @@ NODES: list[tuple[str, tuple[Payload, ...], Shape, Verdict | None]] = [
     ("events", "asked", "verdict"), [case[1:] for case in NODES], ids=[case[0] for case in NODES]
 )
 def test_node_filters(events: tuple[Payload, ...], asked: Shape, verdict: Verdict | None) -> None:
-    """The first that the node does not pass, with the amounts."""
+    """The first filter that the node fails is reported, with amounts."""
     at = node_of(*events)
     assert refused_node(asked, at) == verdict
     stands = verdict is not None and RANK[verdict.code] < RANK[C.CPU_INSUFFICIENT]
@@ -442,7 +442,7 @@ KINDS: list[tuple[str, Ask, DeviceConstraints, Device, RefusalCode | None]] = [
 def test_device_rules(
     asked: Ask, constraints: DeviceConstraints, device: Device, code: RefusalCode | None
 ) -> None:
-    """What a device is, before what it has free."""
+    """Rules about a device's kind come before its free amounts."""
     assert refused_kind(asked, constraints, device) is code
 
 
@@ -504,7 +504,7 @@ AMOUNT_CASES: list[tuple[str, Ask, Device, list[Share], dict[str, Any], Verdict 
 def test_amounts(
     asked: Ask, device: Device, held: list[Share], fields: dict[str, Any], verdict: Verdict | None
 ) -> None:
-    """What a device has free, in the order in which it is looked at."""
+    """A device's free amounts are checked in a fixed order."""
     ledger = Ledger(node("n1", device), pod("x"))
     ledger.play(placement("x", shares=held))
     state: DeviceState = ledger.device("g0")
@@ -516,7 +516,7 @@ def test_amounts(
 
 
 def test_every_code_of_a_filter_has_one_rank() -> None:
-    """The order of the tuples is the order of the ranks; `FITS` is above all of them."""
+    """Every filter code has one rank, in the order of the tables, with `FITS` above all."""
     filters = [code for table in (NODE_FILTERS, DEVICE_RULES, AMOUNTS) for code, _ in table]
     assert len(set(filters)) == len(filters)
     assert [RANK[code] for code in filters] == sorted(RANK[code] for code in filters)

@@ -1,4 +1,4 @@
-"""The columns: rows say what the state says, in whatever order and width nodes come."""
+"""The index columns match the state, whatever the order and width of nodes."""
 
 import itertools
 
@@ -28,14 +28,14 @@ from tests.support.pods import placed as placement
 
 
 def synced(state: State) -> Columns:
-    """Fresh columns of a state."""
+    """Return new columns of a state."""
     columns = Columns(state)
     columns.sync()
     return columns
 
 
 def assert_equal(one: Columns, other: Columns) -> None:
-    """The same rows; kinds are numbered as they were learnt, and the width only grows."""
+    """Check equal rows; numbering of kinds and width may differ."""
     rows, others = taken(one), taken(other)
     assert [one.names[row] for row in rows] == [other.names[row] for row in others]
     assert [one.nodes[row].name for row in rows] == [other.nodes[row].name for row in others]
@@ -51,7 +51,7 @@ def assert_equal(one: Columns, other: Columns) -> None:
 
 
 def taken(columns: Columns) -> list[int]:
-    """The rows that have a node, in order; each is found by its name."""
+    """Return the rows that have a node, in order; each is found by its name."""
     rows = np.flatnonzero(~columns.vacant).tolist()
     assert [columns.row_of(columns.names[row]) for row in rows] == rows
     assert columns.count == len(rows)
@@ -59,7 +59,7 @@ def taken(columns: Columns) -> list[int]:
 
 
 def kind_names(columns: Columns, row: int) -> list[str]:
-    """The models of a row's devices."""
+    """Return the models of a row's devices."""
     return [
         columns.kinds[kind - FIRST_KIND].model
         for kind in columns.kind[row].tolist()
@@ -71,7 +71,7 @@ MIXED = (rack("b", 3), node("c"), node("a", npu("u0"), gpu("m1", model=A100_40, 
 
 
 def test_rows_say_what_the_state_says() -> None:
-    """Host in column 0, devices behind it, nothing beyond the last."""
+    """A row has the host in column 0, then devices, and nothing beyond the last."""
     columns = synced(Ledger(*MIXED).state)
     assert columns.names[:3] == ["a", "b", "c"]
     assert columns.kind[:3, HOST].tolist() == [HOST_KIND] * 3
@@ -85,7 +85,7 @@ def test_rows_say_what_the_state_says() -> None:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 def test_nodes_may_join_in_any_order(order: tuple[int, ...]) -> None:
-    """One by one, later and wider ones among them, the rows end the same."""
+    """Nodes that join in any order, also later and wider ones, give the same rows."""
     reports = (*MIXED, rack("d", 6))
     expected = synced(Ledger(*reports).state)
     ledger = Ledger()
@@ -118,7 +118,7 @@ CHANGES = [
 
 @pytest.mark.parametrize("events", [case[1] for case in CHANGES], ids=[case[0] for case in CHANGES])
 def test_changes_reach_the_row_and_can_be_taken_back(events: tuple[object, ...]) -> None:
-    """Columns that saw the change are those that are made anew; so once more after the undoing."""
+    """Updated columns equal rebuilt ones, and once more after the change is undone."""
     ledger = Ledger(*MIXED)
     columns = synced(ledger.state)
     for data in (*events, *MIXED[:1]):
@@ -130,7 +130,7 @@ def test_changes_reach_the_row_and_can_be_taken_back(events: tuple[object, ...])
 
 
 def test_closed_devices_say_why() -> None:
-    """Absent is unhealthy; unhealthy comes before cordoned; open again is open."""
+    """A closed device has a reason: absent is unhealthy, and unhealthy comes before cordoned."""
     ledger = Ledger(
         rack("b", 3),
         DeviceHealthChanged(node="b", device="b-g1", healthy=False),
@@ -143,7 +143,7 @@ def test_closed_devices_say_why() -> None:
 
 
 def test_a_card_that_an_adopted_pod_closed_is_open_once_that_has_ended() -> None:
-    """The pod ran on slices of a cut card that no event named."""
+    """A MIG device closed by an adopted pod with unknown slices opens when the pod ends."""
     ledger = Ledger(
         node("a", gpu("m1", model=A100_40, mode="mig")),
         PodAdopted(pod="p", node="a", submitted=pod("p", ask(1)), shares=(share("m1", 5120, 0),)),
@@ -158,7 +158,7 @@ def test_a_card_that_an_adopted_pod_closed_is_open_once_that_has_ended() -> None
 
 
 def test_sync_costs_what_was_touched() -> None:
-    """Of a hundred nodes the one that changed."""
+    """A sync reads only the changed nodes."""
     ledger = Ledger(*(rack(f"n{number:03}", 1) for number in range(100)))
     refreshed: list[str] = []
 
@@ -183,7 +183,7 @@ def test_sync_costs_what_was_touched() -> None:
 
 
 def test_only_the_devices_of_the_shares_are_read() -> None:
-    """A pod that comes or goes costs its own devices, not all that the node has."""
+    """A pod that comes or goes costs only its own devices, not the whole node."""
     ledger = Ledger(rack("n1", 8), pod("p"), pod("q"))
     columns = synced(ledger.state)
     for data in (
@@ -197,14 +197,14 @@ def test_only_the_devices_of_the_shares_are_read() -> None:
         assert columns.free.tolist() == fresh.free.tolist()
         assert columns.load.tolist() == fresh.load.tolist()
     before = columns.free.tolist()
-    ledger.node().devices[0].memory_free_mib -= 1  # nobody told of it: no share is there
+    ledger.node().devices[0].memory_free_mib -= 1  # not reported: the pod has no share there
     columns.touch(ledger.node(), ())
     columns.sync()
     assert columns.free.tolist() == before
 
 
 def test_changes_of_facts_are_told_apart() -> None:
-    """A placement changes what is free; only a report changes what a node is."""
+    """A placement changes amounts; only a report changes facts."""
     ledger = Ledger(rack("n1", 1), pod("p"))
     columns = synced(ledger.state)
     facts, changed = columns.facts_changed.end, columns.changed.end
@@ -219,7 +219,7 @@ def test_changes_of_facts_are_told_apart() -> None:
 
 
 def test_a_node_that_joins_moves_few_others() -> None:
-    """Between two others, before the first and behind the last; whoever reads the log sees all."""
+    """A node that joins anywhere moves few others, and the log lists all moves."""
     ledger = Ledger(*(rack(f"n{number:03}", 1) for number in range(0, 400, 2)))
     columns = synced(ledger.state)
     generation = columns.generation
@@ -238,12 +238,12 @@ def test_a_node_that_joins_moves_few_others() -> None:
 
 
 def row_numbers(columns: Columns) -> dict[str, int]:
-    """The row of each node."""
+    """Return the row of each node."""
     return {columns.names[row]: row for row in taken(columns)}
 
 
 def test_without_a_spare_row_all_are_laid_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sooner or later nodes join where none is left nearby."""
+    """Without a spare row nearby, all rows are laid out again."""
     monkeypatch.setattr(node_columns, "MOVED_MAX", 3)
     ledger = Ledger(*(rack(f"n{number:03}", 1) for number in range(100)))
     columns = synced(ledger.state)

@@ -1,4 +1,4 @@
-"""Labels as columns: as the filters have it, and each node read once."""
+"""Label columns match the filters, and read each node once."""
 
 from typing import Any
 
@@ -31,19 +31,19 @@ class Read:
         self.labels = LabelColumns(self.value_of)
 
     def value_of(self, node: NodeState, key: str) -> str | None:
-        """The label, with a note of who was asked."""
+        """Return the label, and record the node."""
         self.read.append(node.name)
         return label(node, key)
 
     def observe(self, name: str, zone: str | None) -> NodeState:
-        """The node has this label now, or none."""
+        """Change the node's label, or remove it."""
         change = self.ledger.take(observed(name, labels={"zone": zone} if zone else {}))
         assert change.node is not None
         return change.node
 
 
 def test_equal_values_share_a_number() -> None:
-    """And nodes without the label have one that no value has."""
+    """Equal values share a number, and nodes without the label have one of their own."""
     given = Read()
     found = given.labels.ids(given.columns, "zone").tolist()
     assert found[0] == found[2] != found[1]
@@ -52,7 +52,7 @@ def test_equal_values_share_a_number() -> None:
 
 
 def test_a_node_is_read_once_and_again_when_it_is_told_of_anew() -> None:
-    """Of ten thousand nodes of which one changed, one."""
+    """A node is read once, and again only when it changes."""
     given = Read()
     given.labels.ids(given.columns, "zone")
     given.read.clear()
@@ -70,7 +70,7 @@ def test_a_node_is_read_once_and_again_when_it_is_told_of_anew() -> None:
 
 
 def test_the_key_not_asked_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks for thousands of keys does not fill the memory; answers stay the same."""
+    """The least recently used key is dropped, which bounds memory; answers stay the same."""
     monkeypatch.setattr(module, "KEYS_MAX", 2)
     given = Read()
     first = given.labels.ids(given.columns, "zone").tolist()
@@ -85,7 +85,7 @@ def test_the_key_not_asked_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_key_that_is_not_kept_costs_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More keys than are kept: each asks the one node that changed, and not all of them again."""
+    """With more keys than are kept, each change reads only the changed node."""
     monkeypatch.setattr(module, "KEYS_MAX", 2)
     given = Read()
     keys = [f"team-{number}" for number in range(9)]
@@ -100,7 +100,7 @@ def test_a_key_that_is_not_kept_costs_what_changed(monkeypatch: pytest.MonkeyPat
 
 
 def test_values_that_no_node_has_any_more_are_forgotten() -> None:
-    """A label that is another one with every report does not fill the memory."""
+    """Values that no node has are dropped, so changing labels do not grow memory."""
     given = Read()
     for number in range(10 * module.SLACK):
         given.columns.touch(given.observe("a", f"z{number}"))
@@ -111,7 +111,7 @@ def test_values_that_no_node_has_any_more_are_forgotten() -> None:
 
 @pytest.mark.parametrize("operator", ["In", "NotIn", "Exists", "DoesNotExist"])
 def test_expressions_hold_as_the_filter_says(operator: Any) -> None:
-    """Also for nodes without the label; the other operators are held to it by a property."""
+    """Expressions match the filter, also for nodes without the label."""
     expression = NodeExpression(key="zone", operator=operator, values=("x",))
     needs = NodeConstraints(required=((expression,),))
     columns = Read().columns

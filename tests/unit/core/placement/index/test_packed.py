@@ -1,4 +1,4 @@
-"""Packed amounts: guard bits at the borders of every field, negatives, and what is clamped."""
+"""Packed amounts: guard bits at the limits of every field, negative and clamped amounts."""
 
 import itertools
 
@@ -16,7 +16,7 @@ LARGEST = gpu(memory_mib=1 << 24, physical_memory_mib=1 << 24, cores=10_000, slo
 
 
 def fits(free: tuple[int, ...], needed: tuple[int, ...]) -> bool:
-    """What is lacking of one device, and of many at once: the same."""
+    """Return True if the amounts fit; checks that one device and many at once agree."""
     held, need = GUARDS | amounts(*free), amounts(*needed)
     found = not packed.lacking(held, need)
     each = packed.lacking_each(np.array([held, held]), need) == 0
@@ -25,14 +25,14 @@ def fits(free: tuple[int, ...], needed: tuple[int, ...]) -> bool:
 
 
 def state_of(device: Device) -> DeviceState:
-    """The device with nothing on it."""
+    """Return the state of an empty device."""
     return Ledger(node("n1", device)).device(device.id)
 
 
 @pytest.mark.parametrize("field", range(4))
 @pytest.mark.parametrize("shortage", [-1, 0, 1])
 def test_one_amount_at_the_border(field: int, shortage: int) -> None:
-    """One short in any field is refused, whatever the others are."""
+    """An amount that is one short in any field does not fit, whatever the other fields."""
     free = [1000, 50, 5, 3]
     needed = list(free)
     needed[field] += shortage
@@ -40,7 +40,7 @@ def test_one_amount_at_the_border(field: int, shortage: int) -> None:
 
 
 def test_borders_of_all_fields_at_once() -> None:
-    """Zero, one and the largest that each field holds, every way: the guards never leak."""
+    """All combinations of zero, one and the largest values compare correctly: guards never leak."""
     sizes = (packed.MEMORY_BITS, packed.COMPUTE_BITS, packed.SLOTS_BITS, packed.TEMPLATE_CPU_BITS)
     choices = list(itertools.product(*((0, 1, (1 << bits) - 1) for bits in sizes)))
     for free, needed in itertools.product(choices, choices):
@@ -49,13 +49,13 @@ def test_borders_of_all_fields_at_once() -> None:
 
 
 def test_what_is_lacking_is_told_by_its_guard() -> None:
-    """Too few slots and too little memory, and enough of the rest."""
+    """The guards tell which amounts are lacking: here slots and memory."""
     short = packed.lacking(GUARDS | amounts(10, 5, 1, 2), amounts(11, 5, 2, 2))
     assert short == packed.MEMORY_GUARD | packed.SLOTS_GUARD
 
 
 def test_guards_lie_outside_of_every_field() -> None:
-    """Four guard bits, none of them in an amount, and all in a signed 64-bit integer."""
+    """There are four guard bits, outside every field, within a signed 64-bit integer."""
     assert GUARDS.bit_count() == 4
     assert not GUARDS & amounts(-1 & (1 << 60), 1 << 60, 1 << 60, 1 << 60)
     assert GUARDS | amounts(1 << 60, 1 << 60, 1 << 60, 1 << 60) < 1 << 63
@@ -65,12 +65,12 @@ def test_guards_lie_outside_of_every_field() -> None:
     ("amount", "bits", "held"), [(-1, 4, 0), (0, 4, 0), (15, 4, 15), (16, 4, 15), (1 << 40, 4, 15)]
 )
 def test_clamped(amount: int, bits: int, held: int) -> None:
-    """To what the field holds."""
+    """An amount is clamped to its field."""
     assert clamped(amount, bits) == held
 
 
 def test_the_largest_device_of_the_schemas_is_packed_exactly() -> None:
-    """No clamp may make two different amounts equal."""
+    """The largest device of the schemas is packed without clamping."""
     device = LARGEST
     assert free_amounts(state_of(device)) == GUARDS | (
         device.memory_mib | device.cores << packed.COMPUTE_AT | device.slots << packed.SLOTS_AT
@@ -79,7 +79,7 @@ def test_the_largest_device_of_the_schemas_is_packed_exactly() -> None:
 
 
 def test_never_fits_nowhere() -> None:
-    """Neither on the largest device nor on a host, whose pods are slots."""
+    """`NEVER` fits neither the largest device nor a host, whose pods are slots."""
     most = GUARDS | amounts(1 << 30, 1 << 30, 250, 15)
     host = GUARDS | amounts(1 << 30, 1 << 30, 1 << 30, 0)
     assert ((most - NEVER) & GUARDS) != GUARDS
@@ -90,7 +90,7 @@ def test_never_fits_nowhere() -> None:
     "field", ["memory_free_mib", "cores_free", "slots_free", "template_cpu_free"]
 )
 def test_less_than_nothing_is_nothing(field: str) -> None:
-    """A device that offers less than it holds must not borrow from the field above."""
+    """A negative free amount counts as zero, and does not borrow from the next field."""
     state = state_of(npu())
     whole = free_amounts(state)
     setattr(state, field, 0)
@@ -101,7 +101,7 @@ def test_less_than_nothing_is_nothing(field: str) -> None:
 
 @pytest.mark.parametrize("closing", [{"present": False}, {"healthy": False}, {"cordon": "x"}])
 def test_closed_device_has_nothing(closing: dict[str, object]) -> None:
-    """Absent, unhealthy or cordoned."""
+    """A closed device (absent, unhealthy or cordoned) has nothing free."""
     state = state_of(gpu())
     for field, value in closing.items():
         setattr(state, field, value)

@@ -1,4 +1,4 @@
-"""The log of changed rows: what a late reader is told."""
+"""The log of changed rows, for late readers."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from apportion.core.placement.index.row_log import RowLog
 
 
 def test_row_log_forgets_its_older_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that comes too late is told so, and looks at everything."""
+    """A reader that is too late for the log is told to read every row."""
     monkeypatch.setattr(module, "LOG_ROWS_MAX", 8)
     log = RowLog()
     for row in range(8):

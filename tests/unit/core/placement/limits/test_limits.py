@@ -1,4 +1,4 @@
-"""What pods hold together: the part that queues and namespaces share."""
+"""Usage of groups of pods, the code that queues and namespaces share."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.support.pods import ask, pod
 
 
 def test_whoever_does_not_say_whose_a_pod_is_cannot_count_it() -> None:
-    """A limit that counts under nobody's name would bind nobody."""
+    """A limit whose owner of a pod is undefined cannot count, and raises."""
     ledger = Ledger(rack("n1", 1)).submit(pod("p", ask(1000))).settle()
     placed = ledger.state.pods["p"]
     holdings = Holdings(State(), of_devices, devices_at_least)

@@ -1,4 +1,4 @@
-"""Queues: what each may hold, whose turn it is, and when those that wait are asked again."""
+"""Queues: limits, order, and when pending pods are decided again."""
 
 from typing import Any
 
@@ -28,23 +28,23 @@ C = RefusalCode
 
 
 def queue(name: str = "ml", **fields: Any) -> QueueObserved:
-    """What is told of a queue."""
+    """Return the event of a queue."""
     return QueueObserved(queue=name, **fields)
 
 
 def limited(**capability: int) -> QueueObserved:
-    """The queue `ml`, which may hold no more; `_` and `__` stand for `.` and `/`."""
+    """Return the queue `ml` with this capability; `_` and `__` stand for `.` and `/`."""
     names = {name.replace("__", "/").replace("_", "."): most for name, most in capability.items()}
     return queue(capability=names)
 
 
 def queued(uid: str, *asks: Ask, **fields: Any) -> PodSubmitted:
-    """A pod of the queue `ml`."""
+    """Return a pod of the queue `ml`."""
     return pod(uid, *asks, **({"queue": "ml"} | fields))
 
 
 def shortage(ledger: Ledger, uid: str) -> QueueShortage:
-    """What the pod's queue lacked."""
+    """Return what the pod's queue lacked."""
     found = ledger.refusal(uid).queue
     assert found is not None
     return found
@@ -72,7 +72,8 @@ LIMITS = [
 def test_a_queue_holds_no_more_than_its_capability(
     resource: str, most: int, wanted: Any, amounts: tuple[int, int]
 ) -> None:
-    """One of two pods has a place, and the other is told what was needed and what was left."""
+    """A queue's capability admits one of two pods; the other is refused with needed and left
+    amounts."""
     nodes = [rack("n1", 4), observed("n1", extended={"example.com/nic": 8})]
     ledger = Ledger(*nodes, queue(capability={resource: most}))
     ledger.submit(queued("a", shape=wanted), queued("b", shape=wanted)).settle()
@@ -85,7 +86,7 @@ def test_a_queue_holds_no_more_than_its_capability(
 
 
 def test_entire_cards_and_parts_of_cards_are_counted_apart() -> None:
-    """`gpu-number` does not bind shares, nor `gpu-memory` entire cards, as in Volcano."""
+    """As in Volcano, `gpu-number` does not limit shares, nor `gpu-memory` whole GPUs."""
     ledger = Ledger(rack("n1", 4), limited(volcano_sh__gpu_number=0))
     ledger.play(queue(capability={"volcano.sh/gpu-number": 1, "volcano.sh/gpu-memory": 3000}))
     ledger.submit(queued("card", cards()), queued("part", ask(3000))).settle()
@@ -94,7 +95,7 @@ def test_entire_cards_and_parts_of_cards_are_counted_apart() -> None:
 
 
 def test_amounts_are_in_the_units_of_the_configuration() -> None:
-    """With `gpuMemoryFactor: 1024` an amount of memory is in GiB, under a name of one's own."""
+    """Amounts use the configuration's units and names: GiB with `gpuMemoryFactor: 1024`."""
     nvidia = NvidiaConfiguration(gpu_memory_factor=1024, resource_memory_name="a.b/mem")
     change = ConfigurationChanged(by="ann", configuration=Configuration(nvidia=nvidia))
     ledger = Ledger(rack("n1", 4), queue(capability={"a.b/mem": 4}), change)
@@ -104,7 +105,8 @@ def test_amounts_are_in_the_units_of_the_configuration() -> None:
 
 
 def test_a_name_that_comes_to_mean_devices_binds_them_from_then_on() -> None:
-    """The configuration gives the name of a queue's limit a meaning, and takes it away again."""
+    """A configuration that makes a limit's name mean devices applies it at once, and can undo
+    it."""
     nvidia = NvidiaConfiguration(resource_count_name="a.b/gpu")
     ledger = Ledger(rack("n1", 4), queue(capability={"a.b/gpu": 1}))
     ledger.submit(queued("a", ask(1)), queued("b", ask(1))).settle()
@@ -117,7 +119,7 @@ def test_a_name_that_comes_to_mean_devices_binds_them_from_then_on() -> None:
 
 
 def test_other_families_have_limits_of_their_own() -> None:
-    """A count of NPUs says nothing about GPUs; it is taken in lower case as well."""
+    """A limit on NPUs does not affect GPUs; its name is also accepted in lower case."""
     ledger = Ledger(node("n1", npu("d0"), gpu("g1")))
     ledger.play(queue(capability={"huawei.com/ascend310p": 0}))
     ledger.submit(queued("n", ask(3000, family="ascend310p")), queued("g", ask(1))).settle()
@@ -125,7 +127,7 @@ def test_other_families_have_limits_of_their_own() -> None:
 
 
 def test_an_instance_counts_as_what_it_takes_of_the_card() -> None:
-    """A MIG instance takes more than was asked, and so it does of the queue."""
+    """A MIG instance counts with its whole size, which may exceed the request."""
     ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig", slots=7))
     ledger.play(queue(capability={"volcano.sh/vgpu-memory": 9000}))
     ledger.submit(queued("a", ask(3000)), queued("b", ask(3000))).settle()
@@ -134,7 +136,8 @@ def test_an_instance_counts_as_what_it_takes_of_the_card() -> None:
 
 
 def test_a_closed_queue_takes_no_new_pods() -> None:
-    """Those that are placed stay, and those that wait are asked again when it opens."""
+    """A closed queue takes no new pods; placed ones stay, and pending ones are decided when it
+    opens."""
     ledger = Ledger(rack("n1", 4), queue(), queued("a", ask(1))).settle()
     ledger.play(queue(open=False)).submit(queued("b", ask(1))).settle()
     assert placed(ledger) == {"a"}
@@ -144,7 +147,7 @@ def test_a_closed_queue_takes_no_new_pods() -> None:
 
 
 def test_the_queue_of_a_gang_goes_before_that_of_its_pods() -> None:
-    """Without a gang it is the pod's own, and without both it is `default`."""
+    """A pod's queue is its gang's, else its own, else `default`."""
     closed = [queue(name, open=False) for name in ("default", "ml")]
     ledger = Ledger(rack("n1", 4), *closed, gang("team/a", 1, queue="open"))
     ledger.submit(member("a", ask(1), group="team/a", queue="ml"), queued("b", ask(1)))
@@ -154,7 +157,7 @@ def test_the_queue_of_a_gang_goes_before_that_of_its_pods() -> None:
 
 
 def test_a_gang_is_in_its_queue_whole_or_not_at_all() -> None:
-    """Two of three would fit below the capability, and neither is placed."""
+    """A gang of three is not placed if its queue has room for only two."""
     ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 2}))
     ledger.play(gang(min_available=3, queue="ml"))
     ledger.submit(*(member(f"m{n}", cards()) for n in range(3)), pod("other", cards())).settle()
@@ -168,7 +171,7 @@ def test_a_gang_is_in_its_queue_whole_or_not_at_all() -> None:
 
 
 def test_a_gang_that_changes_its_queue_takes_what_it_holds_along() -> None:
-    """What it held of the old queue is free there, and counts in the new one."""
+    """A gang that changes its queue moves its usage to the new queue."""
     one = {"nvidia.com/gpu": 1}
     ledger = Ledger(rack("n1", 8), queue("ml", capability=one), queue("web", capability=one))
     ledger.play(gang(min_available=1, queue="ml"))
@@ -179,7 +182,7 @@ def test_a_gang_that_changes_its_queue_takes_what_it_holds_along() -> None:
 
 
 def test_a_gang_that_waits_in_a_closed_queue_goes_where_its_queue_is_open() -> None:
-    """Its line moves with it."""
+    """A gang in a closed queue is placed after it moves to an open one."""
     ledger = Ledger(rack("n1", 8), queue("ml", open=False), gang(min_available=1, queue="ml"))
     ledger.submit(member("m", ask(1)), pod("p", ask(1))).settle()
     assert placed(ledger) == {"p"}
@@ -187,7 +190,7 @@ def test_a_gang_that_waits_in_a_closed_queue_goes_where_its_queue_is_open() -> N
 
 
 def test_pods_that_end_make_room_in_their_queue_alone() -> None:
-    """The next of that queue is asked again; what ends elsewhere asks nobody."""
+    """A pod that ends wakes the next pod of its own queue only."""
     ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
     ledger.submit(queued("a", ask(1)), queued("b", ask(1)), pod("other", ask(1))).settle()
     (shape_queue,) = ledger.engine._queue.unschedulable()
@@ -198,7 +201,7 @@ def test_pods_that_end_make_room_in_their_queue_alone() -> None:
 
 
 def test_a_placement_that_is_voided_makes_room() -> None:
-    """So does one that never came into the ledger."""
+    """A voided placement, and one that was never recorded, free the queue's limit."""
     ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
     ledger.submit(queued("a", ask(1)), queued("b", ask(2))).settle()
     ledger.voided("a")
@@ -212,7 +215,7 @@ def test_a_placement_that_is_voided_makes_room() -> None:
 
 
 def test_other_devices_are_tried_where_the_queue_may_not_take_the_best() -> None:
-    """A whole card of 80 GB is beyond the queue, and one of 40 GB is not."""
+    """If the best device exceeds the queue's limit, a smaller one is used."""
     big, small = rack("a", 1), rack("b", 1, model=A100_40)
     ledger = Ledger(big, small, queue(capability={"nvidia.com/gpumem": 50_000}))
     assert ledger.submit(queued("p", cards())).settle().where("p") == "b"
@@ -224,7 +227,7 @@ def test_other_devices_are_tried_where_the_queue_may_not_take_the_best() -> None
 
 
 def test_room_on_other_devices_wakes_those_whom_the_queue_kept_from_the_best() -> None:
-    """Nothing changed in the queue, and yet the pod has a place."""
+    """Room on other devices wakes a pod that its queue keeps from the best ones."""
     ledger = Ledger(rack("a", 1), rack("b", 1, model=A100_40))
     ledger.play(queue(capability={"nvidia.com/gpumem": 50_000}))
     ledger.submit(pod("x", cards()), pod("y", cards())).settle()
@@ -235,7 +238,7 @@ def test_room_on_other_devices_wakes_those_whom_the_queue_kept_from_the_best() -
 
 
 def test_the_card_quota_counts_shares_by_model() -> None:
-    """A name means what it does as a type: a whole name, or a part of one."""
+    """The GPU quota counts shares by model, matched like type names."""
     quota = queue(cards={"NVIDIA-A100-SXM4-80GB": 1, "T4": 1})
     ledger = Ledger(rack("a", 2), rack("b", 2, model=T4), rack("c", 2, model=A30), quota)
     ledger.submit(*(queued(f"p{n}", ask(1000)) for n in range(3))).settle()
@@ -245,7 +248,8 @@ def test_the_card_quota_counts_shares_by_model() -> None:
 
 
 def test_a_card_that_the_quota_does_not_name_is_not_for_the_queue() -> None:
-    """The rule of Volcano's capacity-card; a queue without a quota has no such limit."""
+    """A queue with a GPU quota may not use a model that it does not list (Volcano's
+    capacity-card)."""
     ledger = Ledger(rack("a", 2), queue(cards={"H100": 4}), queued("p", ask(1)), pod("q", ask(1)))
     assert placed(ledger.settle()) == {"q"}
     reported = QueueShortage(queue="ml", resource=A100_80, needed=1, available=0)
@@ -253,7 +257,7 @@ def test_a_card_that_the_quota_does_not_name_is_not_for_the_queue() -> None:
 
 
 def test_parts_of_a_card_have_quotas_of_their_own() -> None:
-    """`MODEL/mig-PROFILE-mixed` and `MODEL/mps-…` are not the model's entire cards."""
+    """Parts of GPUs have their own quotas: `MODEL/mig-PROFILE-mixed` and `MODEL/mps-…`."""
     quota = {"A100": 1, "A100/mig-1g.5gb-mixed": 2, "A30/mps-24g*1/4": 1}
     mig, mps = rack("a", 1, model=A100_40, mode="mig"), rack("b", 1, model=A30, mode="mps")
     ledger = Ledger(mig, mps, rack("c", 4), queue(cards=quota))
@@ -267,7 +271,7 @@ def test_parts_of_a_card_have_quotas_of_their_own() -> None:
 
 
 def test_what_runs_already_counts_whoever_placed_it() -> None:
-    """A placement beyond the capability is taken into the ledger, and nothing more is placed."""
+    """Placements beyond the capability, by any writer, count; nothing more is placed."""
     ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
     ledger.submit(*(queued(uid, ask(1)) for uid in "abc"))
     ledger.play(placement("a", "n1", [share("n1-g0")]), placement("b", "n1", [share("n1-g1")]))
@@ -279,7 +283,7 @@ def test_what_runs_already_counts_whoever_placed_it() -> None:
 
 @pytest.mark.parametrize("weights", [(3, 1), (1, 3), (1, 1)])
 def test_queues_get_their_shares_by_weight(weights: tuple[int, int]) -> None:
-    """Of eight cards each queue has its part, whoever came first."""
+    """Queues get devices in proportion to their weights, whatever the order of arrival."""
     ledger = Ledger(rack("n1", 8), queue("a", weight=weights[0]), queue("b", weight=weights[1]))
     for name in "ab":
         ledger.submit(*(queued(f"{name}{n}", cards(), queue=name) for n in range(8)))
@@ -289,7 +293,7 @@ def test_queues_get_their_shares_by_weight(weights: tuple[int, int]) -> None:
 
 
 def test_within_a_queue_priority_goes_first() -> None:
-    """Another queue's priorities do not count there: its share decides between them."""
+    """Priority orders pods within a queue, not between queues."""
     ledger = Ledger(rack("n1", 2), queue("a"), queue("b"))
     ledger.submit(queued("a1", cards(), queue="a"), queued("a2", cards(), queue="a", priority=9))
     ledger.submit(queued("b1", cards(), queue="b", priority=99)).settle()
@@ -297,7 +301,8 @@ def test_within_a_queue_priority_goes_first() -> None:
 
 
 def test_the_dominant_resource_is_the_share() -> None:
-    """A queue with a third of the CPU has more than one with a quarter of the cards."""
+    """A queue's share is that of its dominant resource: a third of the CPU beats a quarter of
+    the GPUs."""
     ledger = Ledger(rack("n1", 4), observed("n1", cpu_milli=9000), queue("a"), queue("b"))
     ledger.submit(queued("x", shape=wants(cpu_milli=3000), queue="a"))
     ledger.submit(queued("y", cards(), queue="b")).settle()
@@ -307,21 +312,21 @@ def test_the_dominant_resource_is_the_share() -> None:
 
 
 def test_among_equals_the_first_queue_by_name_goes_first() -> None:
-    """In whatever order they are told of, and their pods come."""
+    """Between equal queues the first name wins, whatever the order of arrival."""
     ledger = Ledger(rack("n1", 1), queue("b"), queue("a"))
     ledger.submit(queued("b1", cards(), queue="b"), queued("a1", cards(), queue="a")).settle()
     assert placed(ledger) == {"a1"}
 
 
 def test_nothing_is_counted_for_one_queue_without_limits() -> None:
-    """Pods of one queue cost what they did before there were queues."""
+    """With one queue without limits, nothing is counted."""
     ledger = Ledger(rack("n1", 4), queue("default"), gang(min_available=1))
     ledger.submit(pod("a", ask(1)), member("m", ask(1))).settle()
     assert not ledger.engine._limits.active
 
 
 def chosen(ledger: Ledger, uid: str) -> Payload:
-    """What becomes of kube-scheduler's choice of node `n1` for the pod."""
+    """Return the decision on kube-scheduler's choice of node `n1` for the pod."""
     choices = ExternalChoices(ledger.state)
     choices.choose(uid, "n1")
     ((_, event),) = choices.decide(lambda _: True, events_max=9)
@@ -329,7 +334,7 @@ def chosen(ledger: Ledger, uid: str) -> Payload:
 
 
 def test_a_node_that_kube_scheduler_chose_is_within_the_queue_as_well() -> None:
-    """Its pods count in their queue, and what goes beyond it is refused."""
+    """A node chosen by kube-scheduler is refused if it exceeds the queue's limit."""
     ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
     ledger.submit(queued("a", ask(1), chooser="kube"), queued("b", ask(1), chooser="kube"))
     ledger.play(chosen(ledger, "a"))
@@ -340,7 +345,7 @@ def test_a_node_that_kube_scheduler_chose_is_within_the_queue_as_well() -> None:
 
 
 def test_choices_of_one_decision_count_for_each_other() -> None:
-    """The second of two finds the queue as the first leaves it, and nothing is left assumed."""
+    """Choices in one decision count against each other, and leave no assumption behind."""
     ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
     ledger.submit(*(queued(uid, ask(1), chooser="kube") for uid in "ab"))
     choices = ExternalChoices(ledger.state)

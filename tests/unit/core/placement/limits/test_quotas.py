@@ -1,4 +1,4 @@
-"""Quotas of namespaces: what pods hold of devices, by their true use, and who is asked again."""
+"""Quotas of namespaces: actual device usage, and which pods are decided again."""
 
 from typing import Any
 
@@ -36,19 +36,19 @@ COUNT = "requests.nvidia.com/gpu"
 
 
 def quota(name: str = "gpus", *, namespace: str = "team", **hard: int) -> QuotaObserved:
-    """A quota of the namespace `team`: of `memory`, `cores` and `count`."""
+    """Return a quota of namespace `team` with `memory`, `cores` and `count`."""
     names = {"memory": MEMORY, "cores": CORES, "count": COUNT}
     limits = {names[key]: most for key, most in hard.items()}
     return QuotaObserved(namespace=namespace, quota=name, hard=limits)
 
 
 def inside(uid: str, *asks: Ask, **fields: Any) -> PodSubmitted:
-    """A pod of the namespace `team`."""
+    """Return a pod of namespace `team`."""
     return pod(uid, *asks, **({"namespace": "team"} | fields))
 
 
 def shortage(ledger: Ledger, uid: str) -> QuotaShortage:
-    """What the quota of the pod's namespace lacked."""
+    """Return what the quota of the pod's namespace lacked."""
     found = ledger.refusal(uid).quota
     assert found is not None
     return found
@@ -72,7 +72,9 @@ LIMITS = [
 def test_a_namespace_holds_no_more_than_its_quota(
     resource: str, most: int, wanted: Ask, amounts: tuple[int, int]
 ) -> None:
-    """By true use: memory of all cards, percent in MiB of the card. A namespace without is free."""
+    """A quota limits actual usage: memory of all GPUs, percents in MiB.
+
+    Other namespaces are unlimited."""
     reported = QuotaObserved(namespace="team", quota="gpus", hard={resource: most})
     ledger = Ledger(rack("n1", 8), reported)
     ledger.submit(inside("a", wanted), inside("b", wanted), pod("free", wanted)).settle()
@@ -85,7 +87,7 @@ def test_a_namespace_holds_no_more_than_its_quota(
 
 
 def test_what_is_said_names_the_quota_and_the_cure(golden: Golden) -> None:
-    """Quota, resource, what it allows, what is held, what is needed, and what helps."""
+    """A refusal names quota, resource, limit, usage, need and advice."""
     ledger = Ledger(rack("n1", 4), quota(memory=16_000))
     ledger.submit(inside("a", ask(12_000)), inside("b", ask(8000))).settle()
     reported = why(ledger.state, ledger.pod("b"))
@@ -97,7 +99,7 @@ def test_what_is_said_names_the_quota_and_the_cure(golden: Golden) -> None:
 
 
 def test_init_containers_count_where_they_need_more_than_the_others() -> None:
-    """They run before, one after the other: the API server counts so, and so does HAMi."""
+    """Init containers count only if they need more than the others, as in the API server."""
     init = [ask(2000, container=name, init=True) for name in ("i", "j")]
     ledger = Ledger(rack("n1", 8), quota(memory=5000, count=1))
     ledger.submit(inside("a", *init, ask(3000))).settle()
@@ -111,7 +113,7 @@ def test_init_containers_count_where_they_need_more_than_the_others() -> None:
 
 
 def test_every_quota_of_the_namespace_binds() -> None:
-    """The first by name that is too small is told of."""
+    """Every quota applies; the first exceeded one by name is reported."""
     ledger = Ledger(rack("n1", 4), quota("b", memory=9000), quota("a", cores=100))
     ledger.submit(inside("p", ask(1000, cores=60)), inside("q", ask(9000, cores=60))).settle()
     assert shortage(ledger, "q").quota == "a"
@@ -121,7 +123,7 @@ def test_every_quota_of_the_namespace_binds() -> None:
 
 
 def test_what_is_not_of_devices_is_left_to_the_api_server() -> None:
-    """CPU, pods and other extended resources of a quota bind nobody here."""
+    """CPU, pods and other extended resources are left to the API server."""
     hard = {"requests.cpu": 0, "pods": 0, "requests.example.com/nic": 0, "limits.memory": 0}
     reported = QuotaObserved(namespace="team", quota="gpus", hard=hard)
     ledger = Ledger(rack("n1", 4), reported, inside("a", ask(1)))
@@ -129,7 +131,7 @@ def test_what_is_not_of_devices_is_left_to_the_api_server() -> None:
 
 
 def test_families_have_limits_of_their_own() -> None:
-    """A count of NPUs says nothing about GPUs."""
+    """A limit on NPUs does not affect GPUs."""
     reported = QuotaObserved(
         namespace="team", quota="npus", hard={"requests.huawei.com/Ascend310P": 0}
     )
@@ -139,7 +141,7 @@ def test_families_have_limits_of_their_own() -> None:
 
 
 def test_an_instance_counts_as_what_it_takes_of_the_card() -> None:
-    """A MIG instance takes more than was asked, and so it does of the quota."""
+    """A MIG instance counts with its whole size, which may exceed the request."""
     ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig", slots=7), quota(memory=9000))
     ledger.submit(inside("a", ask(3000)), inside("b", ask(3000))).settle()
     assert placed(ledger) == {"a"}
@@ -147,13 +149,14 @@ def test_an_instance_counts_as_what_it_takes_of_the_card() -> None:
 
 
 def test_other_cards_are_tried_where_the_best_are_beyond_the_quota() -> None:
-    """A whole card of 80 GB is beyond it, and one of 40 GB is not."""
+    """If the best device exceeds the quota, a smaller one is used."""
     ledger = Ledger(rack("a", 1), rack("b", 1, model=A100_40), quota(memory=50_000))
     assert ledger.submit(inside("p", cards())).settle().where("p") == "b"
 
 
 def test_a_name_that_comes_to_mean_devices_binds_from_then_on() -> None:
-    """The configuration gives a name of the quota its meaning, and takes it away again."""
+    """A configuration that makes a quota's name mean devices applies it at once, and can undo
+    it."""
     reported = QuotaObserved(namespace="team", quota="gpus", hard={"requests.a.b/gpu": 1})
     nvidia = NvidiaConfiguration(resource_count_name="a.b/gpu")
     ledger = Ledger(rack("n1", 4), reported, inside("a", ask(1)), inside("b", ask(1))).settle()
@@ -166,7 +169,8 @@ def test_a_name_that_comes_to_mean_devices_binds_from_then_on() -> None:
 
 
 def test_pods_of_another_namespace_are_not_held_up_behind_one_that_is() -> None:
-    """Pods of one shape wait together, but for those of a namespace with a quota."""
+    """Pods of other namespaces are not blocked behind one at its quota, although they share a
+    shape."""
     ledger = Ledger(rack("n1", 4), quota(count=1), quota(namespace="web", count=2))
     ledger.submit(*(inside(f"t{n}", ask(1)) for n in range(3)))
     ledger.submit(*(inside(f"w{n}", ask(1), namespace="web") for n in range(3)))
@@ -175,7 +179,7 @@ def test_pods_of_another_namespace_are_not_held_up_behind_one_that_is() -> None:
 
 
 def test_a_quota_that_comes_while_pods_wait_holds_back_its_own_alone() -> None:
-    """They leave the line that they shared; when it goes they share one again."""
+    """A new quota splits its namespace's pods from their group; they rejoin when it is removed."""
     ledger = Ledger(rack("n1", 1, slots=2)).submit(pod("x", cards())).settle()
     ledger.submit(inside("t0", ask(1)), inside("t1", ask(1)), pod("f", ask(1))).settle()
     assert len(ledger.engine._queue.unschedulable()) == 1
@@ -187,7 +191,7 @@ def test_a_quota_that_comes_while_pods_wait_holds_back_its_own_alone() -> None:
 
 
 def test_pods_that_end_make_room_in_their_namespace_alone() -> None:
-    """The next of that namespace is asked again; what ends elsewhere asks nobody."""
+    """A pod that ends wakes the next pod of its own namespace only."""
     ledger = Ledger(rack("n1", 4), quota(count=1))
     ledger.submit(inside("a", ask(1)), inside("b", ask(1)), pod("other", ask(1))).settle()
     (shape_queue,) = ledger.engine._queue.unschedulable()
@@ -198,7 +202,7 @@ def test_pods_that_end_make_room_in_their_namespace_alone() -> None:
 
 
 def test_a_quota_that_is_raised_too_little_is_told_anew() -> None:
-    """Whoever raised it sees that it was heard; what pods hold meanwhile is not told."""
+    """A quota that is raised too little causes a new refusal; changes of usage do not."""
     ledger = Ledger(rack("n1", 4), quota(memory=1000)).submit(inside("a", ask(3000))).settle()
     first = ledger.refusal("a")
     ledger.play(quota(memory=2000)).settle()
@@ -209,7 +213,7 @@ def test_a_quota_that_is_raised_too_little_is_told_anew() -> None:
 
 
 def test_a_gang_is_within_the_quota_whole_or_not_at_all() -> None:
-    """Two of three would fit in it, and neither is placed."""
+    """A gang of three is not placed if the quota has room for only two."""
     ledger = Ledger(rack("n1", 4), quota(count=2), gang(min_available=3))
     ledger.submit(*(member(f"m{n}", cards(), namespace="team") for n in range(3))).settle()
     assert placed(ledger) == set()
@@ -221,7 +225,7 @@ def test_a_gang_is_within_the_quota_whole_or_not_at_all() -> None:
 
 
 def test_queue_and_quota_both_bind() -> None:
-    """A pod is within both, and is told of the one that keeps it out."""
+    """A pod must meet both queue and quota, and is told which one it exceeds."""
     ml = QueueObserved(queue="ml", capability={"nvidia.com/gpu": 2})
     ledger = Ledger(rack("n1", 8), ml, quota(count=1))
     ledger.submit(inside("a", ask(1), queue="ml"), inside("b", ask(1), queue="ml"))
@@ -233,7 +237,7 @@ def test_queue_and_quota_both_bind() -> None:
 
 
 def test_what_runs_already_counts_whoever_placed_it() -> None:
-    """A quota that is lowered evicts nobody, and lets nobody in until it is met again."""
+    """A lowered quota evicts no pods, and admits none until usage is below it."""
     ledger = Ledger(rack("n1", 4)).submit(*(inside(uid, ask(1)) for uid in "abc"))
     ledger.play(placement("a", "n1", [share("n1-g0")]), placement("b", "n1", [share("n1-g1")]))
     ledger.play(quota(count=1)).settle()
@@ -245,7 +249,7 @@ def test_what_runs_already_counts_whoever_placed_it() -> None:
 
 
 def test_a_node_that_kube_scheduler_chose_is_within_the_quota_as_well() -> None:
-    """What goes beyond it is refused there too, with the quota."""
+    """A node chosen by kube-scheduler is refused if it exceeds the quota."""
     ledger = Ledger(rack("n1", 4), quota(count=1))
     ledger.submit(inside("a", ask(1), chooser="kube"), inside("b", ask(1), chooser="kube"))
     choices = ExternalChoices(ledger.state)
@@ -258,14 +262,14 @@ def test_a_node_that_kube_scheduler_chose_is_within_the_quota_as_well() -> None:
 
 
 def test_nothing_is_counted_where_no_namespace_has_a_quota_of_devices() -> None:
-    """A quota of something else costs nothing either."""
+    """Without a device quota nothing is counted."""
     reported = QuotaObserved(namespace="team", quota="q", hard={"requests.example.com/nic": 1})
     ledger = Ledger(rack("n1", 4), reported, inside("a", ask(1)), pod("b", ask(1))).settle()
     assert not ledger.engine._limits.active
 
 
 def test_a_namespace_with_a_quota_has_one_scheduler() -> None:
-    """Of two, whose parts are each other's rest, one decides for all of its pods, gangs too."""
+    """One of two schedulers decides all pods of a namespace with a quota, with gangs."""
     ledger = Ledger(rack("n1", 8), quota(count=3), gang(min_available=1))
     ledger.submit(*(inside(f"p{n}", ask(1)) for n in range(8)))
     ledger.submit(member("m", ask(1), namespace="team"))
@@ -280,7 +284,7 @@ def test_a_namespace_with_a_quota_has_one_scheduler() -> None:
 
 
 def test_pods_change_their_scheduler_when_their_namespace_gets_a_quota() -> None:
-    """Who does not own the namespace lets go of its pods, and who does takes them."""
+    """When a namespace gets a quota, its pods move to the scheduler that owns it."""
     ledger = Ledger(rack("n1", 1, slots=1)).submit(pod("x", ask(1))).settle()
     ledger.submit(*(inside(f"p{n}", ask(1)) for n in range(8)))
     own = part_of("team")
@@ -296,7 +300,7 @@ def test_pods_change_their_scheduler_when_their_namespace_gets_a_quota() -> None
 
 
 def test_amounts_are_in_the_units_of_the_configuration() -> None:
-    """With `gpuMemoryFactor: 1024` the quota is in GiB, as what pods ask for."""
+    """Amounts use the configuration's units: GiB with `gpuMemoryFactor: 1024`."""
     nvidia = NvidiaConfiguration(gpu_memory_factor=1024)
     change = ConfigurationChanged(by="ann", configuration=Configuration(nvidia=nvidia))
     ledger = Ledger(rack("n1", 4), quota(memory=4), change)
@@ -308,7 +312,7 @@ def test_amounts_are_in_the_units_of_the_configuration() -> None:
 
 
 def test_a_pod_with_the_uid_of_one_that_left_before_it_was_counted_is_counted() -> None:
-    """All pods stand to be counted once there is a quota; until a decision asks they change."""
+    """A pod that reuses a uid before the first count is counted."""
     ledger = Ledger(rack("n1", 4)).submit(inside("a", cards())).settle()
     ledger.play(quota(count=1)).gone("a").submit(inside("a", cards()))
     shares = [share("n1-g0", 81_920, 100)]

@@ -1,4 +1,4 @@
-"""Types of nodes: what is alike is one type, and nothing is counted twice."""
+"""Node types: similar nodes form one type, and nothing is counted twice."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.support.ledger_of import Ledger
 
 
 def test_equal_nodes_are_one_type() -> None:
-    """Ids do not matter; the first device stands for all."""
+    """Equal nodes form one type, whatever their ids; the first device represents all."""
     ledger = Ledger(*(rack(f"n{number}", 4, model=A30) for number in range(3)), rack("m", 8))
     large, small = node_types(ledger.state)
     assert (large.devices, large.nodes) == (4, 3)
@@ -20,7 +20,7 @@ def test_equal_nodes_are_one_type() -> None:
 
 
 def test_a_little_more_cpu_is_the_same_type() -> None:
-    """What others hold of a node differs by a little; the type has the mean."""
+    """Nodes with slightly different free CPU form one type, with the mean."""
     hosts = [Host(cpu_milli=cpu, memory_mib=100_000) for cpu in (64_000, 63_000, 62_000, 16_000)]
     ledger = Ledger(*(node(f"n{at}", gpu(f"g{at}"), host=h) for at, h in enumerate(hosts)))
     found = sorted((each.cpu_milli, each.nodes) for each in node_types(ledger.state))
@@ -30,20 +30,20 @@ def test_a_little_more_cpu_is_the_same_type() -> None:
 
 
 def test_nodes_that_take_no_pods_are_left_out() -> None:
-    """Gone, or not ready as Kubernetes has it."""
+    """Removed nodes and nodes that are not ready are left out."""
     ledger = Ledger(rack("gone"), rack("away"), rack("there"))
     ledger.play(NodeGone(node="gone"), observed("away", ready=False))
     assert [each.nodes for each in node_types(ledger.state)] == [1]
 
 
 def test_a_node_without_devices_is_a_type_too() -> None:
-    """Pods that want none go there."""
+    """A node without devices is a type too, for pods that need none."""
     (found,) = node_types(Ledger(node("n1")).state)
     assert (found.device, found.devices) == (None, 0)
 
 
 def test_only_the_largest_types_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A zoo of nodes does not make learning slow."""
+    """Only the largest types are kept, so that many kinds of nodes do not slow down learning."""
     monkeypatch.setattr(program, "TYPES_MAX", 2)
     ledger = Ledger(rack("one", 1), rack("three", 3), rack("two", 2))
     assert [each.devices for each in node_types(ledger.state)] == [3, 2]

@@ -1,4 +1,4 @@
-"""The scores `price` and `fgd`: what the formulas say to the last digit, however one got there."""
+"""The scores `price` and `fgd` match their formulas exactly, whatever the history."""
 
 import random
 from math import exp, floor
@@ -37,7 +37,7 @@ NODES = 8
 
 
 def shapes(drawn: random.Random) -> tuple[PricedShape, ...]:
-    """A handful of sorts; each is both weighed and, in its turn, placed."""
+    """Return a handful of shapes; each is weighed and also placed."""
     shares = [
         priced(
             piece(size),
@@ -53,13 +53,13 @@ def shapes(drawn: random.Random) -> tuple[PricedShape, ...]:
 
 
 def shape_of(sort: PricedShape) -> Shape:
-    """The shape of a pod of this sort."""
+    """Return the shape of a pod of this price entry."""
     asks = (sort.ask,) if sort.ask else ()
     return wants(*asks, cpu_milli=sort.cpu_milli, memory_mib=sort.memory_mib)
 
 
 def nodes(drawn: random.Random) -> list[NodeReported]:
-    """Nodes of up to four devices with little CPU or memory for some."""
+    """Return nodes of up to four devices, some with little CPU or memory."""
     found = []
     for number in range(NODES):
         name = f"n{number}"
@@ -72,7 +72,7 @@ def nodes(drawn: random.Random) -> list[NodeReported]:
 
 
 def holders(drawn: random.Random, reports: list[NodeReported]) -> list[PodSubmitted | PodPlaced]:
-    """Pods that hold something of some devices."""
+    """Return pods that use parts of some devices."""
     found: list[PodSubmitted | PodPlaced] = []
     for report in reports:
         for device in report.devices:
@@ -86,14 +86,14 @@ def holders(drawn: random.Random, reports: list[NodeReported]) -> list[PodSubmit
 
 
 def lefts(ledger: Ledger, report: NodeReported) -> Left:
-    """What the node has left, as the slow formulas want it."""
+    """Return what the node has left, for the slow formulas."""
     state = ledger.node(report.node)
     devices = tuple(IDLE if device.idle else device.cores_free for device in state.devices)
     return Left(report.host.cpu_milli, report.host.memory_mib, devices)
 
 
 def after(sort: PricedShape, left: Left) -> list[tuple[int, Left]]:
-    """Every way in which a pod of this sort may take the node's devices, with the first of them."""
+    """Return every way in which a pod may use the node's devices, with the first device of each."""
     host = (sort.cpu_milli, sort.memory_mib)
     if left.cpu_milli < host[0] or left.memory_mib < host[1]:
         return []
@@ -116,7 +116,7 @@ def after(sort: PricedShape, left: Left) -> list[tuple[int, Left]]:
 def scored(
     ledger: Ledger, policy: Policy, sort: PricedShape
 ) -> tuple[PlacementClass, dict[str, int]]:
-    """The class of such pods, with the points of each node."""
+    """Return the class of such pods, with each node's score."""
     assert ledger.state.prices is not None
     columns = Columns(ledger.state)
     columns.sync()
@@ -129,7 +129,7 @@ def scored(
 
 
 def cluster(seed: int) -> tuple[Ledger, list[NodeReported], tuple[PricedShape, ...]]:
-    """A small cluster in use, and the prices that it goes by."""
+    """Return a small cluster in use, and its prices."""
     drawn = random.Random(seed)
     sorts, reports = shapes(drawn), nodes(drawn)
     ledger = Ledger(*reports, *holders(drawn, reports), learnt(*sorts))
@@ -138,7 +138,8 @@ def cluster(seed: int) -> tuple[Ledger, list[NodeReported], tuple[PricedShape, .
 
 @pytest.mark.parametrize("seed", range(6))
 def test_price_is_what_the_pod_would_leave(seed: int) -> None:
-    """V + K after the pod less V + K before; of the devices the one with the most V left."""
+    """`price` is V + K after the pod minus V + K before; it uses the device that leaves the most
+    V."""
     ledger, reports, sorts = cluster(seed)
     for sort in sorts:
         class_, points = scored(ledger, "price", sort)
@@ -164,7 +165,8 @@ def test_price_is_what_the_pod_would_leave(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_fgd_is_the_fall_of_expected_fragments(seed: int) -> None:
-    """The published score, floor(100 · sigmoid(Δ)), Δ in devices; of equal devices the first."""
+    """`fgd` is the published score, floor(100 · sigmoid(Δ)), with Δ in devices; first of equal
+    devices."""
     ledger, reports, sorts = cluster(seed)
     total = sum(sort.pods for sort in sorts) * 100
     for sort in sorts:
@@ -187,7 +189,7 @@ def test_fgd_is_the_fall_of_expected_fragments(seed: int) -> None:
 
 @pytest.mark.parametrize("policy", ["price", "fgd"])
 def test_the_device_taken_is_the_one_that_was_scored(policy: Policy) -> None:
-    """A node's points would be a lie if another of its devices were taken."""
+    """The device that is used is the one that was scored."""
     ledger, _, sorts = cluster(3)
     ledger.play(PolicyChanged(by="ann", node_policy=policy, device_policy=policy))
     for number, sort in enumerate(sorts):
@@ -203,7 +205,7 @@ def test_the_device_taken_is_the_one_that_was_scored(policy: Policy) -> None:
 
 @pytest.mark.parametrize("policy", ["price", "fgd"])
 def test_decisions_do_not_depend_on_how_the_state_came_about(policy: Policy) -> None:
-    """Nodes learnt in any order, prices learnt before or after them: the same placements."""
+    """Decisions do not depend on the order in which nodes and prices arrived."""
 
     def placements(seed: int, *, prices_first: bool) -> list[tuple[str, list[str]]]:
         drawn = random.Random(1)
@@ -226,7 +228,8 @@ def test_decisions_do_not_depend_on_how_the_state_came_about(policy: Policy) -> 
 
 
 def test_new_prices_count_from_the_next_decision() -> None:
-    """The pod goes where a share is worth less: first to the full device, then to the idle one."""
+    """New prices apply from the next decision: first the full device is chosen, then the idle
+    one."""
     small, large = priced(piece(30), 300_000), priced(piece(70), 700_000)
     ledger = Ledger(
         node("n1", gpu("a-g0", memory_mib=MEMORY_MIB), gpu("a-g1", memory_mib=MEMORY_MIB)),
@@ -241,7 +244,8 @@ def test_new_prices_count_from_the_next_decision() -> None:
 
 
 def test_modes_part_the_market() -> None:
-    """What no pod of a mode can use is not saved for it: MIG cards go to whole-card pods first."""
+    """A device is not kept free for pods that cannot use its mode: MIG ones go to whole-GPU pods
+    first."""
     cut = DeviceConstraints(modes=("mig",))
     constraints = NodeConstraints(cpu_milli=1000, memory_mib=1024)
     mps_only = priced(piece(50), 900_000, modes=("mps",), pods=100)
@@ -257,7 +261,7 @@ def test_modes_part_the_market() -> None:
 
 
 def test_a_card_with_closed_slices_is_worth_what_is_left_of_it() -> None:
-    """As much as one whose slices a share holds: it is no idle card."""
+    """A device with closed slices is worth as much as one whose slices are in use."""
     card = gpu("a", model=A100_40, mode="mig", slots=7)
     held = share("b", 20_096, 0, instance=instance("3g.20gb", 0, 4))
     prices = learnt(priced(whole(), 1_000_000), priced(ask(4_000, container="any"), 100_000))
@@ -277,7 +281,7 @@ def test_a_card_with_closed_slices_is_worth_what_is_left_of_it() -> None:
 
 
 def test_nothing_learnt_from_no_pods_is_no_reason_to_stop() -> None:
-    """Prices without shapes weigh every node alike; names decide."""
+    """Prices without shapes score all nodes alike, so names decide."""
     ledger = Ledger(node("n1", gpu("a-g0")), node("n2", gpu("b-g0")), learnt())
     ledger.submit(pod("p1", shape=Shape(asks=(whole(),)))).decide()
     assert ledger.where("p1") == "n1"
@@ -285,7 +289,7 @@ def test_nothing_learnt_from_no_pods_is_no_reason_to_stop() -> None:
 
 @pytest.mark.parametrize("policy", ["price", "fgd"])
 def test_points_are_told_as_0_to_100(policy: Policy) -> None:
-    """Of any node that fits, whatever is lost there."""
+    """Scores are reported as 0 to 100 for every node that fits."""
     ledger, _, sorts = cluster(2)
     told = []
     for sort in sorts:
@@ -297,7 +301,7 @@ def test_points_are_told_as_0_to_100(policy: Policy) -> None:
 
 @pytest.mark.parametrize("policy", ["price", "fgd"])
 def test_prices_outlive_the_devices(policy: Policy) -> None:
-    """A scheduler that starts before its cluster's agents has prices and no device."""
+    """A scheduler that has prices before any device works."""
     chosen = PolicyChanged(by="ann", node_policy=policy, device_policy=policy)
     ledger = Ledger(chosen, learnt(priced(piece(50), 500_000)), pod("p1", piece(50))).settle()
     assert ledger.where("p1") == ""
@@ -306,7 +310,7 @@ def test_prices_outlive_the_devices(policy: Policy) -> None:
 
 
 def test_what_fits_by_a_fraction_is_no_gift() -> None:
-    """A share of 22.9 %, rounded to 23, takes all of the 22 that are left, and costs that."""
+    """A share of 22.9 %, rounded to 23, uses up a rest of 22, and is charged for it."""
     exact = priced(ask(2_290, container="any"), 300_000)
     ledger = Ledger(
         node("n1", gpu("a-g0", memory_mib=MEMORY_MIB)),
@@ -319,5 +323,5 @@ def test_what_fits_by_a_fraction_is_no_gift() -> None:
 
 
 def test_numbers_that_loops_know_are_those_of_the_schemas() -> None:
-    """C knows them as they are written down in `states`."""
+    """Constants in the compiled loops match the schemas."""
     assert (PERCENT, IDLE_STATE, DEVICE_COUNTS) == (WHOLE, WHOLE + 1, COUNT_MAX + 1)

@@ -1,4 +1,4 @@
-"""Shapes counted: what came how often, when that is enough to learn from, what is forgotten."""
+"""The histogram of shapes: counts, when to learn, and what is forgotten."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.support.prices import learnt, piece, priced
 
 
 def counted(*pods: PodSubmitted) -> ShapeHistogram:
-    """A shape histogram that has seen these pods come."""
+    """Return a histogram that has seen these pods arrive."""
     state = State()
     histogram = ShapeHistogram(state)
     for revision, each in enumerate(pods, 1):
@@ -23,12 +23,12 @@ def counted(*pods: PodSubmitted) -> ShapeHistogram:
 
 
 def pods(count: int, first: int = 0) -> list[PodSubmitted]:
-    """So many pods of one shape."""
+    """Return `count` pods of one shape."""
     return [pod(f"p{first + number}", ask(1000)) for number in range(count)]
 
 
 def test_equal_pods_are_one_shape() -> None:
-    """Names of pods and containers do not matter; the most frequent come first."""
+    """Pods that differ only in names are one shape; the most frequent shape comes first."""
     histogram = counted(
         pod("p1", ask(1000)),
         pod("p2", ask(2000, container="other")),
@@ -44,7 +44,7 @@ def test_equal_pods_are_one_shape() -> None:
 
 
 def test_host_memory_is_the_mean() -> None:
-    """Pods that differ in it alone are one sort."""
+    """Pods that differ only in host memory are one shape, with the mean."""
     histogram = counted(
         pod("p1", shape=wants(piece(50), cpu_milli=100, memory_mib=1000)),
         pod("p2", shape=wants(piece(50), cpu_milli=100, memory_mib=2000)),
@@ -53,7 +53,7 @@ def test_host_memory_is_the_mean() -> None:
 
 
 def test_a_pod_of_several_containers_counts_once_for_each() -> None:
-    """Each ask with its part of the CPU and memory."""
+    """Each container of a pod counts, with its part of CPU and memory."""
     both = wants(ask(1000), ask(3000, container="b"), cpu_milli=1000, memory_mib=64)
     first, second = ask(1000, container="any"), ask(3000, container="any")
     assert set(counted(pod("p1", shape=both)).shapes()) == {
@@ -63,14 +63,15 @@ def test_a_pod_of_several_containers_counts_once_for_each() -> None:
 
 
 def test_modes_and_models_are_kept() -> None:
-    """They tell on which devices a shape can go."""
+    """A shape keeps its modes and models, which restrict its devices."""
     picky = DeviceConstraints(modes=("mig",), use_types=("A100",))
     (seen,) = counted(pod("p1", shape=shape(piece(50), devices=picky))).shapes()
     assert (seen.modes, seen.use_types) == (("mig",), ("A100",))
 
 
 def test_learning_is_due_at_twenty_pods_and_whenever_they_have_doubled() -> None:
-    """Early prices are poor and are replaced soon; later ones hold for long."""
+    """Learning is due at twenty pods and at every doubling, so that poor early prices are
+    replaced soon."""
     state = State()
     histogram, due = ShapeHistogram(state), []
     for each in pods(400):
@@ -82,7 +83,7 @@ def test_learning_is_due_at_twenty_pods_and_whenever_they_have_doubled() -> None
 
 
 def test_prices_are_never_older_than_ten_thousand_pods(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where pods are many, twice as many may be long in coming."""
+    """Prices are relearnt after at most ten thousand pods, even before the next doubling."""
     monkeypatch.setattr(counting, "FRESH_PODS_MAX", 50)
     histogram = counted(*pods(200))
     histogram.priced()
@@ -94,7 +95,7 @@ def test_prices_are_never_older_than_ten_thousand_pods(monkeypatch: pytest.Monke
 
 
 def test_prices_that_another_scheduler_learnt_count() -> None:
-    """One of them learns for all; a scheduler that starts later goes on from there."""
+    """Prices learnt by one scheduler are used by all, also by later ones."""
     state = State()
     histogram = ShapeHistogram(state)
     for each in pods(20):
@@ -106,7 +107,8 @@ def test_prices_that_another_scheduler_learnt_count() -> None:
 
 
 def test_a_shape_histogram_from_a_snapshot_goes_on_from_the_prices() -> None:
-    """Pods that have ended since count as they were learnt; the live ones are not counted twice."""
+    """A histogram restored from a snapshot adds live pods to the learnt counts, without
+    duplicates."""
     ledger = Ledger(*pods(3), learnt(priced(piece(50), 500_000, 700, memory_mib=64, pods=20)))
     ledger.submit(*pods(2, first=3)).gone("p0", "p3")
     histogram = ShapeHistogram(ledger.state)
@@ -118,7 +120,7 @@ def test_a_shape_histogram_from_a_snapshot_goes_on_from_the_prices() -> None:
 
 
 def test_what_no_longer_comes_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts are halved again and again, so that the newest pods weigh most."""
+    """Counts are halved regularly, so that recent pods weigh most."""
     monkeypatch.setattr(counting, "MEMORY_PODS", 10)
     old = [pod(f"o{number}", ask(9000)) for number in range(10)]
     histogram = counted(*old, *pods(40))
@@ -128,12 +130,12 @@ def test_what_no_longer_comes_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_shapes_that_come_once_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer of ever new shapes does not fill the memory."""
+    """Rare shapes are dropped, which bounds memory."""
     monkeypatch.setattr(counting, "KEYS_MAX", 30)
     histogram = counted(*(pod(f"p{number}", ask(1 + number)) for number in range(200)))
     assert len(histogram.shapes()) <= 31
 
 
 def test_a_refused_pod_is_not_counted() -> None:
-    """What contradicts the ledger is no pod."""
+    """A refused submission is not counted."""
     assert counted(pod("p1", ask(1)), pod("p1", ask(1))).pods == 1

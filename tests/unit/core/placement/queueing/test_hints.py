@@ -1,4 +1,4 @@
-"""The table of queueing hints: whole, and each of its rarer rows wakes who waits for it."""
+"""The table of queueing hints is complete, and each of its rarer rows wakes the right pods."""
 
 import pytest
 
@@ -45,26 +45,26 @@ from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, gang, member, placed, pod, shape, share
 
 HELPS_NOBODY = frozenset((
-    AllocationFailed,  # what failed still holds its shares, until its placement is voided
-    BudgetObserved,  # budgets choose whom to spare, and forbid nothing
-    PodEvicted,  # it holds its place until it is gone
-    PodGroupGone,  # its pods hold together as they did
+    AllocationFailed,  # shares of a failed placement stay in use until it is voided
+    BudgetObserved,  # budgets choose victims, and forbid nothing
+    PodEvicted,  # the pod keeps its place until it has ended
+    PodGroupGone,  # its pods stay a gang
     BindFailed, BudgetGone, DeviceCordoned, DifferenceFound, LedgerRebuilt, FormatEnabled,
     RevisionSetAside, NodeCordoned, NodeSilent, PodBound, ResizeAsked, ResizeRefused, PodRejected,
     ReportRefused, ShareBreached, SharesAllocated, UsageRecorded,
 ))  # fmt: skip
-"""Events that make no refusal pass. A new event stands here or in a row of the hints."""
+"""Events that end no refusal. Every new event belongs here or in a row of the hints."""
 
 
 def test_every_event_helps_somebody_or_says_that_it_does_not() -> None:
-    """A new event of the catalogue must be thought about."""
+    """Every event is in the hints or in this list."""
     payloads = {row.payload for row in CATALOGUE}
     assert BY_EVENT.keys() | HELPS_NOBODY == payloads
     assert not BY_EVENT.keys() & HELPS_NOBODY
 
 
 def test_every_reason_names_what_can_end_it() -> None:
-    """A new code must be thought about, and nobody waits for ever."""
+    """Every refusal code has an event that ends it, so no pod waits forever."""
     assert set(BY_REASON) == set(RefusalCode)
     assert all(BY_REASON.values())
 
@@ -87,12 +87,12 @@ def test_every_reason_names_what_can_end_it() -> None:
 def test_whom_an_event_lets_be_asked(
     change: Change, *, moved: bool, freed: bool, whom: int
 ) -> None:
-    """By its type, and by what came of it."""
+    """An event wakes pods by its type and its effect."""
     assert asked(change, moved, freed) == whom
 
 
 def test_a_gang_lacks_one_less_with_a_member_that_is_adopted() -> None:
-    """Two are needed and one waits: the other was bound by somebody else."""
+    """An adopted pod counts as a gang member: two are needed, and one waits."""
     ledger = Ledger(rack("n1", 2), gang(), member("a", ask(1))).settle()
     assert ledger.reasons("a") == {RefusalCode.GANG_INCOMPLETE: 0}
     other = member("b", ask(1))
@@ -101,7 +101,7 @@ def test_a_gang_lacks_one_less_with_a_member_that_is_adopted() -> None:
 
 
 def test_a_domain_that_leaves_the_cluster_is_not_the_emptiest_any_more() -> None:
-    """The empty node, on which there is no room, kept the spread of the other one."""
+    """A removed empty domain no longer determines the spread."""
     apart = SpreadConstraint(
         pods=PodSelector(expressions=(LabelExpression(key="app", operator="Exists"),)),
         topology_key="kubernetes.io/hostname",
@@ -117,7 +117,7 @@ def test_a_domain_that_leaves_the_cluster_is_not_the_emptiest_any_more() -> None
 
 
 def test_room_that_a_refused_placement_gives_back_is_offered_again() -> None:
-    """The winner of the last card was placed elsewhere, by somebody else, in the meantime."""
+    """Room returned by a refused placement is offered again."""
     ledger = Ledger(rack("n1", 1), rack("n2", 0))
     ledger.submit(pod("first", cards(), priority=1), pod("second", cards()))
     won, reported = ledger.engine.decide().events
@@ -128,7 +128,7 @@ def test_room_that_a_refused_placement_gives_back_is_offered_again() -> None:
 
 
 def test_a_submission_that_completes_no_gang_wakes_nobody() -> None:
-    """What a pod of its own has to do with others the queue knows."""
+    """A submission that completes no gang wakes no other pod."""
     data = PodSubmitted(uid="p", namespace="n", name="p", dialect="hami", shape=shape(ask(1)))
     assert asked(Change(data), False, False) == GANG
     ledger = Ledger(rack("n1", 1), gang(min_available=3), member("a", ask(1))).settle()

@@ -1,4 +1,4 @@
-"""The pods that wait: their order, being unschedulable, waking, and that waiting costs nothing."""
+"""The pending queue: order, unschedulable pods, wake-ups, and no cost of waiting."""
 
 import pytest
 
@@ -35,25 +35,25 @@ NO = Reasons({RefusalCode.MEMORY_INSUFFICIENT: 1}, (), 1)
 
 
 def names(events: list[Payload], kind: type[Payload]) -> list[str]:
-    """The pods of the events of one type, in order."""
+    """Return the pods of the events of one type, in order."""
     return [event.pod for event in events if isinstance(event, kind)]  # type: ignore[attr-defined]
 
 
 class Work:
-    """What the engine has looked at: rows evaluated, refusals explained."""
+    """The engine's work: rows evaluated, refusals explained."""
 
     def __init__(self) -> None:
         self.rows = self.explained = 0
 
     def taken(self) -> tuple[int, int]:
-        """Rows and explanations since the last time."""
+        """Return rows and explanations since the last call."""
         done, self.rows, self.explained = (self.rows, self.explained), 0, 0
         return done
 
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
-    """Counts instead of seconds."""
+    """Count work instead of measuring time."""
     counted = Work()
     explain = refusals.explain
 
@@ -66,13 +66,13 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
         counted.explained += 1
         return explain(class_, columns)
 
-    monkeypatch.setattr(scores, "Bestfit", Counted)  # as long as nothing is priced
+    monkeypatch.setattr(scores, "Bestfit", Counted)  # the score without prices
     monkeypatch.setattr(refusals, "explain", explained)
     return counted
 
 
 def test_priority_then_submission() -> None:
-    """Between shapes and within one."""
+    """Pods are decided by priority, then submission, between shapes and within one."""
     ledger = Ledger(
         rack("n1", 8),
         pod("early", ask(1000)),
@@ -85,7 +85,7 @@ def test_priority_then_submission() -> None:
 
 
 def test_a_refused_shape_holds_up_no_other() -> None:
-    """Whoever stands behind it in order goes on."""
+    """A refused shape does not block others behind it."""
     ledger = Ledger(rack("n1", 1), pod("big", ask(99_999)), pod("small", ask(1000)))
     events = ledger.decide()
     assert names(events, PodPlaced) == ["small"]
@@ -93,7 +93,7 @@ def test_a_refused_shape_holds_up_no_other() -> None:
 
 
 def test_every_pod_of_a_shape_queue_is_told_once() -> None:
-    """Those that were there, and each that joins; the same reasons are not told again."""
+    """Every pod of a refused shape is told once, also those that join later."""
     ledger = Ledger(rack("n1", 1), *(pod(f"p{n}", ask(99_999)) for n in range(3)))
     assert sorted(names(ledger.decide(), PodRefused)) == ["p0", "p1", "p2"]
     assert ledger.decide() == []
@@ -103,7 +103,7 @@ def test_every_pod_of_a_shape_queue_is_told_once() -> None:
 
 
 def test_new_reasons_are_told_to_all() -> None:
-    """Once the set of codes changes; the same codes in other numbers are no news."""
+    """A new set of codes is told to all pods; other counts of the same codes are not."""
     ledger = Ledger(rack("n1", 1, healthy=False), pod("a", cards()), pod("b", cards())).settle()
     assert ledger.reasons("b") == {RefusalCode.DEVICE_UNHEALTHY: 1}
     ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=True))
@@ -117,7 +117,7 @@ def test_new_reasons_are_told_to_all() -> None:
 
 
 def full() -> Ledger:
-    """One card, held whole by `first`, wanted by `second`, which has been refused."""
+    """Return one device used whole by `first`, for which `second` has been refused."""
     ledger = Ledger(rack("n1", 1), pod("first", cards()))
     ledger.decide()
     return ledger.submit(pod("second", cards())).settle()
@@ -147,7 +147,7 @@ def full() -> Ledger:
     ids=["gone", "voided", "joined", "healthy", "uncordoned", "node uncordoned", "ready", "back"],
 )
 def test_waking(before: list[Payload], hint: Payload | str) -> None:
-    """Capacity that appears wakes who waits for it, and it is placed at once."""
+    """New capacity wakes the pod that waits for it, and it is placed at once."""
     ledger = full()
     for event in before:
         ledger.play(event).settle()
@@ -161,7 +161,8 @@ def test_waking(before: list[Payload], hint: Payload | str) -> None:
 
 
 def test_room_that_comes_while_others_are_still_asked_goes_to_the_first() -> None:
-    """Also where he was asked already, before there was room."""
+    """Room that appears during a round goes to the first pod, even if it was refused in that
+    round."""
     sizes = range(100_000, 100_004)
     ledger = Ledger(rack("n1", 1), *(pod(f"p{size}", ask(size)) for size in sizes)).settle()
     ledger.play(rack("n2", 1, memory_mib=99_999))
@@ -176,7 +177,7 @@ def test_room_that_comes_while_others_are_still_asked_goes_to_the_first() -> Non
 
 
 def test_what_cannot_help_wakes_nobody(work: Work) -> None:
-    """Cordons, failures and other pods leave it alone: not one row is looked at."""
+    """Cordons, failures and other pods wake no pod and evaluate no row."""
     ledger = full()
     work.taken()
     ledger.play(
@@ -189,7 +190,8 @@ def test_what_cannot_help_wakes_nobody(work: Work) -> None:
 
 
 def test_a_departure_looks_at_the_rows_that_changed_and_at_no_other(work: Work) -> None:
-    """One row of fifty, once; still refused, it stays as it is and nobody is told anew."""
+    """A pod that ends causes only its changed row to be evaluated; an unchanged refusal is not
+    repeated."""
     ledger = Ledger(*(rack(f"n{n:02}", 1) for n in range(50)), pod("small", ask(1)))
     ledger.decide()
     elsewhere = shape(ask(1), node=NodeConstraints(selector={"zone": "none"}))
@@ -201,7 +203,7 @@ def test_a_departure_looks_at_the_rows_that_changed_and_at_no_other(work: Work) 
 
 
 def test_room_that_is_too_small_costs_no_look(work: Work) -> None:
-    """On no device, and on too few of them; where there are as many as it wants, it is placed."""
+    """Too little room, or too few devices, evaluates no row; enough room places the pod."""
     ledger = Ledger(rack("n1", 2), *(pod(f"small-{n}", ask(1)) for n in range(3)))
     ledger.decide()
     ledger.submit(pod("big", ask(99_999)), pod("pair", cards(2))).settle()
@@ -213,7 +215,7 @@ def test_room_that_is_too_small_costs_no_look(work: Work) -> None:
 
 
 def test_a_hundred_thousand_unschedulable_pods_cost_nothing(work: Work) -> None:
-    """One class is one question: another decision, and a departure, cost what they cost alone."""
+    """A hundred thousand unschedulable pods of one class cost as much as one."""
     ledger = Ledger(*(rack(f"n{n}", 1) for n in range(10)))
     state = ledger.state
     ledger.submit(pod("q0", ask(99_999)))
@@ -236,7 +238,8 @@ def test_a_hundred_thousand_unschedulable_pods_cost_nothing(work: Work) -> None:
     assert (reported, work.taken()) == (100_000, (10, 1))
     assert engine.pending == 100_000
     ledger.engine = engine
-    for number, looks in enumerate((11, 1)):  # the small class is new, and the first relief wide
+    # the small class is new, and the first release affects many rows
+    for number, looks in enumerate((11, 1)):
         ledger.submit(pod(f"small-{number}", ask(1)))
         assert names(ledger.decide(), PodPlaced) == [f"small-{number}"]
         assert ledger.decide() == []
@@ -246,7 +249,7 @@ def test_a_hundred_thousand_unschedulable_pods_cost_nothing(work: Work) -> None:
 
 
 def test_a_departure_where_an_adopted_pod_holds_an_unknown_card() -> None:
-    """Its kind came to be without a report: every shape queue is asked."""
+    """When an adopted pod on an unknown device ends, every shape is decided again."""
     ledger = Ledger(rack("n1", 2), rack("n2", 1), pod("small", ask(1)), pod("big", ask(99_999)))
     ledger.settle()
     ledger.report(rack("n1", 2)).settle()
@@ -260,7 +263,7 @@ def test_a_departure_where_an_adopted_pod_holds_an_unknown_card() -> None:
 
 
 def test_who_gives_up_leaves_the_queue() -> None:
-    """However often a pod that fits nowhere is replaced, one waits; in the end nothing is left."""
+    """Pods that end leave the queue, however often they are replaced."""
     ledger = Ledger(rack("n1", 1), pod("big-0", ask(99_999))).settle()
     (shape_queue,) = ledger.engine._queue.unschedulable()
     for number in range(1, 5 * SLACK):
@@ -273,13 +276,13 @@ def test_who_gives_up_leaves_the_queue() -> None:
 
 
 def queue_of(*uids: str) -> tuple[State, PendingQueue]:
-    """A queue with pods of one shape."""
+    """Return a queue with pods of one shape."""
     state = Ledger(*(pod(uid, ask(1)) for uid in uids)).state
     return state, PendingQueue(state)
 
 
 def test_a_pod_stands_in_its_queue_once() -> None:
-    """However often it comes back: after a refused append, a refused placement, a voiding."""
+    """A pod is in its queue once, after a refused append, a refused placement and a void."""
     state, queue = queue_of("a", "b")
     for _ in range(5):
         queue.add(state.pods["a"])
@@ -295,7 +298,7 @@ def test_a_pod_stands_in_its_queue_once() -> None:
 
 
 def test_a_pod_that_is_told_again_is_told_once() -> None:
-    """A refused append puts it back among those who have not heard."""
+    """After a refused append, a pod's refusal is reported again, once."""
     state, queue = queue_of("a")
     shape_queue = queue.next_shape_queue()
     assert shape_queue is not None
@@ -308,7 +311,7 @@ def test_a_pod_that_is_told_again_is_told_once() -> None:
 
 
 def test_the_same_answer_again_goes_to_nobody_who_has_heard_it() -> None:
-    """However many wait, refusing them anew with the same codes walks through none of them."""
+    """Repeating a refusal with the same codes visits no pod."""
     state, queue = queue_of("a", "b")
     shape_queue = queue.next_shape_queue()
     assert shape_queue is not None
@@ -323,7 +326,7 @@ def test_the_same_answer_again_goes_to_nobody_who_has_heard_it() -> None:
 
 
 def test_who_has_left_is_dropped() -> None:
-    """From the head of a shape queue, and the shape queue with the last of them."""
+    """A pod that ended is dropped from its queue, and an empty queue with it."""
     ledger = Ledger(pod("a", ask(1)), pod("b", ask(1)))
     queue = PendingQueue(ledger.state)
     ledger.gone("a")
@@ -340,7 +343,7 @@ def test_who_has_left_is_dropped() -> None:
 
 
 def test_a_uid_that_comes_back_has_a_new_turn() -> None:
-    """The turn of the pod that ended does not count for the next of its uid."""
+    """A reused uid gets a new position."""
     ledger = Ledger(pod("a", ask(1)), pod("b", ask(1)))
     queue = PendingQueue(ledger.state)
     ledger.gone("a").submit(pod("a", ask(2)))
@@ -351,7 +354,7 @@ def test_a_uid_that_comes_back_has_a_new_turn() -> None:
 
 
 def test_the_list_of_the_unreported_does_not_grow_with_those_who_left() -> None:
-    """A class whose pods come and go."""
+    """The list of unreported pods does not grow with pods that come and go."""
     ledger = Ledger(rack("n1", 1))
     for number in range(5 * SLACK):
         ledger.submit(pod(f"p{number}", ask(1000)))

@@ -1,4 +1,4 @@
-"""Who owns what: members that know the same list agree, and a change moves no more than it must."""
+"""Sharding: members with the same list agree, and a change moves as little as possible."""
 
 from collections import Counter
 from itertools import permutations
@@ -13,19 +13,19 @@ FOUR = ("s0/a1", "s1/b2", "s2/c3", "s3/d4")
 
 
 def owners(members: tuple[str, ...]) -> dict[str, str]:
-    """The owner of each key."""
+    """Return the owner of each key."""
     return {key: owner(key, members) for key in KEYS}
 
 
 def test_every_part_has_one_owner() -> None:
-    """The shards of all members are all parts, and no part is in two of them."""
+    """Every part has exactly one owner."""
     shards = [shard(name, FOUR).parts for name in FOUR]
     assert sum(map(len, shards)) == PARTS
     assert frozenset().union(*shards) == WHOLE.parts
 
 
 def test_members_agree_on_the_owner() -> None:
-    """Whoever asks, and in whatever order the members are listed, finds the same one."""
+    """All members find the same owner, whatever the order of the list."""
     found = owners(FOUR)
     for order in permutations(FOUR):
         shards = {name: shard(name, order) for name in order}
@@ -35,7 +35,7 @@ def test_members_agree_on_the_owner() -> None:
 
 
 def test_a_member_that_joins_takes_only_what_becomes_its_own() -> None:
-    """Nothing moves between those who were there."""
+    """A new member takes only its own parts; nothing moves between the others."""
     before, after = owners(FOUR[:3]), owners(FOUR)
     moved = {key for key in KEYS if before[key] != after[key]}
     assert moved
@@ -43,7 +43,7 @@ def test_a_member_that_joins_takes_only_what_becomes_its_own() -> None:
 
 
 def test_a_member_that_leaves_leaves_the_others_what_they_had() -> None:
-    """What moves was its own, and all who are left take of it."""
+    """When a member leaves, only its parts move, to all of the others."""
     before, after = owners(FOUR), owners(FOUR[1:])
     moved = {key for key in KEYS if before[key] != after[key]}
     assert moved == {key for key in KEYS if before[key] == FOUR[0]}
@@ -51,26 +51,26 @@ def test_a_member_that_leaves_leaves_the_others_what_they_had() -> None:
 
 
 def test_shards_are_about_equal() -> None:
-    """Each of four has a quarter, within a fifth of it."""
+    """Each of four shards has a quarter, within a fifth of it."""
     counts = Counter(owners(FOUR).values())
     assert all(abs(count - len(KEYS) / 4) < len(KEYS) / 20 for count in counts.values())
 
 
 def test_alone_is_everything() -> None:
-    """Whoever is alone owns all there is, listed or not."""
+    """A single member owns everything, whether listed or not."""
     assert shard("s0", ()) is WHOLE
     assert shard("s0", ("s0",)) is WHOLE
     assert shard("s0", ("s1",)) == shard("s0", ("s0", "s1"))
 
 
 def test_a_gang_has_one_owner() -> None:
-    """All of it is decided at once, by one."""
+    """A gang has one owner, which decides it as a whole."""
     ledger = Ledger(*(member(f"g{number}", ask(1000)) for number in range(20)))
     assert {key_of(each) for each in ledger.state.pods.values()} == {"team/job"}
 
 
 def test_pods_that_mind_others_have_one_owner_for_each_namespace() -> None:
-    """He knows what he has just decided about the others of them."""
+    """Pods with affinity have one owner per namespace, which knows its own latest decisions."""
     term = PodTerm(pods=PodSelector(), topology_key="zone")
     minding = shape(ask(1000), pods=PodConstraints(anti_affinity=(term,)))
     ledger = Ledger(
@@ -80,6 +80,6 @@ def test_pods_that_mind_others_have_one_owner_for_each_namespace() -> None:
 
 
 def test_parts_do_not_change() -> None:
-    """Two builds that run side by side must agree: these are of every build."""
+    """Parts are the same in every build, so that two builds agree."""
     assert [part_of(key) for key in ("a", "team/job", "node-1")] == [539, 522, 222]
     assert owner("team/job", FOUR) == "s0/a1"

@@ -1,4 +1,5 @@
-"""Each waiting pod is one member's to decide, whoever comes and goes; and where members put it."""
+"""Each pending pod has one scheduler, whatever members come and go, and where members place
+pods."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -26,27 +27,27 @@ SMALL = ask(1000, cores=1)
 
 
 def owned_by(name: str, names: tuple[str, ...] = THREE) -> list[str]:
-    """The pods that are this member's."""
+    """Return the pods of this member."""
     return [uid for uid in UIDS if owner(uid, names) == name]
 
 
 def told(events: Sequence[Payload], kind: type[PodPlaced | PodRefused]) -> list[str]:
-    """The pods of the events of one type."""
+    """Return the pods of the events of one type."""
     return sorted(event.pod for event in events if isinstance(event, kind))
 
 
 def crowd(*names: str) -> Members:
-    """A roomy node and forty pods that wait."""
+    """Return a roomy node and forty pending pods."""
     return Members(names, rack("n1", 8)).submit(*(pod(uid, SMALL) for uid in UIDS))
 
 
 def fleet(names: tuple[str, ...], nodes: int) -> Members:
-    """Members over so many nodes of one device."""
+    """Return members over nodes with one device each."""
     return Members(names, *(rack(f"n{number:02}", 1) for number in range(nodes)))
 
 
 def test_each_member_decides_for_its_own() -> None:
-    """All are decided, none by two."""
+    """Each member decides its own pods: all are decided, none twice."""
     members = crowd(*THREE)
     for name in THREE:
         assert members.engines[name].pending == len(owned_by(name))
@@ -55,7 +56,7 @@ def test_each_member_decides_for_its_own() -> None:
 
 
 def test_what_a_member_leaves_is_decided_by_the_others() -> None:
-    """At once, without an event of the ledger."""
+    """When a member leaves, the others decide its pods at once, without an event."""
     members = crowd(*THREE)
     assert members.decide_by("s1")
     assert members.decide_by("s2")
@@ -68,7 +69,7 @@ def test_what_a_member_leaves_is_decided_by_the_others() -> None:
 
 
 def test_who_joins_takes_its_part_from_the_others() -> None:
-    """What was in their queues is not theirs any more, and what was placed stays placed."""
+    """A new member takes its part of the pending pods; placed ones stay placed."""
     members = crowd("s0", "s1")
     members.be(*THREE)
     for name in ("s0", "s1"):
@@ -79,7 +80,7 @@ def test_who_joins_takes_its_part_from_the_others() -> None:
 
 
 def test_a_shard_that_comes_back_is_decided_again() -> None:
-    """Lost and gained before anything was decided: each pod stands in the queue once."""
+    """A shard that is lost and regained is decided again, each pod once."""
     members = crowd("s0")
     members.be(*THREE).be("s0", "s2").be("s0")
     assert told(members.decide_by("s0"), PodPlaced) == UIDS
@@ -87,7 +88,7 @@ def test_a_shard_that_comes_back_is_decided_again() -> None:
 
 
 def test_a_refused_decision_goes_to_who_owns_its_pods_now() -> None:
-    """`retry` after the shard shrank waits for nobody else's pods."""
+    """A refused decision returns to the current owners of its pods."""
     members = crowd("s0")
     lost = members.decided_by("s0")
     members.be(*THREE)
@@ -96,7 +97,7 @@ def test_a_refused_decision_goes_to_who_owns_its_pods_now() -> None:
 
 
 def test_who_fits_nowhere_is_told_by_his_owner_and_once() -> None:
-    """Told already, he is not told again by the next owner; otherwise he is told by that one."""
+    """A refusal is reported once: by the owner, or else by the next owner."""
     members = Members(THREE, rack("n1", 1))
     members.submit(*(pod(uid, cards(4)) for uid in UIDS))
     assert told(members.decide_by("s0"), PodRefused) == owned_by("s0")
@@ -107,7 +108,7 @@ def test_who_fits_nowhere_is_told_by_his_owner_and_once() -> None:
 
 
 def test_unschedulable_pods_that_came_over_are_woken_by_what_helps_them() -> None:
-    """The line that they joined is asked again like any other."""
+    """Unschedulable pods from another member are woken like any others."""
     members = Members(THREE, rack("n1", 1)).submit(*(pod(uid, cards(4)) for uid in UIDS[:9]))
     for name in THREE:
         members.decide_by(name)
@@ -118,7 +119,7 @@ def test_unschedulable_pods_that_came_over_are_woken_by_what_helps_them() -> Non
 
 
 def test_a_gang_is_one_members() -> None:
-    """Whole, whatever its pods are called."""
+    """A gang belongs to one member, whatever its pods are called."""
     members = Members(THREE, rack("n1", 8), gang("team/job", 6))
     members.submit(*(member(f"g{number}", SMALL) for number in range(6)))
     placed = {name: told(members.decide_by(name), PodPlaced) for name in THREE}
@@ -129,7 +130,7 @@ def test_a_gang_is_one_members() -> None:
 
 
 def test_only_its_owner_voids_a_placement() -> None:
-    """Or all would at once, and refuse one another."""
+    """Only the owner voids a placement; otherwise all members would, and collide."""
     members = crowd(*THREE)
     for name in THREE:
         members.decide_by(name)
@@ -141,7 +142,7 @@ def test_only_its_owner_voids_a_placement() -> None:
 
 
 def test_a_pod_that_is_voided_waits_for_its_owner() -> None:
-    """Whoever placed it: the owner is who owns it now."""
+    """A voided pod returns to its current owner, whichever member placed it."""
     members = crowd("s0")
     members.decide_by("s0")
     members.be(*THREE)
@@ -151,7 +152,7 @@ def test_a_pod_that_is_voided_waits_for_its_owner() -> None:
 
 
 def test_a_pod_that_another_placed_comes_back_to_its_owner_alone() -> None:
-    """Who owned it before the other placed it, and does no more, leaves it alone."""
+    """A pod placed by another member returns only to its current owner."""
     members = crowd("s0")
     members.play(*members.consider().events)
     members.be(*THREE)
@@ -161,7 +162,8 @@ def test_a_pod_that_another_placed_comes_back_to_its_owner_alone() -> None:
 
 
 def test_a_pod_that_another_placed_comes_back_once_where_it_has_a_quota_by_now() -> None:
-    """It is asked with those of its namespace, and not with those of its shape as before."""
+    """A pod placed by another member returns once, to its namespace's group, if that has a quota
+    now."""
     members = Members(("s0",), rack("n1", 8)).submit(pod("p1", SMALL, namespace="team"))
     members.play(*members.consider().events)
     members.play(QuotaObserved(namespace="team", quota="q", hard={"requests.nvidia.com/gpu": 4}))
@@ -169,11 +171,12 @@ def test_a_pod_that_another_placed_comes_back_once_where_it_has_a_quota_by_now()
     assert told(members.decided_by("s0").events, PodPlaced) == ["p1"]
 
 
-# -------------------------------------------------------------------- where to
+# -------------------------------------------------------------------- choice of node
 
 
 def test_members_that_keep_apart_choose_different_nodes() -> None:
-    """On one state, at the same time: so no fence refuses them."""
+    """With separation, members choose different nodes on the same state, so no fence refuses
+    them."""
     members = fleet(THREE, 30).submit(*(pod(uid, SMALL) for uid in UIDS))
     chosen = {name: _nodes(members.decided_by(name, apart=True).events) for name in THREE}
     assert all(chosen.values())
@@ -185,7 +188,7 @@ def test_members_that_keep_apart_choose_different_nodes() -> None:
 
 
 def test_members_that_do_not_choose_as_one_alone() -> None:
-    """What packs best, whoever's node it is."""
+    """Without separation, members choose like a single scheduler."""
     members = fleet(THREE, 30).submit(*(pod(uid, SMALL) for uid in UIDS[:10]))
     for name in THREE:
         assert _nodes(members.decided_by(name, apart=False).events) == {"n00"}
@@ -193,14 +196,14 @@ def test_members_that_do_not_choose_as_one_alone() -> None:
 
 @pytest.mark.parametrize("names", [("s0",), THREE])
 def test_kept_apart_they_fill_the_cluster_all_the_same(names: tuple[str, ...]) -> None:
-    """Whose own nodes are full takes any other: as much is placed as by one alone."""
+    """With separation as many pods are placed as by one: members with full nodes use any other."""
     members = fleet(names, 9).submit(*(pod(uid, ask(20_480)) for uid in UIDS[:36]))
     placed = list(chain(*(members.decide_by(name, apart=True) for name in names)))
     assert told(placed, PodPlaced) == UIDS[:36]
 
 
 def test_kept_apart_they_leave_few_nodes_begun() -> None:
-    """Each packs its own nodes: at most one node begun for each member, not one for each pod."""
+    """With separation each member packs its own nodes, with at most one partly used node."""
     members = fleet(THREE, 30)
     for uid in UIDS:
         members.submit(pod(uid, ask(8_192)))
@@ -211,7 +214,7 @@ def test_kept_apart_they_leave_few_nodes_begun() -> None:
 
 
 def test_who_prefers_a_node_goes_there_all_the_same() -> None:
-    """To keep apart is our wish; where to run is the pod's."""
+    """A pod's preferred node outweighs the separation."""
     wish = PreferredTerm(
         weight=100, term=(NodeExpression(key="disk", operator="In", values=("fast",)),)
     )
@@ -224,7 +227,7 @@ def test_who_prefers_a_node_goes_there_all_the_same() -> None:
 
 
 def test_the_same_shard_decides_the_same() -> None:
-    """A member that has just come to the state decides as one that has seen all of it."""
+    """A new member decides like one that has seen everything."""
     members = crowd(*THREE)
     members.decide_by("s0", apart=True)
     members.gone(*owned_by("s0")[:3])

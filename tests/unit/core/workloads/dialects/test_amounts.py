@@ -1,4 +1,4 @@
-"""Kubernetes quantities: the grammar, the suffixes and the refusals."""
+"""Kubernetes quantities: grammar, suffixes and refusals."""
 
 from fractions import Fraction
 
@@ -36,7 +36,7 @@ from apportion.core.workloads.dialects.amounts import Container, amount_of, quan
     ],
 )
 def test_amount(written: object, meant: Fraction) -> None:
-    """Exact, where a float would not be."""
+    """A quantity is exact, where a float would not be."""
     assert quantity(written, "field") == meant
 
 
@@ -46,37 +46,37 @@ def test_amount(written: object, meant: Fraction) -> None:
      "\u0661", "1e999", "9" * 65, True, None, [1], {}, float("nan"), float("inf")],
 )  # fmt: skip
 def test_no_quantity(written: object) -> None:
-    """What Kubernetes does not read, and what would cost more to read than it is worth."""
+    """Text that Kubernetes does not accept, or that is too large to parse, is refused."""
     with pytest.raises(ManifestError, match="is not a quantity"):
         quantity(written, "field")
 
 
 @pytest.mark.parametrize("written", ["-1", -1, "-0.5Gi"])
 def test_negative(written: object) -> None:
-    """Less than nothing cannot be asked for."""
-    with pytest.raises(ManifestError, match=r"field: .* is negative: write 0 or more"):
+    """A negative quantity is refused."""
+    with pytest.raises(ManifestError, match=r"field: .* is negative; write 0 or more"):
         quantity(written, "field")
 
 
 @pytest.mark.parametrize(("written", "meant"), [("1k", 1000), ("2000m", 2), (3, 3), ("1e2", 100)])
 def test_whole_number(written: object, meant: int) -> None:
-    """An extended resource is a whole number, however it is written."""
+    """An extended resource is a whole number, in any notation."""
     assert whole(written, "field", limit=10_000) == meant
 
 
 @pytest.mark.parametrize(
     ("written", "fix"),
     [
-        ("4000MB", 'write a whole number without "MB", as in "4000"'),
-        ("4000 MiB", 'write a whole number without "MiB", as in "4000"'),
-        ("50%", 'write a whole number without "%", as in "50"'),
-        ("4GB", 'write a whole number, as in "2"'),
-        ("many", 'write a whole number, as in "2"'),
-        (None, 'write a whole number, as in "2"'),
+        ("4000MB", 'write a whole number without "MB", such as "4000"'),
+        ("4000 MiB", 'write a whole number without "MiB", such as "4000"'),
+        ("50%", 'write a whole number without "%", such as "50"'),
+        ("4GB", 'write a whole number such as "2"'),
+        ("many", 'write a whole number such as "2"'),
+        (None, 'write a whole number such as "2"'),
     ],
 )
 def test_a_number_with_its_unit_is_the_fix(written: object, fix: str) -> None:
-    """Of memory and of cores, whose names have the unit; that of 4 GB is not 4."""
+    """A memory or core amount with a unit is refused with the number to write."""
     with pytest.raises(ManifestError) as caught:
         whole(written, "field", limit=10_000)
     assert caught.value.fix == fix
@@ -84,8 +84,8 @@ def test_a_number_with_its_unit_is_the_fix(written: object, fix: str) -> None:
 
 @pytest.mark.parametrize("written", ["1.5", "100m", 0.25])
 def test_fraction_of_a_device(written: object) -> None:
-    """Half a device is asked for by memory or cores, not by half a count."""
-    with pytest.raises(ManifestError, match="is a fraction: write a whole number"):
+    """A fraction of a device is refused: memory or cores express it."""
+    with pytest.raises(ManifestError, match="is a fraction; write a whole number"):
         whole(written, "field", limit=10)
 
 
@@ -98,10 +98,10 @@ def test_limit_of_a_whole_number() -> None:
 
 @pytest.mark.parametrize(
     ("value", "fix"),
-    [("one", 'write a whole number, as in "2"'), (-1, "write 1 or more, or leave it out")],
+    [("one", 'write a whole number such as "2"'), (-1, "write 1 or more, or remove it")],
 )
 def test_of_cards_a_whole_number_is_asked_for(value: object, fix: str) -> None:
-    """What would be refused or be of no use next is not proposed: 4Gi cards, or none."""
+    """A count of devices with a unit gets a useful fix, or none."""
     container = Container("main", "spec", {"nvidia.com/gpu": value}, {})
     with pytest.raises(ManifestError) as refused:
         amount_of(container, "nvidia.com/gpu")

@@ -1,4 +1,4 @@
-"""Annotations: which devices will do, which policy, and what is refused by name."""
+"""Annotations: device constraints, policies, and refusals by name."""
 
 from typing import Any
 
@@ -34,12 +34,12 @@ VCUDA = {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 4}
     ],
 )
 def test_gpu_constraints(annotations: dict[str, str], wanted: dict[str, Any]) -> None:
-    """Both spellings, lists in a fixed order so that equal pods are one shape."""
+    """Both spellings are read, and lists are sorted so that equal pods have one shape."""
     assert draft(pod(GPU, annotations)).shape.devices == DeviceConstraints(**wanted)
 
 
 def test_npu_constraints() -> None:
-    """HAMi's annotation names the family."""
+    """HAMi's NPU annotation names the family."""
     notes = {"hami.io/use-Ascend310P-uuid": "b,a", "hami.io/no-use-Ascend310P-uuid": "c"}
     assert draft(pod(NPU, notes)).shape.devices == DeviceConstraints(
         use_ids=("a", "b"), nouse_ids=("c",)
@@ -47,7 +47,7 @@ def test_npu_constraints() -> None:
 
 
 def test_policies() -> None:
-    """HAMi's two policy annotations; without them the cluster's policy holds."""
+    """HAMi's two policy annotations override the cluster's policy."""
     notes = {"hami.io/node-scheduler-policy": "spread", "hami.io/gpu-scheduler-policy": "binpack"}
     shape = draft(pod(GPU, notes)).shape
     assert (shape.node_policy, shape.device_policy) == ("spread", "binpack")
@@ -65,18 +65,18 @@ def test_policies() -> None:
     ],
 )
 def test_policy_chains(value: str, wanted: str) -> None:
-    """Spaces do not count, and neither does a name that comes again."""
+    """Spaces and repeated names in a policy chain are ignored."""
     assert draft(pod(GPU, {"hami.io/gpu-scheduler-policy": value})).shape.device_policy == wanted
 
 
 def test_scoring_weights() -> None:
-    """All three, in any order."""
+    """All three weights are read, in any order."""
     notes = {"hami.io/device-scoring-weights": "memory=3, slot=0 ,core=1"}
     assert draft(pod(GPU, notes)).shape.device_weights == DeviceWeights(slots=0, cores=1, memory=3)
 
 
 def test_B4_a_core_limit_binds_no_decision() -> None:
-    """gpu-manager reads it off the pod: it is taken, and the pod is what it is without."""
+    """gpu-manager's core limit is accepted and does not affect placement."""
     limited = draft(pod(VCUDA, {"tencent.com/vcuda-core-limit": "50"}))
     assert limited == draft(pod(VCUDA))
 
@@ -117,7 +117,7 @@ WRONG = [
 
 
 def test_refusals(golden: Golden) -> None:
-    """The error names the annotation by its path, and the way out."""
+    """A refusal names the annotation's path and a fix."""
     errors = []
     for limits, key, value in WRONG:
         errors.append(refused(pod(limits, {key: value})))
@@ -131,12 +131,12 @@ def test_refusals(golden: Golden) -> None:
         (
             {"nvidia.com/use-gputype": "a100", "nvidia.com/nouse-gputype": "A100,T4"},
             "nvidia.com/nouse-gputype",
-            "rules out 'a100', which is asked for as well",
+            "excludes 'a100', which is also selected",
         ),
         (
             {"nvidia.com/use-gpuuuid": "GPU-a", "volcano.sh/vgpu-nouse-gpuuuid": "GPU-a"},
             "volcano.sh/vgpu-nouse-gpuuuid",
-            "rules out",
+            "excludes",
         ),
         (
             {"nvidia.com/vgpu-mode": "mig", "volcano.sh/vgpu-mode": "mps"},
@@ -146,12 +146,12 @@ def test_refusals(golden: Golden) -> None:
         (
             {"nvidia.com/use-gpuuuid": "GPU-a", "volcano.sh/vgpu-use-gpuuuid": "GPU-b"},
             "volcano.sh/vgpu-use-gpuuuid",
-            "keep one of the two",
+            "keep one of them",
         ),
     ],
 )
 def test_contradictions(notes: dict[str, str], key: str, says: str) -> None:
-    """A pod that wants and refuses the same is not placed at random."""
+    """A pod that both requests and excludes the same is refused."""
     error = refused(pod(GPU, notes))
     assert error.field == f'metadata.annotations["{key}"]'
     assert says in str(error)
@@ -162,13 +162,13 @@ def test_contradictions(notes: dict[str, str], key: str, says: str) -> None:
     [("1,3", (1, 3)), (" 3 ,1,3", (1, 3)), ("0", (0,)), ("", ()), ("one,-1,64,9999,²,2", (2,))],
 )
 def test_unhealthy_indexes(value: str, indexes: tuple[int, ...]) -> None:
-    """What cannot be read takes no device off offer."""
+    """Unreadable indexes mark no device as unhealthy."""
     assert unhealthy_indexes({"volcano.sh/gpu-unhealthy-ids": value}) == indexes
     assert unhealthy_indexes({}) == ()
 
 
 def test_a_pod_without_devices_may_say_anything() -> None:
-    """A template's annotation about cards means nothing to its CPU-only pods."""
+    """A pod without devices may have any device annotations."""
     assert (
         draft(pod({"cpu": 1}, {"volcano.sh/vgpu-mode": "?"})).shape.devices == DeviceConstraints()
     )

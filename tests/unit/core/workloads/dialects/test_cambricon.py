@@ -1,4 +1,4 @@
-"""Cambricon, the vendor that was added to show what adding one takes: from manifest to place."""
+"""Cambricon, the example of an added vendor: from manifest to placement."""
 
 from pathlib import Path
 from typing import Any
@@ -23,18 +23,18 @@ MEMORY, CORES = "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"
 
 
 def mlu(count: object = None, memory: object = None, cores: object = None) -> dict[str, Any]:
-    """A pod in Cambricon's names."""
+    """Return a pod with Cambricon's resource names."""
     amounts = {COUNT: count, MEMORY: memory, CORES: cores}
     return pod({name: amount for name, amount in amounts.items() if amount is not None})
 
 
 def ask(**fields: Any) -> tuple[Ask, ...]:
-    """The one ask of container `main`."""
+    """Return the only ask of container `main`."""
     return (Ask(container="main", family="cambricon", **fields),)
 
 
 def ledger() -> Ledger:
-    """Two nodes of simulated MLUs, of one model each."""
+    """Return two nodes of simulated MLUs, with one model each."""
     host = Host(cpu_milli=64_000, memory_mib=262_144)
     reports = (
         NodeReported(node=name, devices=simulated_devices(name, spec), host=host)
@@ -60,26 +60,26 @@ def ledger() -> Ledger:
     ],
 )
 def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
-    """Each way to ask, in its own unit."""
+    """Each way to request an MLU is read in its own unit."""
     assert asks(document) == wanted
 
 
 @pytest.mark.parametrize(
     ("document", "resource", "says"),
     [
-        (mlu(65), COUNT, "not from 1 to 64 devices"),
+        (mlu(65), COUNT, "not between 1 and 64 devices"),
         (mlu(1, 1 << 17), MEMORY, "write at most 65536"),
     ],
 )
 def test_refusals(document: dict[str, Any], resource: str, says: str) -> None:
-    """The error names the field by its path, and the way out."""
+    """A refusal names the field's path and a fix."""
     error = refused(document)
     assert error.field == f'spec.containers[0].resources.limits["{resource}"]'
     assert says in str(error)
 
 
 def test_F15_who_names_no_cores_has_the_mlu_alone() -> None:
-    """The share that the plugin would cut of it otherwise had no cores at all."""
+    """A pod without cores gets an MLU alone, because the plugin's share would have none."""
     both = ledger()
     for uid in ("p", "q"):
         both.submit(submitted(uid, shape=draft(mlu(1, 20)).shape, dialect="cambricon")).settle()
@@ -89,7 +89,7 @@ def test_F15_who_names_no_cores_has_the_mlu_alone() -> None:
 
 
 def test_not_beside_another_vendor(golden: Golden) -> None:
-    """One pod, one dialect; and NVIDIA's annotations choose no MLU."""
+    """A pod has one vendor's devices, and NVIDIA's annotations select no MLU."""
     both = pod(containers=[container("a", {COUNT: 1}), container("b", {"nvidia.com/gpu": 1})])
     beside = refused(both)
     assert beside.field == 'spec.containers[1].resources.limits["nvidia.com/gpu"]'
@@ -100,7 +100,7 @@ def test_not_beside_another_vendor(golden: Golden) -> None:
 
 
 def test_the_sample_from_manifest_to_annotations() -> None:
-    """Read, placed on the model that it wants, and told to the vendor's plugin as HAMi does."""
+    """The sample is read, placed on its model, and annotated as HAMi does."""
     found = draft(yaml.safe_load(SAMPLE.read_text("utf-8")))
     assert found.dialect == "cambricon"
     assert found.shape.asks == ask(memory_mib=5120, cores=10)
@@ -130,7 +130,7 @@ def test_the_sample_from_manifest_to_annotations() -> None:
 
 
 def test_shares_fill_an_mlu() -> None:
-    """Memory and cores are counted, and a whole MLU needs an idle one."""
+    """Memory and cores are charged, and a whole MLU must be idle."""
     here = ledger()
     for number, amount in enumerate((30_000, 19_000, 30_000, 10_000)):
         wanted = shape(

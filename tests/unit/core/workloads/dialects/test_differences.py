@@ -1,6 +1,6 @@
-"""Where a pod that runs elsewhere today was not served as there; now it is, or says why not.
+"""Pods that other systems treat differently: they work here too, or are refused with a reason.
 
-The rows are those of the section of differences in docs/compatibility.md."""
+The rows are in the differences section of docs/compatibility.md."""
 
 import re
 from typing import Any
@@ -36,17 +36,18 @@ TESLA = "Tesla V100-PCIE-32GB"
 
 
 def hami(**amounts: object) -> dict[str, Any]:
-    """A pod in HAMi's names: `gpu`, `gpumem`, `gpumem_percentage`, `gpucores`, `priority`."""
+    """Return a pod in HAMi's names: `gpu`, `gpumem`, `gpumem_percentage`, `gpucores`,
+    `priority`."""
     return pod({f"nvidia.com/{name.replace('_', '-')}": n for name, n in amounts.items()})
 
 
 def ask(**fields: Any) -> tuple[Ask, ...]:
-    """The one ask of container `main`."""
+    """Return the only ask of container `main`."""
     return (Ask(container="main", **{"family": "nvidia", **fields}),)
 
 
 def placed(document: dict[str, Any], *before: Payload) -> Ledger:
-    """The pod `p` of this document, after these events, with a place if there is one."""
+    """Return a ledger with these events and the pod `p` of this document, decided."""
     found = draft(document)
     pod_p = submitted(
         "p", shape=found.shape, dialect=found.dialect, borrowing=found.borrowing,
@@ -56,12 +57,12 @@ def placed(document: dict[str, Any], *before: Payload) -> Ledger:
 
 
 def on(device: str) -> DeviceConstraints:
-    """On this device and no other."""
+    """Return a constraint to this device."""
     return DeviceConstraints(use_ids=(device,))
 
 
 def annotations(ledger: Ledger) -> dict[str, str]:
-    """What is written on the pod `p` when it is bound."""
+    """Return the annotations written when pod `p` is bound."""
     at = ledger.placement("p")
     return annotations_for(
         ledger.pod("p").submitted,
@@ -78,7 +79,7 @@ def annotations(ledger: Ledger) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", [f"NVIDIA-{TESLA}", "NVIDIA", "nvidia-tesla", TESLA, "V100"])
 def test_F2_a_type_is_also_known_as_the_plugin_registers_it(name: str) -> None:
-    """HAMi's and Volcano's plugins put `NVIDIA-` before a model of the driver without it."""
+    """A type also matches with the `NVIDIA-` prefix that HAMi's and Volcano's plugins add."""
     fleet = rack("v", 1, model=TESLA)
     assert placed(pod(GPU, {"nvidia.com/use-gputype": name}), fleet).where("p") == "v"
     banned = placed(pod(GPU, {"nvidia.com/nouse-gputype": name}), fleet)
@@ -87,7 +88,8 @@ def test_F2_a_type_is_also_known_as_the_plugin_registers_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["NVIDIA-NVIDIA A100-SXM4-80GB", "nvidia-nvidia"])
 def test_F2_a_type_is_known_with_the_prefix_twice(name: str) -> None:
-    """So HAMi up to 2.7 and Volcano's plugin register a model that the driver calls `NVIDIA …`."""
+    """A type also matches with a double `NVIDIA` prefix, as HAMi up to 2.7 and Volcano register
+    it."""
     fleet = rack("a", 1, model=A100_80)
     assert placed(pod(GPU, {"nvidia.com/use-gputype": name}), fleet).where("p") == "a"
     banned = placed(pod(GPU, {"nvidia.com/nouse-gputype": name}), fleet)
@@ -95,7 +97,7 @@ def test_F2_a_type_is_known_with_the_prefix_twice(name: str) -> None:
 
 
 def test_F2_a_prefix_makes_no_other_model() -> None:
-    """The prefix is no type: `NVIDIA-A10` is neither a V100 nor, as before, an A100."""
+    """The prefix alone matches nothing: `NVIDIA-A10` is neither a V100 nor an A100."""
     fleet = (rack("v", 1, model=TESLA), rack("a", 1, model=A100_80))
     ledger = placed(pod(GPU, {"nvidia.com/use-gputype": "NVIDIA-Tesla T4,A10"}), *fleet)
     assert ledger.reasons("p") == {RefusalCode.TYPE_MISMATCH: 2}
@@ -103,7 +105,7 @@ def test_F2_a_prefix_makes_no_other_model() -> None:
 
 @pytest.mark.parametrize(("priority", "high"), [(0, ("main",)), (1, ()), (5, ())])
 def test_F3_any_number_is_a_priority(priority: int, high: tuple[str, ...]) -> None:
-    """HAMi's webhook hands the container whatever number it is; 0 goes first."""
+    """Any number is a priority, as in HAMi's webhook; 0 goes first."""
     found = draft(hami(gpu=1, gpumem=3000, priority=priority))
     assert found.high_priority == high
     assert found.shape.asks == ask(memory_mib=3000)
@@ -128,12 +130,12 @@ def test_F3_any_number_is_a_priority(priority: int, high: tuple[str, ...]) -> No
     ],
 )
 def test_F5_a_blank_value_is_no_constraint(limits: dict[str, int], key: str, value: str) -> None:
-    """As Helm renders a value that nobody set."""
+    """A blank annotation is no constraint, as Helm renders an unset value."""
     assert draft(pod(limits, {key: value})) == draft(pod(limits))
 
 
 def test_F5_a_blank_value_differs_from_no_other_spelling() -> None:
-    """The key that says something counts."""
+    """A blank annotation does not conflict with its other spelling."""
     notes = {"nvidia.com/use-gpuuuid": "", "volcano.sh/vgpu-use-gpuuuid": "GPU-b"}
     assert draft(pod(GPU, notes)).shape.devices == DeviceConstraints(use_ids=("GPU-b",))
 
@@ -161,7 +163,7 @@ def test_F5_a_blank_value_differs_from_no_other_spelling() -> None:
     ],
 )
 def test_F11_amounts_at_the_edge(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
-    """Unset, clamped, one of two, or nothing: as each system's own reader has it."""
+    """Unset, clamped, doubled and zero amounts are read as by each system's own reader."""
     assert asks(document) == wanted
 
 
@@ -170,13 +172,13 @@ def test_F11_amounts_at_the_edge(document: dict[str, Any], wanted: tuple[Ask, ..
     [("True", True), ("1", True), ("t", True), ("False", False), ("0", False), ("F", False)],
 )
 def test_F11_numa_bind_as_go_reads_it(value: str, *, binds: bool) -> None:
-    """`strconv.ParseBool`."""
+    """numa-bind is parsed like Go's `strconv.ParseBool`."""
     wanted = DeviceConstraints(numa_bind=binds)
     assert draft(pod(GPU, {"nvidia.com/numa-bind": value})).shape.devices == wanted
 
 
 def test_F11_what_is_wanted_and_ruled_out_is_ruled_out_and_the_rest_serves() -> None:
-    """One card of both lists; a pod to which nothing is left is refused instead of kept waiting."""
+    """A device both requested and excluded is excluded; a pod without any left is refused."""
     notes = {"nvidia.com/use-gpuuuid": "n1-g0,n1-g1", "nvidia.com/nouse-gpuuuid": "n1-g0"}
     assert placed(pod(GPU, notes), rack("n1", 3)).devices("p") == ["n1-g1"]
     error = refused(pod(GPU, notes | {"nvidia.com/nouse-gpuuuid": "n1-g1,n1-g0"}))
@@ -187,7 +189,7 @@ def test_F11_what_is_wanted_and_ruled_out_is_ruled_out_and_the_rest_serves() -> 
 def test_F7_two_pods_of_a_group_share_no_card_where_they_are_spread(
     policy: str, devices: int
 ) -> None:
-    """Volcano's `deviceHasPodFromSameGroup`; its `binpack` is the cluster's own way."""
+    """With spread, two pods of a group share no device (Volcano's `deviceHasPodFromSameGroup`)."""
     notes = {"volcano.sh/vgpu-podgroup-policy": policy, "scheduling.k8s.io/group-name": "job"}
     document = pod({"volcano.sh/vgpu-memory": 3000}, notes)
     found = draft(document)
@@ -198,7 +200,8 @@ def test_F7_two_pods_of_a_group_share_no_card_where_they_are_spread(
 
 
 def test_F7_a_group_that_is_spread_has_cards_of_its_own() -> None:
-    """More than Volcano asks: it is kept off another's card too, and says so."""
+    """A spread group also avoids other groups' devices, unlike in Volcano, and the refusal says
+    so."""
     notes = {"volcano.sh/vgpu-podgroup-policy": "spread", "hami.io/gpu-scheduler-policy": "numa"}
     document = pod({"volcano.sh/vgpu-memory": 3000}, notes)
     assert draft(document).shape.device_policy == "numa,mutex"
@@ -213,12 +216,13 @@ CARD = node("n1", gpu("g0", memory_mib=8000))
 
 
 def shares(names: str, **amounts: int) -> list[dict[str, Any]]:
-    """Containers that ask for these amounts under a name."""
+    """Return containers that request these amounts under a name."""
     return [container(name, {names: amount}) for name, amount in amounts.items()]
 
 
 def test_F4_an_init_container_that_wants_more_is_placed_on_a_card_that_holds_it() -> None:
-    """6000 and then 3000 of 8000; each container is told its own, as HAMi writes it."""
+    """An init container that needs more raises the share; each container gets its own limit, as
+    in HAMi."""
     document = pod(
         initContainers=shares("nvidia.com/gpumem", i=6000),
         containers=shares("nvidia.com/gpumem", main=3000),
@@ -230,7 +234,7 @@ def test_F4_an_init_container_that_wants_more_is_placed_on_a_card_that_holds_it(
 
 
 def test_F4_two_init_containers_use_the_same_memory() -> None:
-    """They never run together: the most of both, and of the container after them."""
+    """Two init containers and a later container share memory: the largest amount counts."""
     document = pod(
         initContainers=shares("nvidia.com/gpumem", a=5000, b=6000),
         containers=shares("nvidia.com/gpumem", main=3000),
@@ -242,7 +246,7 @@ def test_F4_two_init_containers_use_the_same_memory() -> None:
 
 
 def test_F4_init_containers_alone_use_the_same_memory() -> None:
-    """A pod whose other containers ask for no device."""
+    """Init containers of a pod without other device requests share memory."""
     document = pod(
         initContainers=shares("nvidia.com/gpumem", a=5000, b=6000), containers=[container("main")]
     )
@@ -253,7 +257,7 @@ def test_F4_init_containers_alone_use_the_same_memory() -> None:
 
 
 def test_F9_hami_counts_instances_of_cards_that_are_cut() -> None:
-    """Two of 4000 MiB on the one A100 that there is; the plugin is told both."""
+    """HAMi's count on MIG devices counts instances: two of 4000 MiB fit on one A100."""
     document = hami(gpu=2, gpumem=4000)
     document["metadata"]["annotations"]["nvidia.com/vgpu-mode"] = "mig"
     ledger = placed(document, rack("n1", 1, model=A100_40, mode="mig"))
@@ -265,7 +269,7 @@ def test_F9_hami_counts_instances_of_cards_that_are_cut() -> None:
 
 
 def test_F9_volcano_counts_cards() -> None:
-    """It looks at each card once (`checkNodeGPUSharingPredicateAndScore`)."""
+    """Volcano counts devices (`checkNodeGPUSharingPredicateAndScore`)."""
     limits = {"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 4000}
     ledger = placed(
         pod(limits, {"volcano.sh/vgpu-mode": "mig"}), rack("n1", 1, model=A100_40, mode="mig")
@@ -274,7 +278,7 @@ def test_F9_volcano_counts_cards() -> None:
 
 
 def test_F9_instances_of_an_init_container_are_lent() -> None:
-    """As many as are wanted, of those that the container after it has."""
+    """An init container borrows as many instances as it needs from the next container."""
     document = hami()
     document["spec"] |= {
         "initContainers": [container("i", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4000})],
@@ -287,7 +291,7 @@ def test_F9_instances_of_an_init_container_are_lent() -> None:
 
 
 def test_F13_the_memory_of_a_pod_is_of_one_card() -> None:
-    """Gpushare's plugin shows the pod's cards to every container: spread or not, it is one card."""
+    """A pod's gpushare memory is on one device for all containers, even with spread."""
     document = pod(containers=shares("volcano.sh/gpu-memory", a=1000, b=3000))
     document["metadata"]["annotations"]["hami.io/gpu-scheduler-policy"] = "spread"
     ledger = placed(document, rack("n1", 2))
@@ -299,7 +303,7 @@ def test_F13_the_memory_of_a_pod_is_of_one_card() -> None:
 
 
 def test_F13_a_pod_of_more_than_one_card_has_no_place() -> None:
-    """1000 and 3000 on two cards of 3500; an init container's counts as well."""
+    """A gpushare pod that needs more than one device, with init containers, is not placed."""
     two = node("n1", *(gpu(f"g{n}", memory_mib=3500) for n in range(2)))
     document = pod(containers=shares("volcano.sh/gpu-memory", a=1000, b=3000))
     assert placed(document, two).reasons("p") == {RefusalCode.MEMORY_INSUFFICIENT: 1}
@@ -315,7 +319,8 @@ def test_F13_a_pod_of_more_than_one_card_has_no_place() -> None:
 
 @pytest.mark.parametrize("policy", ["binpack", "spread", "price"])
 def test_F10_a_share_is_of_the_card_with_the_fewest_free_cores(policy: Policy) -> None:
-    """Whatever the cluster prefers: gpu-manager's plugin would fail the pod on any other card."""
+    """A vcuda share goes to the device with the fewest free cores, as gpu-manager's plugin
+    requires."""
     held = ((10, 70_000), (50, 1000), (50, 5000), (0, 0))
     before = (
         submitted(f"f{n}", shape=shape(own(memory_mib, cores=cores), devices=on(f"n1-g{n}")))
@@ -328,7 +333,7 @@ def test_F10_a_share_is_of_the_card_with_the_fewest_free_cores(policy: Policy) -
 
 
 def test_F10_what_a_pod_says_itself_counts() -> None:
-    """HAMi's annotations, for whoever runs no such plugin."""
+    """A pod's own policy annotation overrides that order."""
     limits = {"tencent.com/vcuda-core": 20, "tencent.com/vcuda-memory": 4}
     found = draft(pod(limits, {"hami.io/gpu-scheduler-policy": "spread"})).shape
     assert (found.device_policy, found.device_weights) == ("spread", None)
@@ -342,14 +347,15 @@ def test_F10_what_a_pod_says_itself_counts() -> None:
 def test_F12_what_is_printed_on_a_device_is_the_whole_of_it(
     amounts: dict[str, int], memory_mib: int
 ) -> None:
-    """A 310P of 24576 MiB offers 21527; what no template holds is the device."""
+    """A request for the printed memory gets the whole device, which offers less (21527 of 24576
+    MiB)."""
     document = pod(amounts | {"huawei.com/Ascend310P-memory": memory_mib})
     (share,) = placed(document, node("n1", npu("u0"))).shares("p")
     assert (share.template, share.memory_mib, share.cores) == (None, 21527, 8)
 
 
 def test_F12_more_than_is_printed_fits_nowhere() -> None:
-    """HAMi's webhook denies it."""
+    """A request above the printed memory fits nowhere; HAMi's webhook rejects it."""
     document = pod({"huawei.com/Ascend310P": 1, "huawei.com/Ascend310P-memory": 24577})
     ledger = placed(document, node("n1", npu("u0")))
     assert ledger.reasons("p") == {RefusalCode.TEMPLATE_NONE_FITS: 1}
@@ -359,7 +365,7 @@ DIES = pod({"huawei.com/Ascend910C": 2})
 
 
 def dies(*indexes: int) -> NodeReported:
-    """A node with these dies of 910C modules, 0 and 1 of the first, 2 and 3 of the second."""
+    """Return a node with these dies of 910C modules, two per module."""
     kind: dict[str, Any] = {"model": "Ascend910C", "memory_mib": 65536, "cores": 20}
     return node("n1", *(npu(f"d{n}", family="ascend910c", **kind) for n in indexes))
 
@@ -368,12 +374,12 @@ def dies(*indexes: int) -> NodeReported:
 def test_F1_dies_of_a_910c_are_those_of_one_module(
     free: tuple[int, ...], chosen: list[str]
 ) -> None:
-    """A pair by index, as HAMi's `computeBestCombination910C` has it."""
+    """Dies of a 910C are allocated as pairs of a module (HAMi's `computeBestCombination910C`)."""
     assert placed(DIES, dies(*free)).devices("p") == chosen
 
 
 def test_F1_two_dies_of_two_modules_are_no_pair() -> None:
-    """It waits until a module is whole, and says so."""
+    """Two dies of different modules are no pair; the pod waits with that reason."""
     ledger = placed(DIES, dies(0, 2))
     assert ledger.reasons("p") == {RefusalCode.MODULES_IN_USE: 1}
     ledger.report(dies(0, 2, 3)).settle()
@@ -381,7 +387,7 @@ def test_F1_two_dies_of_two_modules_are_no_pair() -> None:
 
 
 def test_F1_two_containers_have_a_module_each() -> None:
-    """And a pod of both fits where two modules are whole, and nowhere else."""
+    """Two containers get a module each, and the pod needs two whole modules."""
     both = pod(containers=[container(name, {"huawei.com/Ascend910C": 2}) for name in "ab"])
     assert placed(both, dies(0, 1, 3, 4, 5)).devices("p") == ["d0", "d1", "d4", "d5"]
     ledger = placed(both, dies(0, 1, 2, 4))
@@ -393,14 +399,14 @@ SPLIT_SOFTLY = {"huawei.com/vnpu-mode": "hami-core"}
 
 
 def soft(name: str = "u0", **fields: Any) -> Device:
-    """An NPU that its agent reports as one that is split softly."""
+    """Return a softly split NPU."""
     return gpu(
         name, family="ascend310p", model="Ascend310P3", memory_mib=21527, mode="hami-core", **fields
     )
 
 
 def test_F8_an_npu_that_is_split_softly_is_shared_by_memory_and_cores() -> None:
-    """Any amount, as the plugin is told; two pods share one, and their sum is what it has."""
+    """A softly split NPU is shared by any amount of memory and cores."""
     document = pod({WORD: 1, f"{WORD}-memory": 5000, f"{WORD}-core": 60}, SPLIT_SOFTLY)
     found = draft(document)
     second = submitted("q", shape=found.shape, dialect=found.dialect)
@@ -429,12 +435,13 @@ def test_F8_an_npu_that_is_split_softly_is_shared_by_memory_and_cores() -> None:
 def test_F8_amounts_of_npus_that_are_split_softly(
     amounts: dict[str, int], wanted: tuple[Ask, ...]
 ) -> None:
-    """Several devices may be parts, and cores are percent (HAMi's webhook and `Fit`)."""
+    """Parts of several softly split NPUs may be requested, with cores in percent, as in HAMi."""
     assert asks(pod(amounts, SPLIT_SOFTLY)) == wanted
 
 
 def test_F8_a_template_is_of_no_npu_that_is_split_softly() -> None:
-    """Nor the other way round; a whole one is whole in any mode."""
+    """A template is not placed on a softly split NPU, nor vice versa; a whole NPU is, in any
+    mode."""
     template = placed(pod({WORD: 1, f"{WORD}-memory": 6144}), node("n1", soft()))
     assert template.reasons("p") == {RefusalCode.MODE_MISMATCH: 1}
     whole = placed(pod({WORD: 1}), node("n1", soft()))
@@ -442,7 +449,8 @@ def test_F8_a_template_is_of_no_npu_that_is_split_softly() -> None:
 
 
 def test_F8_what_hami_bound_to_such_an_npu_is_held() -> None:
-    """Amounts as they are written, though one is that of a template."""
+    """A HAMi pod on a softly split NPU is adopted with its written amounts, even if they match a
+    template."""
     notes = {"hami.io/Ascend310P-devices-allocated": "u0,Ascend310P,6144,30:;"}
     found = recover(BoundPod(notes, (), ("main",), (), DialectConfig()))
     assert found is not None
@@ -450,11 +458,11 @@ def test_F8_what_hami_bound_to_such_an_npu_is_held() -> None:
     assert (share.memory_mib, share.cores, share.template) == (6144, 30, None)
 
 
-# ---------------------------------------------------------------- beside the devices
+# ---------------------------------------------------------------- other pod fields
 
 
 def test_G1_a_privileged_pod_is_placed_and_charged() -> None:
-    """HAMi denies it; here it holds what it asks for, as any other."""
+    """A privileged pod is placed and charged like others; HAMi rejects it."""
     main = container(limits=GPU, securityContext={"privileged": True})
     document = pod(containers=[main])
     assert draft(document) == draft(pod(GPU))
@@ -463,14 +471,14 @@ def test_G1_a_privileged_pod_is_placed_and_charged() -> None:
 
 
 def test_G2_a_runtime_class_is_the_pods_own_business() -> None:
-    """The kubelet reads what the pod says; the place is the same with it and without."""
+    """A runtime class does not affect placement."""
     assert draft(pod(GPU, runtimeClassName="nvidia")) == draft(pod(GPU))
 
 
 def test_G3_a_gang_of_another_api_is_a_gang_with_its_api_in_its_name() -> None:
-    """By the label or the field; beside the annotation that Volcano reads, the label says no more.
+    """A gang of another API, by label or field, has the API in its name.
 
-    A pod of two gangs is refused."""
+    Volcano's annotation wins over the label, and a pod in two gangs is refused."""
     document = pod(GPU)
     document["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "job"}
     assert draft(document).group == "default/scheduling.x-k8s.io/job"
@@ -491,7 +499,7 @@ def test_G3_a_gang_of_another_api_is_a_gang_with_its_api_in_its_name() -> None:
     ("policy", "taken"), [("restricted", False), ("single-numa-node", False), ("best-effort", True)]
 )
 def test_G4_a_numa_node_for_the_cpus_is_refused(policy: str, *, taken: bool) -> None:
-    """Volcano keeps such a pod off nodes; what it only prefers has no effect here."""
+    """A NUMA policy that Volcano enforces is refused; one that it only prefers is ignored."""
     document = pod(GPU, {"volcano.sh/numa-topology-policy": policy})
     if taken:
         assert draft(document) == draft(pod(GPU))
@@ -510,7 +518,7 @@ def test_G4_a_numa_node_for_the_cpus_is_refused(policy: str, *, taken: bool) -> 
     ],
 )
 def test_G4_what_volcano_only_prefers_has_no_effect(key: str) -> None:
-    """The pod is what it is without."""
+    """Annotations that Volcano only prefers have no effect."""
     assert draft(pod(GPU, {key: "x"})) == draft(pod(GPU))
 
 
@@ -518,7 +526,7 @@ def test_G4_what_volcano_only_prefers_has_no_effect(key: str) -> None:
 def test_G4_a_pod_that_is_not_preemptable_is_evicted_for_nobody(
     value: str, evictable: bool
 ) -> None:
-    """`volcano.sh/preemptable`; without it pods of lower priority may be evicted."""
+    """A pod with `volcano.sh/preemptable: false` is not evicted."""
     assert draft(pod(GPU, {"volcano.sh/preemptable": value})).evictable is evictable
     assert draft(pod(GPU)).evictable
     error = refused(pod(GPU, {"volcano.sh/preemptable": "x"}))
@@ -530,7 +538,7 @@ def test_G4_a_pod_that_is_not_preemptable_is_evicted_for_nobody(
     [("none", True), ("best-effort", True), ("restricted", False), ("single-numa-node", False)],
 )
 def test_G4_a_numa_policy_of_a_task_is_read_as_that_of_a_pod(policy: str, *, taken: bool) -> None:
-    """`topologyPolicy` of a Volcano Job: refused where it would keep its pods off nodes."""
+    """A task's `topologyPolicy` is read like a pod's: refused if it would be enforced."""
     document = volcano_job(task(GPU, topologyPolicy=policy))
     if taken:
         assert read(document).pods == read(volcano_job(task(GPU))).pods
@@ -541,14 +549,14 @@ def test_G4_a_numa_policy_of_a_task_is_read_as_that_of_a_pod(policy: str, *, tak
 
 
 def test_G6_a_name_of_ascend_that_is_none_of_ours_is_an_extended_resource() -> None:
-    """A node that offers it is found, as by kube-scheduler; it is no ask for a device."""
+    """An unknown Ascend name is an extended resource of a node, not a device."""
     limits = {"huawei.com/Ascend910B": 1, "huawei.com/Ascend910B-memory": 2000}
     found = draft(pod(limits)).shape
     assert (found.asks, found.node.extended) == ((), limits)
 
 
 def test_G7_a_pod_on_a_card_that_is_cut_without_its_instances_is_not_understood() -> None:
-    """HAMi fails closed as well: the slices of nobody could be given away."""
+    """A HAMi pod on a MIG device without instances is not understood, so its slices stay closed."""
     notes = {"hami.io/vgpu-devices-allocated": "g0,NVIDIA,5120,14:;"}
     found = recover(BoundPod(notes, (), ("main",), (), DialectConfig()))
     assert found is not None
@@ -569,12 +577,12 @@ def test_G7_a_pod_on_a_card_that_is_cut_without_its_instances_is_not_understood(
     ],
 )
 def test_G9_what_the_others_pass_over_is_refused(document: dict[str, Any]) -> None:
-    """Each would run there with another share than was written."""
+    """Pods that other systems silently run with another share are refused with a fix."""
     assert refused(document).fix
 
 
 def test_G9_an_unknown_policy_is_refused() -> None:
-    """HAMi and Volcano fall back on their own choice, and nobody hears of the slip of the pen."""
+    """An unknown policy is refused, where HAMi and Volcano silently use their default."""
     error = refused(pod(GPU, {"hami.io/gpu-scheduler-policy": "bestfit"}))
     assert {"binpack", "spread"} <= set(re.findall(r"\w+", error.fix))
 
@@ -597,21 +605,21 @@ def test_G9_an_unknown_policy_is_refused() -> None:
 def test_G10_a_card_that_was_chosen_by_uuid(
     annotations: dict[str, object], code: RefusalCode
 ) -> None:
-    """It is named as what stops a card, unless its mode or type does before."""
+    """A device excluded by UUID is reported as such, unless mode or type exclude it first."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
     ledger = placed(pod(limits, annotations), rack("n1", 1))
     assert ledger.reasons("p") == {code: 1}
 
 
 def test_G10_a_node_of_too_few_cards_is_named_as_that() -> None:
-    """Whichever cards were chosen, it has not so many."""
+    """A node with too few devices is reported as such, whichever devices were selected."""
     document = pod({"nvidia.com/gpu": 2}, {"nvidia.com/use-gpuuuid": "elsewhere"})
     ledger = placed(document, rack("n1", 1))
     assert ledger.reasons("p") == {RefusalCode.DEVICES_TOO_FEW: 1}
 
 
 def test_F5_a_list_of_commas_alone_is_refused() -> None:
-    """Somebody meant to name a device, and no device is in it."""
+    """A list of commas without a device is refused."""
     error = refused(pod(GPU, {"nvidia.com/use-gpuuuid": " , ,"}))
     assert error.field == 'metadata.annotations["nvidia.com/use-gpuuuid"]'
-    assert "names nothing" in str(error)
+    assert "is empty" in str(error)

@@ -1,4 +1,4 @@
-"""What HAMi and Volcano do otherwise by their own tests; see docs/compatibility.md, G12 on."""
+"""More differences from HAMi and Volcano, found by their tests; docs/compatibility.md, G12 on."""
 
 from apportion_schemas import Ask
 from tests.support.fleet import gpu, node
@@ -13,7 +13,7 @@ GPU = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
 
 
 def test_G12_a_pod_has_devices_of_one_vendor() -> None:
-    """Also where each container asks for those of one only."""
+    """A pod has devices of one vendor, even if each container requests only one."""
     mlu = container("b", {"cambricon.com/vmlu": 1})
     error = refused(pod(containers=[container("a", GPU), mlu]))
     assert error.field == 'spec.containers[1].resources.limits["cambricon.com/vmlu"]'
@@ -21,7 +21,7 @@ def test_G12_a_pod_has_devices_of_one_vendor() -> None:
 
 
 def test_G13_no_memory_of_an_npu_is_all_of_it() -> None:
-    """And a part of each of several is refused."""
+    """An NPU without memory is whole; a part of each of several is refused."""
     whole = Ask(container="main", family="ascend310p", cores=100)
     named = {"huawei.com/Ascend310P": 1, "huawei.com/Ascend310P-memory": 0}
     assert asks(pod(named)) == (whole,)
@@ -33,7 +33,7 @@ def test_G13_no_memory_of_an_npu_is_all_of_it() -> None:
 
 
 def test_G14_of_equal_devices_the_first_and_spread_by_holders() -> None:
-    """One that many hold a little of comes after one that one pod holds most of."""
+    """Among equal devices the first is used; spread goes by the number of pods, not by load."""
     held = (
         submitted("x", ask(70_000)), placement("x", "n1", [share("g0", 70_000)]),
         submitted("y", ask(1)), placement("y", "n1", [share("g1", 1)]),
@@ -48,7 +48,7 @@ def test_G14_of_equal_devices_the_first_and_spread_by_holders() -> None:
 
 
 def test_G15_pods_are_kept_off_shared_cards_by_asking_for_idle_ones() -> None:
-    """A label alone keeps nobody off."""
+    """A pod avoids shared devices only by requesting idle ones; a label alone does nothing."""
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1", index=1)))
     labels = {"team": "a"}
     for uid in ("a", "b"):

@@ -1,4 +1,4 @@
-"""HAMi, Volcano vGPU and the plain name: count, memory, percentage, cores, defaults."""
+"""HAMi, Volcano vGPU and plain names: count, memory, percentage, cores, defaults."""
 
 from typing import Any
 
@@ -11,17 +11,18 @@ from tests.support.manifests import asks, container, draft, pod, refused
 
 
 def hami(**amounts: object) -> dict[str, Any]:
-    """A pod in HAMi's names: `gpu`, `gpumem`, `gpumem_percentage`, `gpucores`, `priority`."""
+    """Return a pod in HAMi's names: `gpu`, `gpumem`, `gpumem_percentage`, `gpucores`,
+    `priority`."""
     return pod({f"nvidia.com/{name.replace('_', '-')}": n for name, n in amounts.items()})
 
 
 def volcano(**amounts: object) -> dict[str, Any]:
-    """A pod in Volcano's names: `number`, `memory`, `memory_percentage`, `cores`."""
+    """Return a pod in Volcano's names: `number`, `memory`, `memory_percentage`, `cores`."""
     return pod({f"volcano.sh/vgpu-{name.replace('_', '-')}": n for name, n in amounts.items()})
 
 
 def ask(**fields: Any) -> tuple[Ask, ...]:
-    """The one ask of container `main`."""
+    """Return the only ask of container `main`."""
     return (Ask(container="main", family="nvidia", **fields),)
 
 
@@ -57,7 +58,7 @@ def ask(**fields: Any) -> tuple[Ask, ...]:
     ],
 )
 def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
-    """Each way to ask, with what the webhook would fill in."""
+    """Each way to request a share is read, with the webhook's defaults."""
     assert asks(document) == wanted
 
 
@@ -88,7 +89,7 @@ def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
 def test_configured_defaults(
     document: dict[str, Any], config: dict[str, Any], wanted: tuple[Ask, ...]
 ) -> None:
-    """D3 and E2: what is left out is filled in as configured."""
+    """Missing amounts are filled in as configured (D3, E2)."""
     assert asks(document, **config) == wanted
 
 
@@ -96,7 +97,7 @@ def test_configured_defaults(
     ("document", "resource", "says"),
     [
         (hami(gpu=1, gpumem_percentage=101), "nvidia.com/gpumem-percentage", "from 1 to 100"),
-        (hami(gpu=65), "nvidia.com/gpu", "not from 1 to 64"),
+        (hami(gpu=65), "nvidia.com/gpu", "not between 1 and 64"),
         (hami(gpu=1, gpumem=1 << 25), "nvidia.com/gpumem", "write at most 16777216"),
         (hami(priority=0), "nvidia.com/priority", "add nvidia.com/gpu"),
         (hami(gpu="-1"), "nvidia.com/gpu", "is negative"),
@@ -108,14 +109,14 @@ def test_configured_defaults(
     ],
 )
 def test_refusals(document: dict[str, Any], resource: str, says: str) -> None:
-    """The error names the field by its path, and the way out."""
+    """A refusal names the field's path and a fix."""
     error = refused(document)
     assert error.field == f'spec.containers[0].resources.limits["{resource}"]'
     assert says in str(error)
 
 
 def test_renamed_resources() -> None:
-    """D1: every name can be renamed; the old name is then no device."""
+    """Every name can be renamed; the old name is then no device (D1)."""
     names = {"count": "example.com/card", "memory": "example.com/mem",
              "memory_percent": "example.com/part", "cores": "example.com/sm"}  # fmt: skip
     renamed = VgpuNames(**names)
@@ -127,7 +128,7 @@ def test_renamed_resources() -> None:
 
 
 def test_requests_stand_in_for_limits() -> None:
-    """An extended resource may be written as a request alone, or as the same twice."""
+    """An extended resource may be given as a request alone, or equal in both."""
     alone = pod(containers=[{"name": "main", "resources": {"requests": {"nvidia.com/gpumem": 7}}}])
     assert asks(alone) == ask(memory_mib=7)
     both = container(limits={"nvidia.com/gpumem": "1k"})
@@ -140,7 +141,7 @@ def test_requests_stand_in_for_limits() -> None:
 
 
 def test_high_priority_containers() -> None:
-    """D1: only a container that says 0 is high, and one without a device cannot say it."""
+    """Only a container with priority 0 is high, and it must have a device (D1)."""
     document = pod(
         containers=[
             container("a", {"nvidia.com/gpumem": 1, "nvidia.com/priority": 0}),
@@ -152,7 +153,7 @@ def test_high_priority_containers() -> None:
 
 
 def test_init_containers_and_sidecars() -> None:
-    """A sidecar runs beside all; of the others, which do not meet, the most counts."""
+    """A sidecar adds to all others; of consecutive init containers the largest counts."""
     document = pod(
         containers=[container("main", {"nvidia.com/gpumem": 3})],
         initContainers=[
@@ -187,7 +188,7 @@ SOME = {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 5
 def test_an_init_container_borrows_from_one_that_has_as_much(
     init: dict[str, int], main: dict[str, int], *, borrows: bool
 ) -> None:
-    """HAMi and Kubernetes count the most of both; it takes no devices, and its ask is known."""
+    """An init container borrows from a container with as much, as in HAMi and Kubernetes."""
     document = pod(
         containers=[container("main", main)], initContainers=[container("prepare", init)]
     )
@@ -214,7 +215,7 @@ ONE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30
 def test_a_container_holds_the_most_of_its_own_and_an_init_containers_ask(
     init: dict[str, int], main: dict[str, int], most: dict[str, int]
 ) -> None:
-    """HAMi and Kubernetes count so; what each asked for stands among what borrows."""
+    """A container gets the larger of its own and an init container's ask, in each amount."""
     document = pod(
         containers=[container("main", main)], initContainers=[container("prepare", init)]
     )
@@ -225,7 +226,7 @@ def test_a_container_holds_the_most_of_its_own_and_an_init_containers_ask(
 
 
 def test_an_init_container_that_needs_more_is_lent_to_where_it_costs_least() -> None:
-    """Of two containers the one that has most already is raised; a sidecar is not."""
+    """An init container with a larger ask raises the container with the most; never a sidecar."""
     document = pod(
         containers=[container(f"c{n}", {"nvidia.com/gpumem": n}) for n in (1000, 5000)],
         initContainers=[
@@ -239,7 +240,7 @@ def test_an_init_container_that_needs_more_is_lent_to_where_it_costs_least() -> 
 
 
 def test_a_sidecar_lends_nothing() -> None:
-    """It may run beside the init container."""
+    """A sidecar lends nothing, because it may run next to the init container."""
     document = pod(
         containers=[container("main")],
         initContainers=[

@@ -1,4 +1,4 @@
-"""One module and one row: what a dialect says of itself is all that anybody knows of it."""
+"""A dialect is one module and one row: everything else is derived from them."""
 
 from collections.abc import Iterator
 from typing import cast
@@ -76,7 +76,7 @@ TPU = Dialect(
     resources=_resources,
     read=_read,
     choose=_choose,
-    reserved={"tpu.example/type": "selects TPUs in a pod that asks for {devices}"},
+    reserved={"tpu.example/type": "selects TPUs, but the pod requests {devices}"},
     render=_render,
     recover={"tpu.example/held": _recover},
 )
@@ -84,7 +84,7 @@ TPU = Dialect(
 
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A dialect of tomorrow is on the list, and gone from it afterwards."""
+    """A new dialect, listed for the test only."""
     kept = (
         *(listing.claims, listing.claimed, listing.meanings, listing.resources),
         quotas.amounts_by_name,
@@ -102,7 +102,7 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("listed")
 def test_a_pod_of_a_listed_dialect_is_read_and_told_of_its_place() -> None:
-    """From its module alone: the names, the amounts, the choice, and what the plugin is told."""
+    """A pod of a listed dialect is read and annotated from its module alone."""
     found = draft(pod({COUNT: 2}, {"tpu.example/type": "v5e"}))
     assert (found.dialect, found.shape.devices.use_types) == ("tpu", ("v5e",))
     assert found.shape.asks == (Ask(container="main", family="tpu", count=2, cores=100),)
@@ -113,7 +113,7 @@ def test_a_pod_of_a_listed_dialect_is_read_and_told_of_its_place() -> None:
 
 @pytest.mark.usefixtures("listed")
 def test_a_bound_pod_of_a_listed_dialect_is_known_to_hold_devices() -> None:
-    """What it says that it holds is read back; where it says nothing, its family is in use."""
+    """A bound pod's shares are read back; without them its family counts as in use."""
     found = recover(BoundPod({"tpu.example/held": "2"}, (), ("main",), (), CONFIG))
     assert found is not None
     assert [each.number for each in found.held] == [0, 1]
@@ -126,7 +126,7 @@ def test_a_bound_pod_of_a_listed_dialect_is_known_to_hold_devices() -> None:
 
 @pytest.mark.usefixtures("listed")
 def test_a_limit_in_a_listed_dialect_binds() -> None:
-    """A namespace may hold one: a second is beyond it."""
+    """A quota in a listed dialect's names applies."""
     quota = NamespaceQuota(
         QuotaObserved(namespace="n", quota="q", hard={f"limits.{COUNT}": 1}), Configuration()
     )
@@ -137,7 +137,7 @@ def test_a_limit_in_a_listed_dialect_binds() -> None:
 
 @pytest.mark.usefixtures("listed")
 def test_annotations_of_a_listed_dialect_are_for_its_own_pods(golden: Golden) -> None:
-    """Nobody named the two to one another."""
+    """A listed dialect's annotations are valid only on its own pods."""
     theirs = refused(pod({"nvidia.com/gpu": 1}, {"tpu.example/type": "v5e"}))
     assert theirs.field == 'metadata.annotations["tpu.example/type"]'
     ours = refused(pod({COUNT: 1}, {"nvidia.com/use-gputype": "A100"}))
@@ -146,7 +146,7 @@ def test_annotations_of_a_listed_dialect_are_for_its_own_pods(golden: Golden) ->
 
 
 def test_each_vendors_annotations_are_for_its_own_pods() -> None:
-    """Also those of vendors that are not NVIDIA's, whoever reads the pod."""
+    """Each vendor's annotations are valid only on its own pods."""
     keys = {
         "nvidia.com/gpu": "nvidia.com/use-gputype",
         "huawei.com/Ascend310P": "hami.io/use-Ascend310P-uuid",
@@ -160,7 +160,7 @@ def test_each_vendors_annotations_are_for_its_own_pods() -> None:
 
 
 def test_every_name_has_a_family_and_counts_something_known() -> None:
-    """A name without a family would hide a device that is in use."""
+    """Every name has a family and a known unit; otherwise devices in use could be missed."""
     names = [dialect.name for dialect in DIALECTS]
     assert len(set(names)) == len(names)
     for dialect in DIALECTS:
@@ -171,19 +171,21 @@ def test_every_name_has_a_family_and_counts_something_known() -> None:
 
 
 def test_a_name_of_several_dialects_is_the_first_ones() -> None:
-    """`nvidia.com/gpu` is the plain name before it is HAMi's."""
+    """A name in several dialects belongs to the first: `nvidia.com/gpu` is plain before it is
+    HAMi's."""
     assert [dialect.name for dialect in claims(CONFIG)["nvidia.com/gpu"]] == ["plain", hami.NAME]
 
 
 def test_npu_core_is_about_every_ascend_family() -> None:
-    """MindCluster's name says not which: a bound pod with it may hold an NPU of any of them."""
+    """MindCluster's `npu-core` may refer to any Ascend family."""
     families = families_of(("huawei.com/npu-core",), CONFIG)
     assert "ascend310p" in families
     assert all(family.startswith("ascend") for family in families)
 
 
 def test_kube_scheduler_is_told_of_every_name() -> None:
-    """The configuration in `deploy/` is the generated one (`make generate`), and is YAML."""
+    """kube-scheduler's configuration in `deploy/` lists every name and is generated (`make
+    generate`)."""
     text = FILE.read_text("utf-8")
     assert told(text) == text
     (extender,) = yaml.safe_load(text)["extenders"]
@@ -191,7 +193,7 @@ def test_kube_scheduler_is_told_of_every_name() -> None:
 
 
 def test_a_slot_is_of_a_container_whose_names_count_no_devices() -> None:
-    """It changes nothing of what is asked; where it would do harm it is refused by name."""
+    """A slot is added only where no name counts devices, and refused where it would be harmful."""
     vcuda = {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 4}
     assert draft(pod(vcuda | {SLOT: 1})).shape == draft(pod(vcuda)).shape
     for limits in ({SLOT: 1}, {"nvidia.com/gpu": 1, SLOT: 1}):

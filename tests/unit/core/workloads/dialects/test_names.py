@@ -1,4 +1,4 @@
-"""Configured names: what a configuration may rename, and what would make it ambiguous."""
+"""Configured names: what may be renamed, and which names would be ambiguous."""
 
 import msgspec
 import pytest
@@ -15,7 +15,7 @@ VGPU = ("count", "memory", "memory_percent", "cores")
     [
         ({"plain_count": "gpu"}, "matching regex"),
         ({"plain_count": "nvidia.com/"}, "matching regex"),
-        ({"hami": dict.fromkeys(VGPU, "a.b/x")}, "one name twice"),
+        ({"hami": dict.fromkeys(VGPU, "a.b/x")}, "duplicate resource name"),
         ({"memory_factor": 0}, ">= 1"),
         ({"default_cores": 101}, "<= 100"),
         ({"default_gpu_count": 0}, ">= 1"),
@@ -23,13 +23,14 @@ VGPU = ("count", "memory", "memory_percent", "cores")
     ],
 )
 def test_a_configuration_that_cannot_be_meant(document: dict[str, object], says: str) -> None:
-    """A name without a domain, a name twice, a default out of bounds, a key without effect."""
+    """A name without a domain, a repeated name, a bad default and a key without effect are
+    refused."""
     with pytest.raises(msgspec.ValidationError, match=says):
         msgspec.convert(document, DialectConfig)
 
 
 def test_every_known_name_is_claimed() -> None:
-    """A device's resource name never counts as an extended resource as well."""
+    """A device's resource name is never also an extended resource."""
     names = claimed(DialectConfig())
     assert {"nvidia.com/gpu", "nvidia.com/gpumem-percentage", "nvidia.com/priority"} <= names
     assert {"volcano.sh/vgpu-number", "volcano.sh/gpu-memory"} <= names
@@ -42,17 +43,19 @@ def test_every_known_name_is_claimed() -> None:
     ("value", "said"),
     [
         (None, "it"),
-        ("x" * 500, "'" + "x" * 80 + "'…"),
-        ("a\nb", r"'a\nb'"),
+        ("x" * 500, '"' + "x" * 80 + '"…'),
+        ("a\nb", r'"a\nb"'),
         (True, "true"),
         (3, "3"),
         (1 << 2000, "a very large number"),
         ([1, 2], "a list of 2"),
         ({}, "an object of 0"),
-        (b"", "a bytes"),
+        (b"", "a value of type bytes"),
     ],
 )
 def test_values_are_shown_short(value: object, said: str) -> None:
-    """An error is one line, whatever somebody sent."""
+    """Values in errors are shortened to one line."""
     assert shown(value) == said
-    assert str(ManifestError("a", value, "bad", "mend")) == f"a: {said} bad: mend"
+    bare = value is None or isinstance(value, list | dict)
+    text = str(ManifestError("a", value, "is bad", "mend it"))
+    assert text == f"a{'' if bare else f': {said}'} is bad; mend it"

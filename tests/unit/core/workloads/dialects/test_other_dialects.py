@@ -12,18 +12,18 @@ from tests.support.manifests import asks, container, draft, pod, refused
 
 
 def ask(**fields: Any) -> tuple[Ask, ...]:
-    """The one ask of container `main`."""
+    """Return the only ask of container `main`."""
     return (Ask(container="main", **{"family": "nvidia", **fields}),)
 
 
 def vcuda(core: object = None, memory: object = None, by: str = "tencent") -> dict[str, Any]:
-    """A pod in gpu-manager's names."""
+    """Return a pod with gpu-manager's names."""
     amounts = {f"{by}.com/vcuda-core": core, f"{by}.com/vcuda-memory": memory}
     return pod({name: amount for name, amount in amounts.items() if amount is not None})
 
 
 def npu(word: str, count: object = None, memory: object = None) -> dict[str, Any]:
-    """A pod in Ascend's names."""
+    """Return a pod with Ascend's names."""
     amounts = {f"huawei.com/{word}": count, f"huawei.com/{word}-memory": memory}
     return pod({name: amount for name, amount in amounts.items() if amount is not None})
 
@@ -55,7 +55,7 @@ def npu(word: str, count: object = None, memory: object = None) -> dict[str, Any
     ],
 )
 def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
-    """Each way to ask, in its own unit."""
+    """Each way to request a share is read in its own unit."""
     assert asks(document) == wanted
 
 
@@ -65,28 +65,32 @@ def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
         (
             pod({"volcano.sh/gpu-number": 1, "volcano.sh/gpu-memory": 1}),
             "volcano.sh/gpu-number",
-            "keep one of the two",
+            "keep one of them",
         ),
         (vcuda("150", "1"), "tencent.com/vcuda-core", "write 100 or 200"),
-        (vcuda("6500"), "tencent.com/vcuda-core", "not from 1 to 64 devices"),
+        (vcuda("6500"), "tencent.com/vcuda-core", "not between 1 and 64 devices"),
         (vcuda("20"), "tencent.com/vcuda-core", "add tencent.com/vcuda-memory in units of 256 MiB"),
         (vcuda(None, "20"), "tencent.com/vcuda-memory", "add tencent.com/vcuda-core"),
         (vcuda("20", 1 << 17), "tencent.com/vcuda-memory", "write at most 65536"),
         (npu("Ascend910C", 3), "huawei.com/Ascend910C", "write 2 or 4"),
-        (npu("Ascend310P", 2, 6144), "huawei.com/Ascend310P-memory", "which are whole ones"),
-        (pod({"huawei.com/Ascend310P-core": 2}), "huawei.com/Ascend310P-core", "split softly"),
-        (pod({"huawei.com/npu-core": 8}), "huawei.com/npu-core", "is not implemented yet"),
+        (
+            npu("Ascend310P", 2, 6144),
+            "huawei.com/Ascend310P-memory",
+            "requested devices must be whole",
+        ),
+        (pod({"huawei.com/Ascend310P-core": 2}), "huawei.com/Ascend310P-core", "softly split"),
+        (pod({"huawei.com/npu-core": 8}), "huawei.com/npu-core", "is not supported"),
     ],
 )
 def test_refusals(document: dict[str, Any], resource: str, says: str) -> None:
-    """The error names the field by its path, and the way out."""
+    """A refusal names the field's path and a fix."""
     error = refused(document)
     assert error.field == f'spec.containers[0].resources.limits["{resource}"]'
     assert says in str(error)
 
 
 def test_two_families_in_one_container() -> None:
-    """One container has one runtime; two containers may differ."""
+    """Two families in one container are refused; two containers may differ."""
     both = {"huawei.com/Ascend310P": 1, "huawei.com/Ascend910A": 1}
     assert refused(pod(both)).field == "spec.containers[0].resources"
     apart = [container(n[-1].lower(), {n: 1}) for n in both]
@@ -94,7 +98,7 @@ def test_two_families_in_one_container() -> None:
 
 
 def test_two_spellings_in_one_container(golden: Golden) -> None:
-    """Which of them the plugin would see is not for us to guess."""
+    """Two spellings in one container are refused, because the plugin's choice is unknown."""
     error = refused(pod({"huawei.com/Ascend310P": 1, "huawei.com/ascend310p": 1}))
     golden({"Ascend310P and ascend310p": str(error)})
 
@@ -112,7 +116,7 @@ def test_two_spellings_in_one_container(golden: Golden) -> None:
     ],
 )
 def test_which_dialect(limits: dict[str, object], dialect: str) -> None:
-    """All of a pod's names together tell its dialect."""
+    """A pod's dialect follows from all its names together."""
     assert draft(pod(limits)).dialect == dialect
 
 
@@ -126,7 +130,7 @@ def test_which_dialect(limits: dict[str, object], dialect: str) -> None:
     ],
 )
 def test_mixed_dialects(one: dict[str, object], other: dict[str, object]) -> None:
-    """In one container or in two, the second name is the one that is refused."""
+    """Of two dialects in a pod, the second name is refused."""
     (first,), (second,) = one, other
     error = refused(pod({**one, **other}))
     assert error.field == f'spec.containers[0].resources.limits["{second}"]'
@@ -136,7 +140,7 @@ def test_mixed_dialects(one: dict[str, object], other: dict[str, object]) -> Non
 
 
 def test_a_shared_name_goes_by_the_others() -> None:
-    """E4: with Volcano's count called `nvidia.com/gpu`, its memory still tells."""
+    """A shared count name belongs to the dialect of the pod's other names (E4)."""
     names = msgspec.structs.replace(VOLCANO_VGPU, count="nvidia.com/gpu")
     limits = {"nvidia.com/gpu": 2, "volcano.sh/vgpu-memory": 3000}
     found = draft(pod(limits), volcano_vgpu=names)

@@ -1,4 +1,4 @@
-"""Kinds: which pods a document stands for, what gang they are, and whose they are."""
+"""Kinds of documents: their pods, gang and owner."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.support.manifests import container, draft, pod, read, refused, task, 
 
 
 def replicated(kind: str, version: str, **spec: Any) -> dict[str, Any]:
-    """A Job or Deployment called `many`."""
+    """Return a Job or Deployment called `many`."""
     template = {"spec": {"containers": [container(limits={"nvidia.com/gpu": 1})]}}
     return {
         "apiVersion": version,
@@ -21,17 +21,17 @@ def replicated(kind: str, version: str, **spec: Any) -> dict[str, Any]:
 
 
 def job(**spec: Any) -> dict[str, Any]:
-    """A batch Job."""
+    """Return a batch Job."""
     return replicated("Job", "batch/v1", **spec)
 
 
 def deployment(**spec: Any) -> dict[str, Any]:
-    """A Deployment."""
+    """Return a Deployment."""
     return replicated("Deployment", "apps/v1", **spec)
 
 
 def pod_group(**spec: Any) -> dict[str, Any]:
-    """A PodGroup called `gang`."""
+    """Return a PodGroup called `gang`."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -54,7 +54,7 @@ def pod_group(**spec: Any) -> dict[str, Any]:
     ],
 )
 def test_how_many_pods(document: dict[str, Any], count: int) -> None:
-    """As many as its controller would have running at once, numbered from 0."""
+    """A document gives as many pods as its controller would run at once, numbered from 0."""
     pods = read(document).pods
     assert [p.name for p in pods] == [f"many-{i}" for i in range(count)]
     assert {p.owner for p in pods} <= {f"{document['kind']}/many"}
@@ -62,7 +62,7 @@ def test_how_many_pods(document: dict[str, Any], count: int) -> None:
 
 
 def test_volcano_job() -> None:
-    """Every pod knows its task and its gang; what a task leaves out comes from the job."""
+    """Pods of a Volcano Job have task and gang; a task inherits what it leaves out."""
     tasks = [
         task({"nvidia.com/gpu": 1}, name="master", minAvailable=1),
         task({"nvidia.com/gpu": 2}, replicas=3, minAvailable=2),
@@ -100,14 +100,15 @@ def test_volcano_job() -> None:
     [([task(replicas=2), task(replicas=3)], 5), ([task(replicas=4, minAvailable=1), task()], 2)],
 )
 def test_volcano_job_without_min_available(tasks: list[dict[str, Any]], least: int) -> None:
-    """Volcano's admission fills in the sum of what its tasks need."""
+    """Without minAvailable, the gang's minimum is the sum of its tasks', as Volcano's admission
+    sets it."""
     group = read(volcano_job(*tasks)).group
     assert group is not None
     assert group.min_available == least
 
 
 def gang_of(api_version: str, **spec: Any) -> Any:
-    """What a PodGroup of that API is read to."""
+    """Return what a PodGroup of that API is read as."""
     metadata = {"name": "gang", "namespace": "team"}
     made = {"apiVersion": api_version, "kind": "PodGroup", "metadata": metadata, "spec": spec}
     return read(made).group
@@ -115,7 +116,8 @@ def gang_of(api_version: str, **spec: Any) -> Any:
 
 @pytest.mark.parametrize("version", ["v1alpha2", "v1alpha3", "v1beta1"])
 def test_pod_groups_of_other_apis(version: str) -> None:
-    """Each has a name of its own; one of Kubernetes without a gang's policy needs one pod."""
+    """PodGroups of other APIs have their API in the name; a Kubernetes one without gang policy
+    needs one pod."""
     theirs = gang_of("scheduling.x-k8s.io/v1alpha1", minMember=4, scheduleTimeoutSeconds=10)
     name = "team/scheduling.x-k8s.io/gang"
     assert theirs == PodGroupObserved(group=name, min_available=4)
@@ -157,14 +159,14 @@ def test_pod_groups_of_other_apis(version: str) -> None:
 def test_pod_groups_of_other_apis_are_refused_by_field(
     api_version: str, spec: dict[str, Any], field: str
 ) -> None:
-    """Gangs too large to start at once, and what would keep them off nodes."""
+    """PodGroups that are too large, or would restrict nodes, are refused by field."""
     metadata = {"name": "gang", "namespace": "team"}
     document = {"apiVersion": api_version, "kind": "PodGroup", "metadata": metadata, "spec": spec}
     assert refused(document).field == field
 
 
 def test_pod_group() -> None:
-    """The gang alone."""
+    """A PodGroup gives only the gang."""
     found = read(pod_group(minMember=4, minTaskMember={"worker": 3}, queue="night"))
     assert found.group == PodGroupObserved(
         group="lab/gang", min_available=4, min_tasks={"worker": 3}, queue="night"
@@ -173,7 +175,7 @@ def test_pod_group() -> None:
 
 
 def test_pod_as_an_api_server_has_it() -> None:
-    """Its gang and task are annotations, its owner the reference that controls it."""
+    """A pod from an API server has gang and task from annotations, and its controlling owner."""
     document = pod(
         {"nvidia.com/gpu": 1},
         {"scheduling.k8s.io/group-name": "gang", "volcano.sh/task-spec": "worker"},
@@ -198,19 +200,19 @@ def test_pod_as_an_api_server_has_it() -> None:
     ],
 )
 def test_the_queue_of_a_pod(notes: dict[str, object], queue: str) -> None:
-    """Its author's annotation goes before that of Volcano's jobs; it reaches the ledger."""
+    """The author's queue annotation wins over Volcano's, and reaches the ledger."""
     assert submitted(draft(pod({"nvidia.com/gpu": 1}, notes)), "u1").queue == queue
 
 
 def test_null_fields_are_absent() -> None:
-    """A key with nothing behind it is what people leave when they delete its value."""
+    """A null field counts as absent."""
     document = pod(nodeSelector=None, initContainers=None, priority=None)
     document["spec"]["containers"][0]["resources"] = None
     assert draft(document).shape == Shape()
 
 
 def test_submitted() -> None:
-    """A draft and an identity make the event, field by field."""
+    """A draft and a uid give the event, field by field."""
     made = PodDraft(
         namespace="n", name="p", shape=Shape(), dialect="hami", priority=3, group="n/g",
         task="t", owner="Job/j", high_priority=("c",), scheduler_name="volcano",
@@ -224,22 +226,26 @@ def test_submitted() -> None:
 @pytest.mark.parametrize(
     ("document", "field", "says"),
     [
-        (deployment(replicas=10_001), "spec.replicas", "<= 10000"),
-        (deployment(replicas=-1), "spec.replicas", ">= 0"),
+        (deployment(replicas=10_001), "spec.replicas", "at most 10000"),
+        (deployment(replicas=-1), "spec.replicas", "at least 0"),
         (deployment(replicas="two"), "spec.replicas", "write a whole number without quotes"),
-        (job(parallelism=10_001), "spec.parallelism", "<= 10000"),
-        (volcano_job(), "spec.tasks", "length >= 1"),
+        (job(parallelism=10_001), "spec.parallelism", "at most 10000"),
+        (volcano_job(), "spec.tasks", "length of at least 1"),
         (volcano_job(task(replicas=2), minAvailable=3), "spec.minAvailable", "than the 2 pods"),
         (
             volcano_job(task(replicas=2, minAvailable=3)),
             "spec.tasks[0].minAvailable",
             "than the 2 replicas",
         ),
-        (volcano_job(task(name="a"), task(name="a")), "spec.tasks[1].name", "comes twice"),
-        (volcano_job(task(replicas=9000), task(replicas=9000)), "spec.tasks", "makes 18000 pods"),
-        (volcano_job(task(name="A")), "spec.tasks[0].name", "is no DNS label"),
-        (volcano_job(task(), queue="Big"), "spec.queue", "is no DNS name"),
-        (volcano_job(task(replicas=901)), "spec.minAvailable", "can start together, which is 900"),
+        (volcano_job(task(name="a"), task(name="a")), "spec.tasks[1].name", "is used twice"),
+        (volcano_job(task(replicas=9000), task(replicas=9000)), "spec.tasks", "has 18000 pods"),
+        (volcano_job(task(name="A")), "spec.tasks[0].name", "is not a DNS label"),
+        (volcano_job(task(), queue="Big"), "spec.queue", "is not a DNS name"),
+        (
+            volcano_job(task(replicas=901)),
+            "spec.minAvailable",
+            "the 900 pods that can start together",
+        ),
         (
             volcano_job(task({"nvidia.com/gpu": "x"})),
             'spec.tasks[0].template.spec.containers[0].resources.limits["nvidia.com/gpu"]',
@@ -250,17 +256,17 @@ def test_submitted() -> None:
         (
             pod(None, {"scheduling.k8s.io/group-name": "A"}),
             'metadata.annotations["scheduling.k8s.io/group-name"]',
-            "is no DNS name",
+            "is not a DNS name",
         ),
         (
             pod(None, {"scheduling.volcano.sh/queue-name": "A"}),
             'metadata.annotations["scheduling.volcano.sh/queue-name"]',
-            "is no DNS name",
+            "is not a DNS name",
         ),
     ],
 )
 def test_refusals(document: dict[str, Any], field: str, says: str) -> None:
-    """The error names the field by its path, and the way out."""
+    """A refusal names the field's path and a fix."""
     error = refused(document)
     assert error.field == field
     assert says in str(error)
@@ -268,14 +274,14 @@ def test_refusals(document: dict[str, Any], field: str, says: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "Pod", "a_b", "-a", "a-", "a..b", "a" * 254, "a/b", "a\n"])
 def test_names(name: str) -> None:
-    """What an API server would refuse, and a missing name."""
+    """A name that an API server would refuse, or a missing one, is refused."""
     document = pod()
     document["metadata"]["name"] = name
     assert refused(document).field == "metadata.name"
 
 
 def test_names_that_grow_too_long() -> None:
-    """A name may be allowed and its pods' names not be."""
+    """A valid name can give pod names that are too long, which are refused."""
     document = job()
     document["metadata"]["name"] = "a" * 252
     assert "254" in refused(document).problem

@@ -1,4 +1,4 @@
-"""Queues and quotas as documents: what is read of them, and what is refused by its field."""
+"""Queues and quotas as documents: what is read, and refusals by field."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from apportion_schemas import QueueObserved, QuotaObserved
 
 
 def queue(name: str = "ml", **spec: Any) -> dict[str, Any]:
-    """A Volcano Queue."""
+    """Return a Volcano Queue."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "Queue",
@@ -22,7 +22,7 @@ def queue(name: str = "ml", **spec: Any) -> dict[str, Any]:
 
 
 def quota(hard: object, **metadata: str) -> dict[str, Any]:
-    """A ResourceQuota."""
+    """Return a ResourceQuota."""
     return {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
@@ -32,7 +32,7 @@ def quota(hard: object, **metadata: str) -> dict[str, Any]:
 
 
 def test_a_queue_is_what_the_watcher_would_say() -> None:
-    """CPU in thousandths, memory in MiB, all else in whole units."""
+    """A queue is read as by the watcher: CPU in thousandths, memory in MiB, all else in units."""
     document = queue(weight=3, capability={"cpu": "500m", "memory": "2Gi", "nvidia.com/gpu": 4})
     assert limit_of(document) == QueueObserved(
         queue="ml",
@@ -43,7 +43,7 @@ def test_a_queue_is_what_the_watcher_would_say() -> None:
 
 
 def test_keys_that_decide_nothing_are_no_part_of_a_limit() -> None:
-    """What is said to be in force is what a queue has without them; `suspects` warns of each."""
+    """Keys without effect are left out of the limit; `suspects` warns of each."""
     dead: dict[str, Any] = {
         "deserved": {"nvidia.com/gpu": 1}, "guarantee": {"resource": {"nvidia.com/gpu": 1}},
         "reclaimable": False, "parent": "all", "priority": 3, "type": "x",
@@ -57,14 +57,14 @@ def test_keys_that_decide_nothing_are_no_part_of_a_limit() -> None:
 
 @pytest.mark.parametrize(("state", "is_open"), [("Open", True), ("Closed", False)])
 def test_a_queue_has_its_state_where_kubernetes_has_it(state: str, is_open: bool) -> None:
-    """So what `kubectl get queue -o yaml` prints closes it here as well."""
+    """A queue's state is read from its status, as `kubectl get queue -o yaml` prints it."""
     said = limit_of(queue() | {"status": {"state": state}})
     assert isinstance(said, QueueObserved)
     assert said.open == is_open
 
 
 def test_a_state_in_the_spec_is_refused_with_where_it_belongs() -> None:
-    """Else a queue would take pods that its author has closed; that it is open is no harm."""
+    """A closed state in the spec is refused with its right place; an open one is accepted."""
     with pytest.raises(ManifestError, match=r"status: \{state: Closed\}") as refused:
         limit_of(queue(state="Closed"))
     assert refused.value.field == "spec.state"
@@ -72,7 +72,7 @@ def test_a_state_in_the_spec_is_refused_with_where_it_belongs() -> None:
 
 
 def test_a_quota_is_of_devices_alone() -> None:
-    """What the API server keeps to itself is passed over beside it."""
+    """A quota has only devices; the API server's own resources are ignored."""
     document = quota({"cpu": "4", "requests.nvidia.com/gpu": "2"}, namespace="team")
     assert limit_of(document) == QuotaObserved(
         namespace="team", quota="q", hard={"requests.nvidia.com/gpu": 2}
@@ -83,23 +83,23 @@ def test_a_quota_is_of_devices_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "amount", "said"),
     [
-        ("nvidia.com/gpumem", "16Gi", "units of 1 MiB, not in bytes: write 16384"),
+        ("nvidia.com/gpumem", "16Gi", "the unit is 1 MiB; write 16384"),
         ("volcano.sh/vgpu-memory", "512Mi", "write 512"),
         ("volcano.sh/vgpu-memory", "4Mi", "write 4$"),
         ("volcano.sh/vgpu-memory", "16Ki", "write 16384$"),
-        ("tencent.com/vcuda-memory", "1Gi", "units of 256 MiB, not in bytes: write 4"),
-        ("nvidia.com/gpu", 1.5, "is a fraction: write a whole number"),
+        ("tencent.com/vcuda-memory", "1Gi", "the unit is 256 MiB; write 4"),
+        ("nvidia.com/gpu", 1.5, "is a fraction; write a whole number"),
         ("example.com/nic", "500m", "is a fraction"),
     ],
 )
 def test_what_no_pod_could_ask_for_is_no_limit(of: Any, name: str, amount: Any, said: str) -> None:
-    """Bytes would bind nobody, and part of a device would be rounded in silence."""
+    """A limit in bytes or of part of a device is refused, because no pod could match it."""
     with pytest.raises(ManifestError, match=said):
         limit_of(of({name: amount}))
 
 
 def test_a_quota_names_claims_of_memory_and_large_numbers_are_meant() -> None:
-    """Of requests and limits alike; a number is of the unit, also with a suffix of thousands."""
+    """A quota names requests or limits; memory in bytes is refused, large numbers are not."""
     with pytest.raises(ManifestError, match="write 16384"):
         limit_of(quota({"limits.nvidia.com/gpumem": "16Gi"}))
     said = limit_of(quota({"requests.nvidia.com/gpumem": "640k", "nvidia.com/gpumem": 1 << 34}))
@@ -109,8 +109,7 @@ def test_a_quota_names_claims_of_memory_and_large_numbers_are_meant() -> None:
 
 @pytest.mark.parametrize("amount", [20_000_000, "20000000", "20M", "2e7"])
 def test_a_limit_of_a_fleet_is_taken_as_kubernetes_writes_it(amount: object) -> None:
-    """More than any device has, in each form of the same number: 20M is what the API server says of
-    20000000."""
+    """A large limit is accepted in every notation of Kubernetes, such as 20M."""
     of_queue = limit_of(queue(capability={"volcano.sh/vgpu-memory": amount}))
     of_quota = limit_of(quota({"requests.nvidia.com/gpumem": amount}))
     assert isinstance(of_queue, QueueObserved)
@@ -120,14 +119,14 @@ def test_a_limit_of_a_fleet_is_taken_as_kubernetes_writes_it(amount: object) -> 
 
 
 def test_the_unit_of_memory_is_that_of_the_configuration() -> None:
-    """As it is for pods."""
+    """The unit of memory is the configured one, as for pods."""
     of = DialectConfig(memory_factor=256)
     with pytest.raises(ManifestError, match="write 64"):
         limit_of(quota({"limits.nvidia.com/gpumem": "16Gi"}), of)
 
 
 def test_other_documents_are_not_ours() -> None:
-    """They are read as pods, or refused as such."""
+    """Other documents are not limits, and are read as pods."""
     assert limit_of({"apiVersion": "v1", "kind": "Pod"}) is None
     assert limit_of(["v1"]) is None
 
@@ -154,7 +153,7 @@ def test_other_documents_are_not_ours() -> None:
 def test_what_cannot_be_obeyed_is_refused_by_its_field(
     document: dict[str, Any], field: str
 ) -> None:
-    """With what to write instead."""
+    """A field that cannot be enforced is refused with a fix."""
     with pytest.raises(ManifestError) as refused:
         limit_of(document)
     assert refused.value.field == field

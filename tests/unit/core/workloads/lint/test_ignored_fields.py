@@ -1,4 +1,4 @@
-"""Fields that decide nothing: the guide says the same of them as the table."""
+"""Fields without effect: the guide and the table agree."""
 
 from apportion.core.workloads.lint import ignored_fields
 from apportion.core.workloads.pods.unsupported import POD_SPEC
@@ -8,7 +8,7 @@ GUIDE = (ROOT / "docs" / "guides" / "pods.md").read_text("utf-8")
 
 
 def test_the_guide_lists_every_field_with_its_reason() -> None:
-    """What people read is what the test with the API server goes by."""
+    """The guide lists every field with its reason, as in the table."""
     rows = (line.strip("| ").split(" | ") for line in GUIDE.splitlines() if line.startswith("| `"))
     listed = {path.strip("`"): why for paths, why in rows for path in paths.split(", ")}
     known = {
@@ -18,5 +18,5 @@ def test_the_guide_lists_every_field_with_its_reason() -> None:
 
 
 def test_nothing_is_harmless_and_refused() -> None:
-    """One of the two tables would be wrong."""
+    """No field is both ignored and refused."""
     assert not ignored_fields.every().keys() & {row.path for row in POD_SPEC}

@@ -1,4 +1,4 @@
-"""A pod that names another scheduler is told of, and a plain one is not."""
+"""A pod of another scheduler gets a warning; others do not."""
 
 from typing import Any
 
@@ -17,34 +17,34 @@ POD_SPEC = {"containers": [{"name": "main", "image": "x"}]}
 
 
 def pod(name: str | None) -> dict[str, Any]:
-    """A pod that names that scheduler."""
+    """Return a pod with that scheduler."""
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec(name)}
 
 
 def spec(name: str | None) -> dict[str, Any]:
-    """Of such a pod."""
+    """Return the spec of such a pod."""
     return POD_SPEC | ({} if name is None else {"schedulerName": name})
 
 
 @pytest.mark.parametrize("name", [None, "", "apportion", "volcano", "hami-scheduler"])
 def test_a_plain_pod_and_one_of_ours(name: str | None) -> None:
-    """Nothing is said of them."""
+    """A plain pod and one with our scheduler get no warning."""
     assert not list(left_elsewhere(pod(name), SchedulerNames()))
 
 
 @pytest.mark.parametrize(("name", "webhook"), [("default-scheduler", True), ("gpu-sched", False)])
 def test_a_pod_of_another_scheduler(golden: Golden, name: str, webhook: bool) -> None:
-    """The webhook gives ours to a pod of the default scheduler alone."""
+    """A pod of another scheduler gets a warning; the webhook changes only default-scheduler."""
     ((field, why, _),) = left_elsewhere(pod(name), SchedulerNames())
     assert field == "spec.schedulerName"
     assert why.startswith(f"{name} ")
     assert (WEBHOOK in why) == webhook
-    assert why.endswith("; write apportion")
+    assert why.endswith("write apportion")
     golden({name: why})
 
 
 def test_the_configuration_says_whose_are_ours() -> None:
-    """Names of its own take the place of those that we have; an extended one asks us as well."""
+    """Configured scheduler names replace the built-in ones, and extended ones count as ours."""
     configuration = Configuration(
         scheduler_names=("shared",), extended_scheduler_names=("default-scheduler",)
     )
@@ -52,11 +52,11 @@ def test_the_configuration_says_whose_are_ours() -> None:
     assert not list(left_elsewhere(pod("shared"), names))
     assert not list(left_elsewhere(pod("default-scheduler"), names))
     ((_, why, _),) = left_elsewhere(pod("volcano"), names)
-    assert why.endswith("; write shared")
+    assert why.endswith("write shared")
 
 
 def test_it_is_told_where_it_stands_in_what_makes_pods() -> None:
-    """Also where a controller would, and each task's of a Volcano Job."""
+    """The warning has the path in the pod's controller, also in each task of a Volcano Job."""
     job = {
         "apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "j"},
         "spec": {"tasks": [

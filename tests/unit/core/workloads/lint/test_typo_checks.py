@@ -1,4 +1,4 @@
-"""Slips of the pen in names of resources and annotations are told of, and nothing else is."""
+"""Warnings about typos in resource and annotation names, and about nothing else."""
 
 from typing import Any
 
@@ -17,7 +17,8 @@ CONFIG = DialectConfig()
 
 
 def pod(annotations: dict[str, str] | None = None, **limits: Any) -> dict[str, Any]:
-    """A pod with these annotations and limits; `__` stands for a slash and `_` for a hyphen."""
+    """Return a pod with these annotations and limits; `__` stands for a slash and `_` for a
+    hyphen."""
     named = {name.replace("__", "/").replace("_", "-"): value for name, value in limits.items()}
     return {
         "kind": "Pod",
@@ -27,7 +28,7 @@ def pod(annotations: dict[str, str] | None = None, **limits: Any) -> dict[str, A
 
 
 def found(document: object, *, placed: bool = False) -> list[str]:
-    """Each suspect as its field and why."""
+    """Return each warning as field and reason."""
     return [f"{each.field} {each.why}" for each in suspects(document, CONFIG, placed=placed)]
 
 
@@ -41,7 +42,7 @@ def found(document: object, *, placed: bool = False) -> list[str]:
     ],
 )
 def test_a_resource_that_is_nearly_ours(name: str, meant: str) -> None:
-    """It is named with where it stands, and with what is probably meant."""
+    """A resource name close to one of ours is reported with its path and a suggestion."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {name: 1}
     (said,) = found(document)
@@ -61,7 +62,7 @@ def test_a_resource_that_is_nearly_ours(name: str, meant: str) -> None:
 def test_F18_variables_that_end_the_hold_of_hami_core_are_named(
     name: str, value: str, number: int
 ) -> None:
-    """They count only where the node's agent lets the pod's namespace set them."""
+    """Variables that disable HAMi-core are reported: they need permission for the namespace."""
     document = pod(nvidia_com__gpu=1)
     document["spec"]["containers"][0]["env"] = [{"name": name, "value": value}]
     fields = [each.field for each in suspects(document, CONFIG)]
@@ -77,7 +78,7 @@ def test_F18_variables_that_end_the_hold_of_hami_core_are_named(
     ],
 )
 def test_an_annotation_that_is_nearly_ours(key: str, meant: str) -> None:
-    """Wherever the pod stands in a document."""
+    """An annotation close to one of ours is reported, wherever the pod is in a document."""
     for document in (pod({key: "x"}), {"spec": {"template": pod({key: "x"})}}):
         (said,) = found(document)
         assert f'"{key}"' in said
@@ -86,8 +87,9 @@ def test_an_annotation_that_is_nearly_ours(key: str, meant: str) -> None:
 
 @pytest.mark.parametrize("name", ["nvidia.com/gpucores", "cambricon.com/mlu.smlu.vcore"])
 def test_more_cores_than_a_device_has_are_told_of(name: str) -> None:
-    """They are cut to all of them, as HAMi does; up to that nothing is said, nor of what is no
-    number, which is refused."""
+    """More cores than a device has are reported, because they are capped as in HAMi.
+
+    Up to that there is no warning, nor for text that is refused anyway."""
     document = pod()
     limits: dict[str, Any] = {"nvidia.com/gpu": 1, "cambricon.com/vmlu": 1}
     document["spec"]["containers"][0]["resources"]["limits"] = limits
@@ -97,30 +99,27 @@ def test_more_cores_than_a_device_has_are_told_of(name: str) -> None:
     for much in (130, "130"):
         limits[name] = much
         (said,) = found(document)
-        assert f'["{name}"] is 130, ' in said
+        assert f'["{name}"] is 130 percent' in said
         assert "counts as 100" in said
 
 
 @pytest.mark.parametrize(
     ("name", "most", "said"),
     [
-        (
-            "volcano.sh/vgpu-memory",
-            183_359,
-            "counts as all memory of whichever card it gets, as in",
-        ),
-        ("nvidia.com/gpumem", 183_359, "; write what it is to have of one device"),
-        ("volcano.sh/gpu-memory", 183_359, "; write what it is to have of one device"),
+        ("volcano.sh/vgpu-memory", 183_359, "counts as all memory of the allocated GPU, as in"),
+        ("nvidia.com/gpumem", 183_359, "; write the amount for one device"),
+        ("volcano.sh/gpu-memory", 183_359, "; write the amount for one device"),
         ("docker.com/vcuda-memory", 716, "(717 units of 256 MiB)"),
-        ("docker.com/vcuda-memory", 716, "; write 3 if MiB were meant"),
-        ("cambricon.com/mlu.smlu.vmemory", 320, "; write 2 if MiB were meant"),
+        ("docker.com/vcuda-memory", 716, "; write 3 if you meant MiB"),
+        ("cambricon.com/mlu.smlu.vmemory", 320, "; write 2 if you meant MiB"),
         ("huawei.com/Ascend910C-memory", 65_536, "65,537 MiB"),
-        ("huawei.com/ascend310p-memory", 24_576, "largest device known here has 24,576 MiB"),
+        ("huawei.com/ascend310p-memory", 24_576, "largest known device has 24,576 MiB"),
     ],
 )
 def test_more_memory_than_any_device_has_is_told_of(name: str, most: int, said: str) -> None:
-    """With the unit, for it may be another than its author thinks; up to that nothing is said, nor
-    of what is refused as no amount, or as more than a device can ever have."""
+    """More memory than any device has is reported with its unit, which may be a mistake.
+
+    Up to that there is no warning, nor for amounts that are refused anyway."""
     document = pod()
     limits: dict[str, Any] = {"cambricon.com/vmlu": 1} if "cambricon" in name else {}
     document["spec"]["containers"][0]["resources"] = {"limits": limits, "requests": limits}
@@ -135,7 +134,7 @@ def test_more_memory_than_any_device_has_is_told_of(name: str, most: int, said: 
 
 
 def test_a_unit_of_ones_own_is_said(golden: Golden) -> None:
-    """`gpuMemoryFactor` makes 3000 of a name 3000 GiB."""
+    """A configured unit is shown: with `gpuMemoryFactor` 3000 may be 3000 GiB."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpumem": 3000}
     (said,) = suspects(document, DialectConfig(memory_factor=1024))
@@ -153,13 +152,14 @@ def test_a_unit_of_ones_own_is_said(golden: Golden) -> None:
 def test_memory_as_an_amount_and_as_a_part(
     golden: Golden, amount: str, part: str, idle: str
 ) -> None:
-    """HAMi takes the amount and Volcano the part; of one that is 0 there is nothing to take."""
+    """An amount and a percentage together are reported: HAMi uses the amount, Volcano the
+    percentage."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = limits = {amount: 3000, part: 50}
     (said,) = found(document)
     counting = part if idle == amount else amount
     assert said.startswith(f'spec.containers[0].resources.limits["{idle}"] is {limits[idle]} and ')
-    assert f" {counting}," in said
+    assert f" {counting} " in said
     golden({f"{amount}: 3000, {part}: 50": said})
     limits[part] = 0
     assert found(document) == []
@@ -177,7 +177,7 @@ def test_memory_as_an_amount_and_as_a_part(
     ],
 )
 def test_what_decides_everything_is_said_so(golden: Golden, name: str, meant: str) -> None:
-    """Such a pod fits no node; of several names that are as near all are offered."""
+    """A typo that makes the pod unschedulable is reported as such, with all close suggestions."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {name: 1}
     (said,) = found(document)
@@ -186,7 +186,7 @@ def test_what_decides_everything_is_said_so(golden: Golden, name: str, meant: st
 
 
 def test_an_instance_by_its_profile_says_what_reads_it(golden: Golden) -> None:
-    """It is known, and not read as it stands; where it is, nothing is said."""
+    """A MIG profile name is reported with the setting that enables it, unless that is on."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/mig-1g.5gb": 1}
     (said,) = found(document)
@@ -198,7 +198,7 @@ def test_an_instance_by_its_profile_says_what_reads_it(golden: Golden) -> None:
 
 @pytest.mark.parametrize("profile", ["1g.7gb", "1g.5gb.me", "1g.24gb.gfx", "1g.24gb-me"])
 def test_an_instance_of_a_profile_that_no_model_has(golden: Golden, profile: str) -> None:
-    """It is said to be of none, wherever profiles are read; so is a variant of one."""
+    """A MIG profile that no model has is reported, also in the mixed strategy."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {f"nvidia.com/mig-{profile}": 1}
     configs = (CONFIG, DialectConfig(mig_by_profile=True))
@@ -222,7 +222,7 @@ def test_an_instance_of_a_profile_that_no_model_has(golden: Golden, profile: str
 def test_no_device_is_asked_for(
     golden: Golden, limits: dict[str, Any], slips: int, notes: int
 ) -> None:
-    """A chart writes 0 for no device; with another amount beside it a device was probably meant."""
+    """Zero devices are accepted, as charts write them; with another amount they are reported."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = limits
     said = found(document)
@@ -233,7 +233,7 @@ def test_no_device_is_asked_for(
 
 
 def test_a_field_that_is_nearly_one_that_is_read() -> None:
-    """Of the spec, of a container and of its resources, with its path; Kubernetes would drop it."""
+    """A misspelt field of spec, container or resources is reported with its path."""
     document = pod()
     document["spec"]["schedulerNam"] = "x"
     document["spec"]["x-of-a-newer-api"] = "x"
@@ -250,7 +250,7 @@ def test_a_field_that_is_nearly_one_that_is_read() -> None:
 
 
 def test_every_field_of_the_guide_is_known() -> None:
-    """Such as decide nothing and such as are refused stand in other tables, and are no slips."""
+    """Fields of the other tables (ignored, refused) are not reported as typos."""
     paths = [path.split(".")[0].removesuffix("[]") for path in ignored_fields.every()]
     fields = dict.fromkeys((*paths, *(row.path for row in POD_SPEC)), "x")
     of_container = {path.split(".")[0].removesuffix("[]"): "x" for path in CONTAINER_FIELDS}
@@ -258,7 +258,7 @@ def test_every_field_of_the_guide_is_known() -> None:
 
 
 def test_one_of_our_domain_that_is_near_to_nothing(golden: Golden) -> None:
-    """It is told of without a guess."""
+    """A name in our domain without a close match is reported without a suggestion."""
     (said,) = found(pod({"hami.io/something-else-entirely": "x"}))
     golden({"hami.io/something-else-entirely": said})
 
@@ -276,7 +276,7 @@ def test_one_of_our_domain_that_is_near_to_nothing(golden: Golden) -> None:
 def test_a_limit_of_nothing_that_there_is(
     golden: Golden, kind: str, part: str, name: str, meant: str
 ) -> None:
-    """It would be in force, and every pod within it."""
+    """A limit on an unknown resource is reported, because it would never apply."""
     (said,) = found({"kind": kind, "spec": {part: {name: 4}}})
     assert said.startswith(f'spec.{part}["{name}"] ')
     assert said.endswith(f" {meant}?") == bool(meant)
@@ -291,7 +291,8 @@ def test_a_limit_of_nothing_that_there_is(
     ],
 )
 def test_limits_of_what_there_is(kind: str, limited: dict[str, int]) -> None:
-    """Of nodes, of devices, and what some node may offer; the card quota is a queue's."""
+    """Limits on nodes' resources, devices and extended resources are accepted; card quotas on
+    queues."""
     document = {
         "kind": kind,
         "metadata": {"annotations": {"volcano.sh/card.quota": "{}"}},
@@ -301,7 +302,7 @@ def test_limits_of_what_there_is(kind: str, limited: dict[str, int]) -> None:
 
 
 def test_what_is_known_or_of_others_is_no_business_of_ours() -> None:
-    """Names that are read, and those of other systems."""
+    """Known names and other systems' names are not reported."""
     annotations = {
         "nvidia.com/use-gputype": "A100",
         "hami.io/node-scheduler-policy": "spread",
@@ -315,7 +316,7 @@ def test_what_is_known_or_of_others_is_no_business_of_ours() -> None:
 
 
 def test_what_schedulers_write_is_passed_over_on_a_placed_pod() -> None:
-    """HAMi and Volcano write on pods that they have placed."""
+    """Annotations that HAMi and Volcano write on placed pods are ignored."""
     document = pod({"hami.io/vgpu-node": "n1", "volcano.sh/vgpu-time": "7"})
     assert found(document, placed=True) == []
     assert len(found(document)) == 2
@@ -335,12 +336,12 @@ def test_what_schedulers_write_is_passed_over_on_a_placed_pod() -> None:
     ],
 )
 def test_any_document_is_looked_at(document: object) -> None:
-    """What is no object of the right kind has no names."""
+    """A document without names gives no warnings, whatever its type."""
     assert found(document) == []
 
 
 def test_a_deep_document_ends() -> None:
-    """Deeper than any pod stands nothing is looked for."""
+    """A deeply nested document ends quickly: nothing is searched below a pod's depth."""
     deep: dict[str, Any] = pod({"hami.io/x": "y"})
     for _ in range(200):
         deep = {"spec": deep}
@@ -349,7 +350,8 @@ def test_a_deep_document_ends() -> None:
 
 @pytest.mark.parametrize("key", ignored_fields.ANNOTATIONS)
 def test_an_annotation_that_volcano_obeys_has_no_effect(key: str) -> None:
-    """It is reported on a pod, on a template and on a Queue, and is meant as it is written."""
+    """An annotation that only Volcano obeys is reported as without effect, on pods, templates
+    and queues."""
     at = f'metadata.annotations["{key}"]'
     (said,) = suspects(pod({key: "x"}), CONFIG, placed=True)
     assert (said.field, said.doubtful) == (at, False)
@@ -360,23 +362,23 @@ def test_an_annotation_that_volcano_obeys_has_no_effect(key: str) -> None:
 
 
 def test_volcanos_group_name_alone_makes_no_gang() -> None:
-    """It is doubtful, with the annotation that would; beside that one it says nothing."""
+    """Volcano's group-name alone makes no gang, and is reported with the annotation that does."""
     own, other = "scheduling.volcano.sh/group-name", "scheduling.k8s.io/group-name"
     (said,) = suspects(pod({own: "train"}), CONFIG)
     assert (said.field, said.doubtful) == (f'metadata.annotations["{own}"]', True)
-    assert said.why.endswith(f"write {other}: 'train'")
+    assert said.why.endswith(f'write {other}: "train"')
     assert found(pod({own: "train", other: "train"})) == []
 
 
 def test_the_members_that_a_pod_names_do_not_count_in_its_gang() -> None:
-    """The PodGroup says how many start together."""
+    """A pod's own member count is reported, because the PodGroup's counts."""
     key = "scheduling.volcano.sh/group-min-member"
     (said,) = suspects(pod({key: "4", "scheduling.k8s.io/group-name": "train"}), CONFIG)
     assert (said.field, said.doubtful) == (f'metadata.annotations["{key}"]', False)
 
 
 def test_fields_of_a_queue_that_decide_nothing() -> None:
-    """Each by its path; what Volcano's webhook adds is left out, and so is what is done anyway."""
+    """Queue fields without effect are reported by path, except Volcano's own defaults."""
     spec = {
         "weight": 2, "capability": {"cpu": 1}, "deserved": {"cpu": 1}, "parent": "all",
         "guarantee": {"resource": {"cpu": 1}}, "reclaimable": False, "priority": 3, "type": "x",
@@ -393,7 +395,7 @@ def test_fields_of_a_queue_that_decide_nothing() -> None:
 
 
 def test_every_field_of_a_queue_is_read_or_said_to_decide_nothing() -> None:
-    """By the custom resource of Volcano's newest release."""
+    """Every field of Volcano's newest Queue is read or reported as without effect."""
     rows = (
         row.strip().lstrip("+").split()[0] for row in FIELDS["Queue"].splitlines() if row.strip()
     )
@@ -403,7 +405,8 @@ def test_every_field_of_a_queue_is_read_or_said_to_decide_nothing() -> None:
 
 @pytest.mark.parametrize("name", sorted(HAMI_PLUGINS))
 def test_a_whole_device_that_hamis_own_plugin_offers_too(name: str) -> None:
-    """That plugin rejects a pod that HAMi's scheduler did not bind."""
+    """A whole device is reported if HAMi's own plugin offers it too, as that plugin would reject
+    the pod."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {name: 1}
     (said,) = suspects(document, CONFIG)
@@ -412,7 +415,7 @@ def test_a_whole_device_that_hamis_own_plugin_offers_too(name: str) -> None:
 
 @pytest.mark.parametrize(("limits", "slips"), [({}, 1), ({"cambricon.com/vmlu": 1}, 0)])
 def test_memory_of_an_mlu_without_the_mlu(limits: dict[str, int], slips: int) -> None:
-    """HAMi gives such a container none; here it is a share of one."""
+    """MLU memory without an MLU is reported: here it is a share, in HAMi nothing."""
     document = pod()
     limits = limits | {"cambricon.com/mlu.smlu.vmemory": 4}
     document["spec"]["containers"][0]["resources"]["limits"] = limits
@@ -436,7 +439,8 @@ NAMESPACES = "unless the node's agent has --priority-namespace"
 def test_the_priority_of_a_container_is_named(
     value: str | None, limits: dict[str, Any], doubtful: bool
 ) -> None:
-    """It decides nothing without a GPU and for no number but 0, which alone needs a right."""
+    """A container's priority is reported if it has no effect; only 0 has one, and needs
+    permission."""
     env = [{"name": "A"}, {"name": "CUDA_TASK_PRIORITY", "value": value}]
     document = pod()
     document["spec"]["containers"][0] |= {"env": env, "resources": {"limits": limits}}
@@ -446,7 +450,7 @@ def test_the_priority_of_a_container_is_named(
 
 
 def test_a_priority_among_limits_needs_the_same_right() -> None:
-    """It is named once; no other number needs it."""
+    """A priority among the limits is reported once, only for 0, which needs permission."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/priority": "0"}
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = limits
@@ -459,7 +463,7 @@ def test_a_priority_among_limits_needs_the_same_right() -> None:
 
 
 def test_a_slot_is_no_amount() -> None:
-    """The webhook writes one beside amounts that no kubelet counts."""
+    """The slot that the webhook adds is not an amount."""
     limits = {"tencent.com__vcuda_core": 10, "tencent.com__vcuda_memory": 4}
     limits["apportion.dev__slot"] = 1
     assert not found(pod(None, **limits))

@@ -1,4 +1,4 @@
-"""Pod affinity, anti-affinity and topology spread as Kubernetes writes them."""
+"""Pod affinity, anti-affinity and topology spread as in Kubernetes."""
 
 from typing import Any
 
@@ -25,29 +25,29 @@ IS_NEW = LabelExpression(key="version", operator="In", values=("2",))
 
 
 def document(labels: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    """A pod in the namespace `team` with these labels."""
+    """Return a pod in the namespace `team` with these labels."""
     made = pod(**spec)
     made["metadata"] |= {"namespace": "team", "labels": labels or {}}
     return made
 
 
 def wishes(**spec: Any) -> PodConstraints:
-    """What a pod with the labels `app: web` and `version: 2` wants of others."""
+    """Return the pod constraints of a pod with labels `app: web` and `version: 2`."""
     return draft(document({"app": "web", "version": "2"}, **spec)).shape.pods
 
 
 def term(selector: object = WEB, key: str = HOST, **fields: Any) -> dict[str, Any]:
-    """A term of pod affinity."""
+    """Return a term of pod affinity."""
     return {"labelSelector": selector, "topologyKey": key, **fields}
 
 
 def anti(*terms: dict[str, Any]) -> dict[str, Any]:
-    """Required anti-affinity."""
+    """Return required anti-affinity."""
     return {"affinity": {"podAntiAffinity": {REQUIRED: list(terms)}}}
 
 
 def near(*terms: dict[str, Any]) -> dict[str, Any]:
-    """Required affinity."""
+    """Return required affinity."""
     return {"affinity": {"podAffinity": {REQUIRED: list(terms)}}}
 
 
@@ -56,12 +56,12 @@ def web(
     namespaces: tuple[str, ...] = ("team",),
     by_label: tuple[LabelExpression, ...] = (),
 ) -> PodSelector:
-    """Pods of the application, in the pod's own namespace unless told otherwise."""
+    """Return a selector of the application, by default in the pod's own namespace."""
     return PodSelector(expressions=(IS_WEB, *more), namespaces=namespaces, by_label=by_label)
 
 
 def test_labels_are_read() -> None:
-    """They decide what others make of the pod; a pod without wishes says nothing of them."""
+    """A pod's labels are read; a pod without constraints has none."""
     found = draft(document({"app": "web"}))
     assert found.labels == {"app": "web"}
     assert found.shape.pods is Shape().pods
@@ -82,14 +82,14 @@ def test_labels_are_read() -> None:
     ],
 )
 def test_who_is_meant(fields: dict[str, Any], selector: PodSelector) -> None:
-    """The pod's own namespace, those named, or all; and pods that share a label's value with it."""
+    """A term selects pods of its own, the named or all namespaces, and by matchLabelKeys."""
     assert wishes(**anti(term(**fields))).anti_affinity == (
         PodTerm(pods=selector, topology_key=HOST),
     )
 
 
 def test_expressions() -> None:
-    """Labels first, then expressions as they stand."""
+    """Labels come first, then expressions in order."""
     selector = WEB | {"matchExpressions": [{"key": "tier", "operator": "Exists"}]}
     exists = LabelExpression(key="tier", operator="Exists")
     assert wishes(**anti(term(selector))).anti_affinity[0].pods == web(exists)
@@ -98,7 +98,7 @@ def test_expressions() -> None:
 
 
 def test_affinity_takes_its_terms_together() -> None:
-    """In Kubernetes a pod counts for affinity only if every term of it means the pod."""
+    """All required affinity terms are combined, as in Kubernetes."""
     new = {"matchLabels": {"version": "2"}}
     both = web(IS_NEW)
     assert wishes(**near(term(), term(new, ZONE))).affinity == (
@@ -108,14 +108,15 @@ def test_affinity_takes_its_terms_together() -> None:
 
 
 def test_terms_of_affinity_mean_pods_of_namespaces_that_all_name() -> None:
-    """An empty selector of namespaces names all of them."""
+    """Combined affinity terms select the namespaces that all of them select; an empty selector
+    is all."""
     any_space = term(key=ZONE, namespaceSelector={})
     wanted = near(term(namespaces=["a", "b"]), term(key=ZONE, namespaces=["b", "c"]), any_space)
     assert {each.pods.namespaces for each in wishes(**wanted).affinity} == {("b",)}
 
 
 def test_preferences_have_a_sign() -> None:
-    """Affinity gains its weight, anti-affinity loses it."""
+    """Preferred affinity adds its weight, anti-affinity subtracts it."""
     weighted = [{"weight": 7, "podAffinityTerm": term()}]
     affinity = {"podAffinity": {PREFERRED: weighted}, "podAntiAffinity": {PREFERRED: weighted}}
     here = PodTerm(pods=web(), topology_key=HOST)
@@ -126,13 +127,13 @@ def test_preferences_have_a_sign() -> None:
 
 
 def spread(**fields: Any) -> dict[str, Any]:
-    """One topology spread constraint."""
+    """Return one topology spread constraint."""
     whole = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **term(key=ZONE), **fields}
     return {"topologySpreadConstraints": [whole]}
 
 
 def test_topology_spread() -> None:
-    """Both kinds, with the number of domains that there must be."""
+    """Hard and soft constraints are read, with minDomains."""
     hard = wishes(**spread(maxSkew=2, minDomains=3, nodeAffinityPolicy="Honor")).spread
     assert hard == (SpreadConstraint(pods=web(), topology_key=ZONE, max_skew=2, min_domains=3),)
     (soft,) = wishes(
@@ -142,7 +143,7 @@ def test_topology_spread() -> None:
 
 
 def test_which_nodes_count_for_a_spread() -> None:
-    """Those that the pod's own selector allows, whatever their taints, unless it says otherwise."""
+    """By default spread counts nodes that the pod's selector allows, with any taints."""
     (found,) = wishes(**spread(nodeAffinityPolicy="Ignore", nodeTaintsPolicy="Honor")).spread
     assert (found.any_node, found.untainted) == (True, True)
     (found,) = wishes(**spread(nodeAffinityPolicy="Honor", nodeTaintsPolicy="Ignore")).spread
@@ -150,7 +151,7 @@ def test_which_nodes_count_for_a_spread() -> None:
 
 
 def test_other_values_than_the_pods_own() -> None:
-    """Of labels that the pod has; what the API server has merged already counts once."""
+    """A term's mismatchLabelKeys exclude the pod's own label values, merged or not."""
     both = term(matchLabelKeys=["version"], mismatchLabelKeys=["version", "absent"])
     (found,) = wishes(**anti(both)).anti_affinity
     other = LabelExpression(key="version", operator="NotIn", values=IS_NEW.values)
@@ -178,30 +179,30 @@ GREATER = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]
         (
             near(term(namespaceSelector=WEB), term(key=ZONE)),
             f"spec.affinity.podAffinity.{REQUIRED}",
-            "chooses other namespaces",
+            "select different namespaces",
         ),
-        (anti(term(key="")), f"{ANTI}.topologyKey", "out of bounds"),
+        (anti(term(key="")), f"{ANTI}.topologyKey", "too short"),
         (anti(term(GREATER)), f"{ANTI}.labelSelector.matchExpressions[0].operator", "In, NotIn"),
         (anti(term({"matchLabels": {"a": 1}})), f'{ANTI}.labelSelector.matchLabels["a"]', "quotes"),
         (anti(term(namespaces=["A"])), f"{ANTI}.namespaces[0]", "DNS label"),
         (anti(term(TOO_MANY)), f"{ANTI}.labelSelector", "at most 64"),
         (TOO_MANY_TOGETHER, f"spec.affinity.podAffinity.{REQUIRED}", "at most 64"),
-        (TWO_SPACES, f"spec.affinity.podAffinity.{REQUIRED}", "no namespace in common"),
+        (TWO_SPACES, f"spec.affinity.podAffinity.{REQUIRED}", "without a common namespace"),
         (spread(nodeTaintsPolicy="Never"), f"{SPREAD}.nodeTaintsPolicy", "write Honor or Ignore"),
         (spread(nodeAffinityPolicy=""), f"{SPREAD}.nodeAffinityPolicy", "write Honor or Ignore"),
         (spread(whenUnsatisfiable="Never"), f"{SPREAD}.whenUnsatisfiable", "ScheduleAnyway"),
-        (spread(maxSkew=0), f"{SPREAD}.maxSkew", "out of bounds"),
+        (spread(maxSkew=0), f"{SPREAD}.maxSkew", "out of range"),
     ],
 )
 def test_refusals(spec: dict[str, Any], field: str, says: str) -> None:
-    """What is malformed, and what we would have to know more for, by its path."""
+    """Malformed and unsupported terms are refused by path."""
     error = refused(document(**spec))
     assert error.field == field
     assert says in str(error)
 
 
 def test_a_missing_selector_means_no_pod() -> None:
-    """In every kind of term, as in kube-scheduler; an empty one means every pod of a term."""
+    """A missing selector selects no pods, as in kube-scheduler; an empty one all of a term's."""
     missing = {"topologyKey": HOST}
     preferred = {PREFERRED: [{"weight": 1, "podAffinityTerm": missing}]}
     for found in (
@@ -218,7 +219,7 @@ def test_a_missing_selector_means_no_pod() -> None:
 
 @pytest.mark.parametrize("selector", [None, {}])
 def test_a_spread_without_a_selector_counts_no_pod(selector: object) -> None:
-    """kube-scheduler counts none for an empty selector either (`selector.Empty()`)."""
+    """A spread with a missing or empty selector counts no pods, as in kube-scheduler."""
     (found,) = wishes(**spread(labelSelector=selector)).spread
     assert not meet({"app": "web"}, found.pods.expressions)
     (keyed,) = wishes(**spread(labelSelector={}, matchLabelKeys=["app"])).spread
@@ -227,6 +228,6 @@ def test_a_spread_without_a_selector_counts_no_pod(selector: object) -> None:
 
 
 def test_labels_out_of_bounds() -> None:
-    """As with every input: a limit, and text only."""
+    """Labels must be text, and are limited in number."""
     assert "is not text" in str(refused(document({"a": 1})))
     assert "at most 256" in str(refused(document({f"l{n}": "" for n in range(257)})))

@@ -1,4 +1,4 @@
-"""What containers say in their environment of how they are to be held."""
+"""Controls that containers set in their environment."""
 
 from tests.support.manifests import draft, pod
 
@@ -6,7 +6,8 @@ SHARE = {"limits": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 100}}
 
 
 def test_the_ledger_hears_of_these_variables_and_of_no_other() -> None:
-    """An environment may have secrets; a value from elsewhere or too long is passed over."""
+    """Only these variables reach the ledger, because others may be secrets; long values are
+    dropped."""
     env = [
         {"name": "GPU_CORE_UTILIZATION_POLICY", "value": "force"},
         {"name": "CUDA_DISABLE_CONTROL", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
@@ -18,7 +19,7 @@ def test_the_ledger_hears_of_these_variables_and_of_no_other() -> None:
 
 
 def test_containers_without_devices_have_nothing_to_say() -> None:
-    """Nobody holds them."""
+    """Controls of containers without devices are ignored."""
     env = [{"name": "ACTIVE_OOM_KILLER", "value": "false"}]
     idle = {"name": "b", "image": "x", "env": env}
     found = draft(pod(containers=[{"name": "a", "image": "x", "resources": SHARE}, idle]))

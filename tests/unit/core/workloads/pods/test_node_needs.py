@@ -1,4 +1,4 @@
-"""What a pod needs of its node: amounts, selector, affinity, tolerations."""
+"""A pod's needs of its node: amounts, selector, affinity, tolerations."""
 
 from typing import Any
 
@@ -15,37 +15,37 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def using(name: str = "main", **fields: Any) -> dict[str, Any]:
-    """A container with `requests`, `limits` or both."""
+    """Return a container with `requests`, `limits` or both."""
     restart = {"restartPolicy": fields.pop("restart")} if "restart" in fields else {}
     return {"name": name, "resources": fields, **restart}
 
 
 def amounts(**spec: Any) -> tuple[int, int]:
-    """CPU in thousandths and memory in MiB."""
+    """Return CPU in thousandths and memory in MiB."""
     node = draft(pod(**spec)).shape.node
     return node.cpu_milli, node.memory_mib
 
 
 def affinity(kind: str, value: object) -> dict[str, Any]:
-    """A pod with node affinity of one kind."""
+    """Return a pod with node affinity of one kind."""
     return pod(affinity={"nodeAffinity": {kind: value}})
 
 
 def test_limit_is_the_request_where_there_is_none() -> None:
-    """Resource by resource, as Kubernetes fills it in."""
+    """A missing request is the limit, per resource, as in Kubernetes."""
     both = using(limits={"cpu": "2", "memory": "1Gi"}, requests={"cpu": "500m"})
     assert amounts(containers=[both]) == (500, 1024)
 
 
 def test_amounts_are_rounded_up_once() -> None:
-    """Three containers of a third of a MiB need one, not three."""
+    """Amounts are rounded up once, for the whole pod."""
     parts = [using(f"c{i}", requests={"memory": "349526", "cpu": "0.1m"}) for i in range(3)]
     assert amounts(containers=parts) == (1, 2)
     assert amounts(containers=parts[:2]) == (1, 1)
 
 
 def test_init_containers_count_by_their_peak() -> None:
-    """They run one after another and before the others."""
+    """Init containers count by their maximum, because they run one after another."""
     spec = {
         "containers": [using("a", requests={"cpu": 2}), using("b", requests={"cpu": 1})],
         "initContainers": [
@@ -57,7 +57,7 @@ def test_init_containers_count_by_their_peak() -> None:
 
 
 def test_sidecars_run_with_everything_after_them() -> None:
-    """An init container runs beside the sidecars started before it, not beside later ones."""
+    """Sidecars add to all containers that start after them."""
     spec = {
         "containers": [using("a", requests={"cpu": 1})],
         "initContainers": [
@@ -72,12 +72,12 @@ def test_sidecars_run_with_everything_after_them() -> None:
 
 
 def test_overhead_is_added() -> None:
-    """The sandbox of the pod needs its own."""
+    """The pod's overhead is added."""
     assert amounts(containers=[using(requests={"cpu": 1})], overhead={"cpu": "250m"}) == (1250, 0)
 
 
 def test_other_extended_resources() -> None:
-    """A resource that no dialect claims is a matter of the node; storage counts in bytes."""
+    """A resource of no dialect is the node's; storage counts in bytes."""
     limits = {"example.com/fpga": "2", "hugepages-2Mi": "4Mi", "ephemeral-storage": "1k",
               "example.com/none": 0, "nvidia.com/mig-1g.5gb": 1, "nvidia.com/gpu": 1}  # fmt: skip
     assert draft(pod(limits)).shape.node.extended == {
@@ -87,7 +87,7 @@ def test_other_extended_resources() -> None:
 
 
 def test_selector_tolerations_and_priority() -> None:
-    """As they stand in the spec."""
+    """Selector, tolerations and priority are read from the spec."""
     found = draft(
         pod(
             nodeSelector={"gpu": "on"},
@@ -106,7 +106,7 @@ def test_selector_tolerations_and_priority() -> None:
 
 
 def test_node_affinity() -> None:
-    """Required terms are alternatives; a preferred term without expressions prefers nothing."""
+    """Required terms are alternatives; an empty preferred term has no effect."""
     zone = {"key": "zone", "operator": "In", "values": ["a", "b"]}
     size = {"key": "cores", "operator": "Gt", "values": ["32"]}
     terms = [{"matchExpressions": [zone, {"key": "spot", "operator": "DoesNotExist"}]},
@@ -124,7 +124,7 @@ def test_node_affinity() -> None:
 
 
 def test_F14_match_fields() -> None:
-    """The one field that there is, beside labels in one term."""
+    """A term may have metadata.name in matchFields, next to labels."""
     by_name = {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}
     label = {"key": "zone", "operator": "Exists"}
     terms = [{"matchFields": [by_name], "matchExpressions": [label]}]
@@ -146,14 +146,14 @@ def test_F14_match_fields() -> None:
     ],
 )
 def test_match_fields_refused(field: dict[str, Any], at: str, says: str) -> None:
-    """What an API server refuses as well."""
+    """A matchFields entry that an API server refuses is refused."""
     error = refused(affinity(REQUIRED, {"nodeSelectorTerms": [{"matchFields": [field]}]}))
     assert error.field == f"{TERM}.matchFields[0].{at}"
     assert says in str(error)
 
 
 def test_F14_host_ports() -> None:
-    """Of containers and sidecars, each once; any address is one way of saying it."""
+    """Host ports of containers and sidecars are read once each; 0.0.0.0 is any address."""
     http = {"containerPort": 8080, "hostPort": 80, "hostIP": "0.0.0.0"}
     dns = {"containerPort": 53, "hostPort": 53, "protocol": "UDP", "hostIP": "10.0.0.1"}
     sidecar = container("s", ports=[dns]) | {"restartPolicy": "Always"}
@@ -170,7 +170,7 @@ def test_F14_host_ports() -> None:
 
 
 def test_every_port_of_a_pod_on_the_hosts_network_is_the_hosts() -> None:
-    """As the API server fills it in."""
+    """With hostNetwork every port is a host port, as the API server sets it."""
     ports = [{"containerPort": 80}]
     assert draft(pod(containers=[container(ports=ports)])).shape.node.ports == ()
     found = draft(pod(hostNetwork=True, containers=[container(ports=ports)]))
@@ -187,14 +187,14 @@ def test_every_port_of_a_pod_on_the_hosts_network_is_the_hosts() -> None:
     ],
 )
 def test_host_ports_refused(port: dict[str, Any], at: str, says: str) -> None:
-    """By field, value and fix."""
+    """A bad host port is refused with field, value and fix."""
     error = refused(pod(containers=[container(ports=[port])]))
     assert error.field == f"spec.containers[0].ports[0].{at}"
     assert says in str(error)
 
 
 def test_scheduling_gates() -> None:
-    """Names as Kubernetes allows them, each once."""
+    """Scheduling gates are valid Kubernetes names, each once."""
     gates = [{"name": "example.com/quota"}, {"name": "wait"}, {"name": "wait"}]
     assert draft(pod(schedulingGates=gates)).gates == ("example.com/quota", "wait")
     error = refused(pod(schedulingGates=[{"name": "no spaces"}]))
@@ -202,18 +202,18 @@ def test_scheduling_gates() -> None:
 
 
 def test_resources_of_the_pod_itself() -> None:
-    """They go before the sum over its containers, resource by resource, and below the overhead."""
+    """Pod-level resources override the containers' sum, per resource, before overhead."""
     own = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "memory": "1Gi"}}
     one = container(requests={"cpu": "3", "memory": "1Mi"})
     found = draft(pod(containers=[one], resources=own, overhead={"cpu": "500m"})).shape.node
     assert (found.cpu_milli, found.memory_mib) == (1500, 1024)
     error = refused(pod(resources={"limits": {"nvidia.com/gpu": "1"}}))
     assert error.field == 'spec.resources.limits["nvidia.com/gpu"]'
-    assert "by containers only" in str(error)
+    assert "only by containers" in str(error)
 
 
 def test_an_empty_required_term_matches_no_node() -> None:
-    """Terms next to it count, as in kube-scheduler."""
+    """An empty required term matches no node, and other terms still count, as in kube-scheduler."""
     ssd = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}
     state = Ledger(observed("n1", labels={"disk": "ssd"})).state
     for terms, fits in (([{}], False), ([{}, ssd], True)):
@@ -226,7 +226,7 @@ TERM = f"spec.affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms[0]"
 
 
 def term(**expression: object) -> dict[str, Any]:
-    """A pod whose one required expression is this."""
+    """Return a pod with this required expression."""
     expressions = [expression] if expression else []
     return affinity(REQUIRED, {"nodeSelectorTerms": [{"matchExpressions": expressions}]})
 
@@ -239,17 +239,17 @@ def term(**expression: object) -> dict[str, Any]:
         (
             term(key="a", operator="Exists", values=["x"]),
             f"{TERM}.matchExpressions[0].values",
-            "means nothing to Exists",
+            "has no effect with Exists",
         ),
         (
             term(key="a", operator="Lt", values=["x"]),
             f"{TERM}.matchExpressions[0].values",
-            "write one number",
+            "must be one number",
         ),
         (
             affinity(PREFERRED, [{"weight": 101, "preference": {}}]),
             f"spec.affinity.nodeAffinity.{PREFERRED}[0].weight",
-            "<= 100",
+            "at most 100",
         ),
         (
             pod(tolerations=[{"key": "a", "operator": "Like"}]),
@@ -265,13 +265,13 @@ def term(**expression: object) -> dict[str, Any]:
         (
             pod(tolerations=[{"key": "a", "operator": "Exists", "value": "b"}]),
             "spec.tolerations[0].value",
-            "means nothing to Exists",
+            "has no effect with Exists",
         ),
-        (pod(nodeSelector={"gpu": True}), 'spec.nodeSelector["gpu"]', "write it in quotes"),
+        (pod(nodeSelector={"gpu": True}), 'spec.nodeSelector["gpu"]', "put it in quotes"),
         (pod(nodeSelector={f"k{i}": "" for i in range(65)}), "spec.nodeSelector", "at most 64"),
-        (pod(priorityClassName="gold"), "spec.priorityClassName", "no known priority class"),
+        (pod(priorityClassName="gold"), "spec.priorityClassName", "not a known priority class"),
         (pod({"cpu": "x"}), 'spec.containers[0].resources.limits["cpu"]', "is not a quantity"),
-        (pod({"gpu": 1}), "spec.containers[0].resources", "a name with its domain"),
+        (pod({"gpu": 1}), "spec.containers[0].resources", "a name with a domain"),
         (pod({"cpu": "20k"}), "spec.containers", "is more than any node has"),
         (
             pod({f"example.com/r{i}": 1 for i in range(65)}),
@@ -286,23 +286,23 @@ def term(**expression: object) -> dict[str, Any]:
     ],
 )
 def test_refusals(document: dict[str, Any], field: str, says: str) -> None:
-    """The error names the field by its path, and the way out."""
+    """A refusal names the field's path and a fix."""
     error = refused(document)
     assert error.field == field
     assert says in str(error)
 
 
 def test_a_pod_of_too_many_constraints() -> None:
-    """Each list within its limit, and all of them more than an event may carry."""
+    """A pod whose constraints together exceed an event's size is refused."""
     values = [f"{i:03}" + "x" * 1000 for i in range(256)]
     expressions = [{"key": f"k{i}", "operator": "In", "values": values} for i in range(2)]
     error = refused(affinity(REQUIRED, {"nodeSelectorTerms": [{"matchExpressions": expressions}]}))
     assert error.field == "spec"
-    assert "stay within 262144" in str(error)
+    assert "reduce them to 262144" in str(error)
 
 
 def test_containers_that_need_nothing() -> None:
-    """A pod without any amount is a pod."""
+    """A pod without any amounts is valid."""
     found = draft(pod(containers=[container("a"), {"name": "b"}]))
     assert found.shape.asks == ()
     assert (found.shape.node.cpu_milli, found.shape.node.memory_mib) == (0, 0)

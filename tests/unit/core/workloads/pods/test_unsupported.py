@@ -1,4 +1,4 @@
-"""What would change a decision and is not implemented is refused by name, and only that."""
+"""Fields that would change a decision and are not supported are refused by name, and no others."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.support.manifests import container, draft, pod, refused, task, volcan
     ],
 )
 def test_pod_spec(spec: dict[str, Any], field: str) -> None:
-    """In a pod, and in a template where the path is longer."""
+    """An unsupported field is refused in a pod, and with its longer path in a template."""
     assert refused(pod(**spec)).field == f"spec.{field}"
     bad = task()
     bad["template"]["spec"] |= spec
@@ -37,12 +37,12 @@ def test_pod_spec(spec: dict[str, Any], field: str) -> None:
     ],
 )
 def test_what_has_no_effect_is_let_through(spec: dict[str, Any]) -> None:
-    """Empty fields and volumes that every node has."""
+    """Empty fields and volumes that every node has are accepted."""
     assert draft(pod(**spec)).name == "pod"
 
 
 def test_claims_of_volumes_are_read_by_name() -> None:
-    """Each once, in order; one of the pod's own has the name that Kubernetes gives it."""
+    """Claims are read by name, once each in order; ephemeral ones get Kubernetes' name."""
     claims = [
         {"name": "b", "persistentVolumeClaim": {"claimName": "data"}},
         {"name": "again", "persistentVolumeClaim": {"claimName": "data", "readOnly": True}},
@@ -61,19 +61,19 @@ def test_claims_of_volumes_are_read_by_name() -> None:
     ],
 )
 def test_G8_what_a_job_may_not_say(spec: dict[str, Any], field: str) -> None:
-    """Fields of the job itself."""
+    """Unsupported fields of a Job are refused."""
     assert refused(volcano_job(task(), **spec)).field == f"spec.{field}"
 
 
 def test_G8_what_a_task_may_not_say() -> None:
-    """Fields of a task, by the task's place."""
+    """Unsupported fields of a task are refused with the task's index."""
     for name, value in (("dependsOn", {"name": ["master"]}), ("partitionPolicy", {"total": 2})):
         error = refused(volcano_job(task(), task(**{name: value})))
         assert error.field == f"spec.tasks[1].{name}"
 
 
 def test_G8_a_pod_group_whose_topology_must_hold() -> None:
-    """A topology that must hold is not passed over."""
+    """A PodGroup's hard topology is refused."""
     document = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -84,13 +84,13 @@ def test_G8_a_pod_group_whose_topology_must_hold() -> None:
 
 
 def test_gangs_made_by_annotation() -> None:
-    """Volcano makes a PodGroup of these; without Volcano the pod would start alone."""
+    """A gang declared only by annotation is refused: without Volcano the pod would start alone."""
     error = refused(pod(None, {"scheduling.volcano.sh/group-min-member": "2"}))
     assert error.field == 'metadata.annotations["scheduling.volcano.sh/group-min-member"]'
-    assert "make a PodGroup" in str(error)
+    assert "create a PodGroup" in str(error)
 
 
 def test_a_pod_of_a_gang_may_also_name_its_members() -> None:
-    """Volcano passes over that annotation where the pod names its PodGroup."""
+    """That annotation is accepted on a pod that names its PodGroup, where Volcano ignores it."""
     notes = {"scheduling.volcano.sh/group-min-member": "2", "scheduling.k8s.io/group-name": "train"}
     assert draft(pod(None, notes)).group == "default/train"

@@ -1,4 +1,4 @@
-"""Claims, volumes and classes: what a pod that mounts a claim has to know of it."""
+"""Claims, volumes and classes: what a pod needs to know of its claim."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ ZONE = "topology.kubernetes.io/zone"
 
 
 def a_claim(**spec: Any) -> Claim:
-    """A claim of class `fast` for two gibibytes."""
+    """Return a claim of class `fast` for two GiB."""
     notes = spec.pop("annotations", {})
     status = {"phase": spec.pop("phase", "Pending")}
     gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if spec.pop("deleting", False) else {}
@@ -44,7 +44,7 @@ def a_claim(**spec: Any) -> Claim:
 
 
 def a_volume(name: str = "v", *nodes: str, **spec: Any) -> Volume:
-    """A volume of class `fast`, of ten gibibytes, that these nodes have, or all."""
+    """Return a volume of class `fast` with ten GiB, on these nodes or on all."""
     labels = spec.pop("labels", {})
     offered = {
         "capacity": {"storage": "10Gi"},
@@ -63,7 +63,7 @@ def a_volume(name: str = "v", *nodes: str, **spec: Any) -> Volume:
 
 
 def a_class(provisioner: str = "example.com/disks", **fields: Any) -> StorageClass:
-    """The class `fast`, whose claims wait for their first pod."""
+    """Return the class `fast`, whose claims wait for their first pod."""
     fields.setdefault("volumeBindingMode", "WaitForFirstConsumer")
     about = {"metadata": {"name": "fast"}, "provisioner": provisioner, **fields}
     return read_class(msgspec.json.encode(about))
@@ -72,13 +72,13 @@ def a_class(provisioner: str = "example.com/disks", **fields: Any) -> StorageCla
 def fact(
     claim: Claim | None, *volumes: Volume, class_: StorageClass | None = None
 ) -> VolumeClaimObserved:
-    """What is told of the claim where there are these volumes and this class."""
+    """Return the event of the claim, given these volumes and this class."""
     classes = {} if class_ is None else {"fast": class_}
     return claim_fact("d/data", claim, Storage({v.metadata.name: v for v in volumes}, classes), 7)
 
 
 def within(key: str, *values: str) -> tuple[NodeExpression, ...]:
-    """A term of one label."""
+    """Return a term of one label."""
     return (NodeExpression(key=key, operator="In", values=values),)
 
 
@@ -91,19 +91,19 @@ BOUND = {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}, "volumeName"
         (None, "missing"),
         (a_claim(deleting=True), "deleting"),
         (a_claim(**BOUND, phase="Lost"), "lost"),
-        (a_claim(**BOUND), "lost"),  # its volume is not there
-        (a_claim(), "unbound"),  # nobody knows its class
-        (a_claim(volumeName="v"), "unbound"),  # from one side only
+        (a_claim(**BOUND), "lost"),  # its volume does not exist
+        (a_claim(), "unbound"),  # its class is not known
+        (a_claim(volumeName="v"), "unbound"),  # bound from one side only
     ],
 )
 def test_a_claim_for_which_a_pod_waits(claim: Claim | None, state: str) -> None:
-    """Each state by its name; the version is as of what is known."""
+    """A claim that pods wait for has the right state, and the newest version of what is known."""
     found = fact(claim)
     assert (found.namespace, found.claim, found.state, found.version) == ("d", "data", state, 7)
 
 
 def test_a_bound_claim_is_where_its_volume_is() -> None:
-    """By its node affinity; one that only one pod may have says so."""
+    """A bound claim has its volume's node affinity, and whether it is for a single pod."""
     found = fact(a_claim(**BOUND), a_volume("v", "n1", "n2"))
     assert (found.state, found.nodes) == ("bound", (within("host", "n1", "n2"),))
     alone = fact(a_claim(**BOUND, accessModes=["ReadWriteOncePod"]), a_volume("v"))
@@ -111,7 +111,7 @@ def test_a_bound_claim_is_where_its_volume_is() -> None:
 
 
 def test_the_zone_of_a_volume_is_its_label() -> None:
-    """Several are joined by two underscores; older labels mean the newer; nodes without pass."""
+    """A volume's zone comes from its labels: several are joined by `__`, and beta labels count."""
     beta = "failure-domain.beta.kubernetes.io/zone"
     there, unzoned = terms_of(a_volume("v", labels={beta: "a__b"}))
     assert there == within(ZONE, "a", "b")
@@ -122,20 +122,20 @@ def test_the_zone_of_a_volume_is_its_label() -> None:
 
 
 def test_a_term_without_expressions_is_met_by_no_node() -> None:
-    """As in Kubernetes; the labels of a zone do not make one of it."""
+    """An empty term matches no node, as in Kubernetes, whatever the zone labels."""
     odd: dict[str, Any] = {"required": {"nodeSelectorTerms": [{}]}}
     assert set(terms_of(a_volume("v", nodeAffinity=odd, labels={ZONE: "a"}))) == {()}
 
 
 def test_a_free_volume_is_where_its_affinity_says() -> None:
-    """Labels of a zone count once a claim has it."""
+    """A free volume has only its affinity; zone labels count once it is bound."""
     local = a_class("kubernetes.io/no-provisioner")
     found = fact(a_claim(), a_volume("v", "n1", labels={ZONE: "a"}), class_=local)
     assert found.nodes == (within("host", "n1"),)
 
 
 def test_a_claim_that_waits_for_its_first_pod_could_be_in_several_places() -> None:
-    """Where a volume matches it, and where its class makes one."""
+    """An unbound claim fits where a volume matches, and where its class can provision one."""
     topology = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
     class_ = a_class(allowedTopologies=topology)
     found = fact(a_claim(), a_volume("v", "n1"), a_volume("w", "n2"), class_=class_)
@@ -145,19 +145,19 @@ def test_a_claim_that_waits_for_its_first_pod_could_be_in_several_places() -> No
 
 
 def test_a_claim_that_no_volume_matches_and_nobody_makes_one_for() -> None:
-    """It can be nowhere."""
+    """A claim without a matching volume or a provisioner fits nowhere."""
     local = a_class("kubernetes.io/no-provisioner")
     assert fact(a_claim(), class_=local).state == "unavailable"
     assert fact(a_claim(), a_volume("v", "n1"), class_=local).state == "first-consumer"
 
 
 def test_a_claim_of_another_class_is_bound_without_a_pod() -> None:
-    """Its volume is made or found at once, or it waits for that."""
+    """A claim with immediate binding is unbound until its volume exists, without a pod."""
     assert fact(a_claim(), class_=a_class(volumeBindingMode="Immediate")).state == "unbound"
 
 
 def test_a_volume_is_being_made_for_one_node() -> None:
-    """The pod goes there and nowhere else until the provisioner gives up."""
+    """While a volume is provisioned for a node, the claim fits only there."""
     notes = {"volume.kubernetes.io/selected-node": "n3"}
     found = fact(a_claim(annotations=notes), class_=a_class())
     (((name,),)) = (found.nodes[0],)
@@ -178,12 +178,13 @@ def test_a_volume_is_being_made_for_one_node() -> None:
     ],
 )
 def test_a_volume_that_does_not_match(other: dict[str, Any]) -> None:
-    """Class, size, modes, and whether it is somebody else's."""
+    """A volume with another class, size, mode or claim does not match."""
     assert matching(a_claim(), [a_volume("v", **other)]) == []
 
 
 def test_the_smallest_volume_that_matches_comes_first() -> None:
-    """One that is kept for this very claim is the only one; labels may be asked for."""
+    """The smallest matching volume comes first; a reserved volume is the only one; labels are
+    honoured."""
     small, large = a_volume("z", capacity={"storage": "2Gi"}), a_volume("a")
     kept = a_volume("k", claimRef={"namespace": "d", "name": "data", "uid": "u"})
     assert [v.metadata.name for v in matching(a_claim(), [large, small])] == ["z", "a"]
@@ -194,13 +195,13 @@ def test_the_smallest_volume_that_matches_comes_first() -> None:
 
 
 def test_many_nodes_are_few_terms() -> None:
-    """Local volumes of a large cluster: a list of names, not a term for each."""
+    """Local volumes of many nodes are merged into one list of names."""
     found = merged(within("host", f"n{number:04}") for number in range(1_000))
     assert [len(term[0].values) for term in found] == [256, 256, 256, 232]
 
 
 def test_an_affinity_that_cannot_be_read_is_not_taken_for_none() -> None:
-    """The claim is a problem by name, and what was told of it stands."""
+    """An unreadable affinity is an error of the claim, and its last state stays."""
     odd = {"key": "host", "operator": "Like", "values": ["n1"]}
     terms = [{"matchExpressions": [odd]}]
     bad = a_volume("v", nodeAffinity={"required": {"nodeSelectorTerms": terms}})
@@ -218,7 +219,7 @@ def test_an_affinity_that_cannot_be_read_is_not_taken_for_none() -> None:
     ],
 )
 def test_H13_the_driver_of_a_volume(source: dict[str, Any], driver: str) -> None:
-    """That of CSI, or the one that serves what was there before CSI."""
+    """A volume's driver is its CSI driver, or the one that replaced its in-tree plugin."""
     assert fact(a_claim(**BOUND), a_volume("v", **source)).driver == driver
 
 
@@ -231,12 +232,12 @@ def test_H13_the_driver_of_a_volume(source: dict[str, Any], driver: str) -> None
     ],
 )
 def test_the_driver_of_a_volume_that_is_to_be_made(provisioner: str, driver: str) -> None:
-    """That of the class."""
+    """The driver of a volume to be provisioned is the class's."""
     assert fact(a_claim(), a_volume("v", "n1"), class_=a_class(provisioner)).driver == driver
 
 
 def test_H13_how_many_volumes_a_node_can_have() -> None:
-    """A driver without a number, or without `allocatable`, limits nothing."""
+    """A driver without a count limits nothing on its node."""
     drivers = [
         {"name": "a", "nodeID": "n", "allocatable": {"count": 25}},
         {"name": "b", "nodeID": "n", "allocatable": {}},
@@ -247,14 +248,14 @@ def test_H13_how_many_volumes_a_node_can_have() -> None:
 
 
 def capacity(node: str | None, **fields: Any) -> Capacity:
-    """How large a volume of class `fast` can be made for a node; `None` for no node at all."""
+    """Return the capacity of class `fast` on a node; `None` for no node."""
     topology = {} if node is None else {"nodeTopology": {"matchLabels": {"host": node}}}
     about = {"metadata": {"name": str(node)}, "storageClassName": "fast", **topology, **fields}
     return read_capacity(msgspec.json.encode(about))
 
 
 def room(*capacities: Capacity, minded: bool = True, **class_: Any) -> VolumeClaimObserved:
-    """What is told of a claim for 2Gi whose driver tells its capacities."""
+    """Return the event of a claim for 2Gi whose driver reports capacities."""
     spec = {"storageCapacity": minded}
     about = {"metadata": {"name": "example.com/disks"}, "spec": spec}
     storage = Storage(
@@ -267,7 +268,7 @@ def room(*capacities: Capacity, minded: bool = True, **class_: Any) -> VolumeCla
 
 
 def test_a_volume_is_made_where_there_is_room() -> None:
-    """By capacity or, where it is told, by the largest volume that can be made."""
+    """A volume is provisioned only where the capacity, or the maximum volume size, suffices."""
     enough, little = capacity("n1", capacity="2Gi"), capacity("n2", capacity="1Gi")
     parts = capacity("n3", capacity="9Gi", maximumVolumeSize="1Gi")
     unknown, nowhere = capacity("n4"), capacity(None, capacity="9Gi")
@@ -279,7 +280,7 @@ def test_a_volume_is_made_where_there_is_room() -> None:
 
 
 def test_capacities_are_minded_where_the_driver_says_so() -> None:
-    """Else a volume can be made anywhere; where the class says where, both must hold."""
+    """Capacities count only if the driver says so, together with the class's topology."""
     little = capacity("n2", capacity="1Gi")
     assert room(little, minded=False).nodes == ()
     topology = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
@@ -290,13 +291,13 @@ def test_capacities_are_minded_where_the_driver_says_so() -> None:
 
 
 def test_the_old_annotation_of_a_class_goes_before_the_field() -> None:
-    """As Kubernetes reads it."""
+    """The beta annotation of a class overrides the field, as in Kubernetes."""
     old = {"volume.beta.kubernetes.io/storage-class": "fast"}
     assert matching(a_claim(storageClassName=None, annotations=old), [a_volume()]) == [a_volume()]
 
 
 def test_terms_that_differ_in_one_list_are_one() -> None:
-    """Room by node in each of some zones; more than an event can hold is anywhere."""
+    """Terms that differ in one list are merged; too many for an event mean anywhere."""
     found = merged(
         (*within(ZONE, zone), *within("host", f"{zone}{number}"))
         for zone in "ab"

@@ -23,12 +23,6 @@ const PODS_MOST = 10_000;
 const ROWS_SHOWN = 150;
 const PHASES = ["", "pending", "placed", "bound", "allocated", "rejected"];
 
-/** The phase of the list that a parameter means, or an empty string; `waiting` is the name in old links. */
-const phaseOf = said =>
-  PHASES.find(
-    phase => phase && phaseWord(phase) === phaseWord(said === "waiting" ? "pending" : said),
-  ) ?? "";
-
 /** See app.js. */
 export const open = (main, context) => new PodsPage(main, context).start();
 
@@ -37,7 +31,7 @@ class PodsPage extends ListPage {
     super(main, context);
     this.text = context.parameters.get("q") ?? "";
     this.said = context.parameters.get("phase") ?? "";
-    this.phase = phaseOf(this.said);
+    this.phase = PHASES.includes(phaseWord(this.said)) ? phaseWord(this.said) : "";
   }
 
   async load() {
