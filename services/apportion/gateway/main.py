@@ -276,7 +276,7 @@ class _Life:
             (PLAN, plan),
             (EVENTS, stream.handle),
             *Sessions(gate).handlers(),
-            *Acts(gate, lambda: self._feed.state, publisher).handlers(),
+            *Acts(gate, self._feed, publisher).handlers(),
         ]
         unknown = guarded(measures, "unknown", unknown_path(ENDPOINTS))
         routes = [*guarded_routes(measures, handlers), web.route("*", "/api/{tail:.*}", unknown)]

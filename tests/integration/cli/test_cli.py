@@ -100,7 +100,7 @@ def test_pod_that_fits_nowhere(up: Standalone) -> None:
     said = up.run("why", "huge").stdout
     assert "118,441 MiB" in said
     assert "UNBLOCK" in said
-    assert _names(up, "--phase", "waiting") == ["huge"]
+    assert _names(up, "--phase", "pending") == ["huge"]
     up.json("delete", "huge")
 
 
@@ -115,7 +115,7 @@ def test_bad_document_is_named_and_the_others_go_on(up: Standalone) -> None:
         stdin=b"---".join([pod("good-1"), pod("bad", count="many"), pod("good-2")]),
     )  # fmt: skip
     assert done.returncode == 1
-    for part in ("standard input", "document 2", "nvidia.com/gpu", "'many'", "write"):
+    for part in ("standard input", "document 2", "nvidia.com/gpu", '"many"', "write"):
         assert part in done.stderr
     assert "2 submitted, 2 placed, 1 document" in done.stdout
     up.json("delete", "good-1", "good-2")
@@ -374,12 +374,12 @@ def test_tail_ends_where_it_is_told_to(up: Standalone) -> None:
     assert all_of_it.stdout.startswith(up.run("tail", "--from", "1", "--to", "4").stdout)
     assert re.findall(r"Z: revision ([\d,]+)", all_of_it.stderr)[0] == "1,"
     for words, says in (
-        (("--to", "4"), "--to without --from"),
+        (("--to", "4"), "--to requires --from"),
         (("--from", "4", "--to", "2"), "--to 2 is before --from 4"),
         (("--from", "4", "--to", "3"), "--to 3 is before --from 4"),
         (("--from", "-1h", "--to", "-2h"), "--to -2h is before --from -1h"),
-        (("--from", "2020-01-01T00:00", "--to", "2020-01-02T00:00"), "before the ledger began"),
-        (("--from", "4", "--to", "99999"), "--to is revision 99999, and the ledger ends at"),
+        (("--from", "2020-01-01T00:00", "--to", "2020-01-02T00:00"), "is before the first event"),
+        (("--from", "4", "--to", "99999"), "--to: revision 99999 is beyond the end of the ledger"),
         (("--from", "4", "--to", "soon"), "--to: 'soon' is no moment"),
     ):
         done = up.run("tail", *words)

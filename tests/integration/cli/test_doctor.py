@@ -136,7 +136,7 @@ async def mute(bus: Bus, asking: Asking) -> None:
     finally:
         os.kill(bus.server.pid, signal.SIGCONT)
     assert states["ledger"]["state"] == "broken"
-    assert "one that runs and does not answer is stopped" in states["ledger"]["fix"]
+    assert "runs but does not answer" in states["ledger"]["fix"]
     hidden = {states[name]["state"] for name in ("schedulers", "agents", "folds")}
     assert hidden == {"unknown"}
 

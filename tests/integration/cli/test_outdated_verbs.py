@@ -104,7 +104,7 @@ async def test_nothing_is_written_that_is_not_enabled(
     monkeypatch.setattr(writing, "NEW", [row])
     cordon = NodeCordoned(node="n1", by="ada", reason="fan")
     reach = Reach(bus.server.url_for("operator"))
-    with pytest.raises(NotFound, match=r"this build writes NodeCordoned@1, which this ledger has"):
+    with pytest.raises(NotFound, match=r"this build writes NodeCordoned@1, which the ledger has"):
         await writing.write(reach, cordon, basis=1)
     enabled = FormatEnabled(format="NodeCordoned", version=1, by="ada")
     assert await writing.write_all(reach, [enabled], basis=1) == [REVISION + 1]

@@ -170,7 +170,7 @@ def test_submit_waits_on_while_others_go(up: Standalone) -> None:
             said = waiting.stdout.read()
     finally:
         os.kill(watcher, signal.SIGCONT)
-    assert "default/high waits: " in told
+    assert "default/high pending: " in told
     assert "default/low has left" in told
     assert waiting.returncode == 0, said
     assert "for it: default/low" in said

@@ -157,8 +157,8 @@ def test_who_waits_already_is_waited_for(up: Standalone) -> None:
     assert sum(again["causes"].values()) == 1
     assert up.json("submit", "-f", "-", stdin=large)["unchanged"] == ["default/large"]
     said = up.run("submit", "-f", "-", "--wait", stdin=large).stdout
-    assert "1 waiting, 1 unchanged" in said
-    assert "live already" not in said
+    assert "1 pending, 1 unchanged" in said
+    assert "already live" not in said
     up.json("delete", "-f", "-", stdin=large)
 
 
@@ -304,4 +304,4 @@ def test_what_would_be_left_to_another_scheduler_is_told(up: Standalone) -> None
     said = up.json("submit", "-f", "-", "--dry-run", stdin=other)["warnings"]
     assert ["spec.schedulerName: x " in each for each in said] == [True]
     done = up.run("submit", "-f", "-", "--dry-run", stdin=other)
-    assert (done.returncode, done.stderr) == (0, f"doubtful {said[0]}\n")
+    assert (done.returncode, done.stderr) == (0, f"warning: {said[0]}\n")

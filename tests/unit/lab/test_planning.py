@@ -495,7 +495,7 @@ def test_what_makes_no_sense_is_refused_by_field(fields: dict[str, Any], field: 
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"), [("0x8xT4", "add is '0x8xT4'"), ("2x0xT4", "'0xT4' is no device")]
+    ("text", "problem"), [("0x8xT4", "add is '0x8xT4'"), ("2x0xT4", "'0xT4' has no device")]
 )
 def test_a_count_of_none_is_met_with_that_it_is_none(text: str, problem: str) -> None:
     """And not with the form, which it has."""

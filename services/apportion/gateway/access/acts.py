@@ -4,19 +4,21 @@ Invariants: a cookie is set only for a known token; only a known user acts, and 
 name from the login whatever the request contains; every act and every refusal is in the audit
 log."""
 
-from collections.abc import Callable
+import asyncio
+from contextlib import suppress
+from typing import Final
 from uuid import uuid4
 
 import msgspec
 from aiohttp import web
 
 from apportion.core.answers.access import ActAnswer, CordonRequest, LoginRequest, MeAnswer
-from apportion.core.ledger.state import State
 from apportion.gateway.access.gate import COOKIE, PERSON, Gate
 from apportion.gateway.access.people import READ_ALL, READ_DOCTOR, Person, Wish
 from apportion.gateway.api.answering import Handlers, json_response
 from apportion.gateway.api.endpoint import PREFIX, Audience, Endpoint
 from apportion.gateway.api.query import Query, RequestRefused, parsed
+from apportion.gateway.feed import Feed
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.logs import get_logger
@@ -38,12 +40,17 @@ ACTS = tuple(
 )  # fmt: skip
 
 
-class Acts:
-    """The acts of one gateway; `state` is its fold, `gate` is None without a login."""
+FOLD_S: Final = 2.0  # an act is in the ledger; its answer waits so long for this gateway's fold
 
-    def __init__(self, gate: Gate | None, state: Callable[[], State], publisher: Publisher) -> None:
+
+class Acts:
+    """The acts of one gateway, whose fold is `feed`; `gate` is None without a login.
+
+    An act is answered after this gateway has folded it, so that the next request sees it."""
+
+    def __init__(self, gate: Gate | None, feed: Feed, publisher: Publisher) -> None:
         self._gate = gate
-        self._state = state
+        self._feed = feed
         self._publisher = publisher
 
     def handlers(self) -> Handlers:
@@ -62,7 +69,7 @@ class Acts:
         try:
             await self._gate.require(person, Wish(verb, kind, name=name))
             asked = await _asked(request, needed=verb == "cordon")
-            data, basis = self._event(kind, name, verb, person, asked), self._state().revision
+            data, basis = self._event(kind, name, verb, person, asked), self._feed.state.revision
             event = type(data).__name__
             try:
                 event_id = f"{event}/{uuid4()}"
@@ -79,6 +86,9 @@ class Acts:
             "done", person=person.name, act=verb, target=name, reason=asked.reason,
             revision=revision,
         )  # fmt: skip
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FOLD_S):
+                await self._feed.reached(revision)
         return json_response(
             ActAnswer(revision=revision, event=event, target=name, by=person.name,
                       reason=asked.reason)
@@ -87,7 +97,7 @@ class Acts:
     def _event(
         self, kind: str, name: str, verb: str, person: Person, asked: CordonRequest
     ) -> Payload:
-        state, by = self._state(), person.name[:NAME_MAX]
+        state, by = self._feed.state, person.name[:NAME_MAX]
         known = name in (state.nodes if kind == "nodes" else state.node_of_device)
         if not known:
             error = f"no {kind.removesuffix('s')} {name} at revision {state.revision}"

@@ -98,13 +98,13 @@ def others(**fields: Any) -> Facts:
 
 CASES: list[tuple[str, str, Facts, str]] = [
     ("ledger", "broken", others(ledger=None, ledger_problem="no answer"), "no answer"),
-    ("snapshots", "broken", ledger(snapshots_doubtful=1), "attested by no intake"),
-    ("durability", "broken", ledger(sync_always=False), "a power cut loses"),
-    ("durability", "soon", ledger(sync_always=None), "nobody can see"),
-    ("replicas", "soon", ledger(replicas=1), "1 server holds the ledger"),
+    ("snapshots", "broken", ledger(snapshots_doubtful=1), "not attested by an intake"),
+    ("durability", "broken", ledger(sync_always=False), "a power failure loses"),
+    ("durability", "soon", ledger(sync_always=None), "cannot see"),
+    ("replicas", "soon", ledger(replicas=1), "the ledger is on only 1 server"),
     ("replicas", "broken", ledger(lagging=("nats-2",)), "nats-2"),
     ("stream", "broken", ledger(drifted=("max_age is 5",)), "max_age is 5"),
-    ("stream", "broken", ledger(lost_records=3), "3 events are gone"),
+    ("stream", "broken", ledger(lost_records=3), "3 events missing"),
     ("disk", "soon", ledger(store_bytes=80), "80%"),
     ("disk", "broken", ledger(store_bytes=95), "95%"),
     ("disk", "broken", ledger(size_bytes=97, max_bytes=100), "97%"),
@@ -130,10 +130,15 @@ CASES: list[tuple[str, str, Facts, str]] = [
         "receipts",
         "soon",
         others(receipts=ReceiptFacts(folder="/r", last=480, newest_age_s=26 * 3_600)),
-        "signed up to revision 480, 1 day ago, and 20 events since",
+        "signed up to revision 480, 1 day ago; 20 events since",
     ),
     ("gateway", "broken", others(fold=None, gateway_problem="it is away"), "it is away"),
-    ("gateway", "soon", others(fold=None, gateway_problem="who?", not_let_in=True), "answers, and"),
+    (
+        "gateway",
+        "soon",
+        others(fold=None, gateway_problem="who?", not_let_in=True),
+        "access is denied",
+    ),
     (
         "folds",
         "broken",
@@ -146,7 +151,7 @@ CASES: list[tuple[str, str, Facts, str]] = [
         "schedulers",
         "soon",
         others(schedulers=SchedulerFacts(members=("one/a", "one/b", "two/c"))),
-        "1 name: one of more than one scheduler",
+        "more than one scheduler uses 1 name: one",
     ),
     (
         "never-fitting",
@@ -157,9 +162,12 @@ CASES: list[tuple[str, str, Facts, str]] = [
     *(
         ("starving-gangs", "soon", others(waiting=WaitingFacts(starving=(gang,))), part)
         for gang, part in (
-            (StarvingGang("lab/g", "lab/g-1", 7_200, 4, 4, 3), "lab/g has waited 2 h for 4 places"),
+            (
+                StarvingGang("lab/g", "lab/g-1", 7_200, 4, 4, 3),
+                "lab/g has been pending for 2 h, because 4 pods",
+            ),
             (StarvingGang("lab/g", "lab/g-1", 7_200, 4, 2, 0), "with 2 of 4 pods"),
-            (StarvingGang("lab/g", "lab/g-1", 7_200, 0, 2, 0), "for its PodGroup"),
+            (StarvingGang("lab/g", "lab/g-1", 7_200, 0, 2, 0), "without its PodGroup"),
         )
     ),
     *(
@@ -171,15 +179,15 @@ CASES: list[tuple[str, str, Facts, str]] = [
         "agents",
         "broken",
         cluster(silent=(SilentAgent("n2", "2026-03-01T09:30:00.1Z", 3),)),
-        "n2, detected at 2026-03-01T09:30:00Z, with 3 pods",
+        "noticed at 2026-03-01T09:30:00Z; 3 pods",
     ),
     (
         "devices",
         "broken",
         cluster(devices=9, failed=(FailedDevices("n1", 2, 1, ("g",)), FailedDevices("n2", 1, 0))),
-        "3 of 9 devices failed, on 2 nodes: n1, n2; 1 pod is on them",
+        "3 of 9 devices failed, on 2 nodes: n1, n2; 1 pod on them",
     ),
-    ("devices", "soon", cluster(devices=8, failed=(FailedDevices("n1", 8, 0),)), "no pod is on"),
+    ("devices", "soon", cluster(devices=8, failed=(FailedDevices("n1", 8, 0),)), "no pods on"),
     ("reports", "soon", cluster(refused=(("n7", "late-ish"),)), "1 node: n7 (late-ish)"),
     ("nodes-without-agent", "soon", cluster(without_agent=("n9",)), "1 node: n9"),
     ("agents-without-node", "soon", cluster(without_node=("n8", "n9")), "2 agents: n8, n9"),

@@ -112,5 +112,5 @@ def test_who_is_on_a_node_that_is_not_heard_is_told_what_moves_him() -> None:
     for name in ("n1", "n2"):
         ledger.play(NodeSilent(node=name, grace_s=40))
         said = trouble_of_node(node_answer(ledger.node(name))).plain
-        assert "not heard" in said
+        assert "not reporting" in said
         assert (f"`apportion drain {name} --reason REASON`" in said) == (name == on)
