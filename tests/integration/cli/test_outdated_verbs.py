@@ -115,5 +115,5 @@ async def test_who_waits_for_decisions_is_told(bus: Bus) -> None:
     """The pods are submitted; what became of them is in words that this build does not know."""
     ledger = await bus.connect("auditor")
     awaited = Awaited([Submitted("default", "a", "a", 1)], lambda: None)
-    with pytest.raises(Outdated, match=f"as of revision {REVISION}: .*upgrade Apportion here"):
+    with pytest.raises(Outdated, match=f"from revision {REVISION} on: .*upgrade Apportion here"):
         await awaited.wait(ledger, 20)

@@ -120,7 +120,7 @@ def test_who_is_evicted_ends_and_waits_anew(up: Standalone) -> None:
     said = [row["sentence"] for row in up.json("history", "high")["items"]]
     assert any(each.startswith(f"default/{evicted} (priority 0) evicted") for each in said), said
     last = up.run("why", evicted).stdout.splitlines()[-1]
-    assert last.startswith("before: ")
+    assert last.startswith("earlier pod of this name: ")
     assert re.search(r"node-1\b.*\bdefault/high", last)
     assert f"`apportion history default/{evicted}`" in last
     assert up.run("why", "high").stdout.splitlines()[-1].endswith(f": default/{evicted}")

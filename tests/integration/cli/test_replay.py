@@ -109,8 +109,8 @@ def test_table_and_chart(up: Standalone, tmp_path: Path) -> None:
     ("words", "says"),
     [
         (("--from", "noon"), "--from: 'noon' is no moment"),
-        (("--from", "999999"), "--from is revision 999999, and the ledger has 1 to"),
-        (("--from", "-1m", "--to", "-2m"), "--to is not behind --from"),
+        (("--from", "999999"), "--from is revision 999999, but the ledger has 1 to"),
+        (("--from", "-1m", "--to", "-2m"), "--to is not after --from"),
         (("--lose", "big-9"), "no node or device 'big-9'"),
         (("--chart", "day.pdf"), "must end with .html or .svg"),
         (("--policy", "best"), "'best' is not one of"),
