@@ -144,11 +144,8 @@ class Reports:
         )
 
     def _no_money(self, error: PriceError) -> RequestRefused:
-        return RequestRefused(
-            404,
-            f"the gateway's price file {self._prices} cannot be used: {error}",
-            fix="correct the file; the next report reads it again",
-        )
+        problem = f"the gateway's price file {self._prices} cannot be used: {error}"
+        return RequestRefused(404, problem, fix="mend that file; the next report reads it anew")
 
 
 def _csv_response(text: str) -> web.Response:

@@ -1,14 +1,14 @@
-// The marks of the time bar. Marks that would overlap become one, which shows their count and opens a list.
+// The marks of the time bar. Those that would overlap are one: it says how many, and opens their list.
 //
-// Invariant: neither marks nor their labels overlap. Pure.
+// Invariant: no two marks lie on each other, and no words beside one lie on another. Pure: text only.
 import { clock, num } from "./format.js";
 import { html, trusted } from "./html.js";
 
-/** The width of a mark as a touch target. */
+/** How wide a mark is, to a finger as well. */
 export const MARK_ROOM = 24;
-/** Looks by importance: a group of marks has the first that occurs. */
+/** Of several marks the first of these that is there. */
 export const LOOKS = ["broken", "cordon", "policy", "ok"];
-/** Looks by kind of mark; an unknown kind looks like `policy`. */
+/** How a mark looks, by its kind; one of a kind that is not known here looks like a change of policy. */
 export const LOOK_OF = {
   failure: "broken",
   recovery: "ok",
@@ -18,14 +18,14 @@ export const LOOK_OF = {
   configuration: "policy",
 };
 const LETTER_ROOM = 6.2;
-const DIGIT_ROOM = 7.3; // of counts, which are bold
+const DIGIT_ROOM = 7.3; // of counts, which are bolder
 const GAP = 4;
 const DOT = 12;
-const PILL_ENDS = 8; // padding around a count
+const PILL_ENDS = 8; // of the shape around a count
 const PILL_BORDER = 3; // as in frame.css
 const COUNT_MOST = 999;
 
-/** Groups of marks by position, as `{x, marks, look, kinds, side}`; without a `side`, no label fits. */
+/** Marks by place, as `{x, marks, look, kinds, side}`; without a `side` there is no room for words. */
 export function grouped(marks, x, width) {
   /** @type {any[]} */
   const groups = [];
@@ -46,11 +46,11 @@ export function grouped(marks, x, width) {
   return groups;
 }
 
-/** The buttons of all groups. */
+/** Their buttons, in their order. */
 export const markButtons = (groups, width) =>
   groups.map((group, at) => markButton(group, at, width));
 
-/** The list that a group opens: a button for each mark, which leads to it. */
+/** What opens where several are one: each with its time, and leading to it. */
 export const markList = ({ marks }) =>
   html`<b>${spanWords(marks)}</b>
     <ol>
@@ -67,25 +67,28 @@ export const markList = ({ marks }) =>
 
 const countWords = count => (count > COUNT_MOST ? `${COUNT_MOST}+` : String(count));
 
-/** The count of marks per look, so that failures and recoveries stay apart. */
+/** How many of a group look how: failures are not told as recoveries, nor these as failures. */
 const partsOf = ({ marks }) =>
   LOOKS.map(look => [look, marks.filter(mark => mark.look === look).length]).filter(
     ([, count]) => count,
   );
 
-/** The drawn width of a count, in any font. */
+/** How wide a count is drawn, in whatever font. */
 const countRoom = count => PILL_ENDS + DIGIT_ROOM * countWords(count).length;
 
-/** Half of the visible width of a group: a dot, or a count per look side by side. */
+/**
+ * Half of what is seen of a mark: a count of many is wider than a finger, and one of each look
+ * stands beside the others.
+ */
 const shapeOf = group =>
   (group.marks.length < 2
     ? DOT
     : partsOf(group).reduce((sum, [, count]) => sum + countRoom(count), PILL_BORDER)) / 2;
 
-/** Half of the reserved width of a group. */
+/** Half of what it takes. */
 const halfOf = group => Math.max(MARK_ROOM / 2, shapeOf(group));
 
-/** Merge groups whose counts would overlap, until none do. */
+/** Those whose counts would overlap become one, whose count may be wider again. */
 function merged(groups) {
   for (let at = 1; at < groups.length; at += 1) {
     const [before, group] = groups.slice(at - 1);
@@ -101,13 +104,13 @@ const groupLabel = ({ kinds }) => kinds.map(([label]) => label).join(", ");
 const spanWords = marks =>
   `${num(marks.length)} marks, ${clock(marks[0].ms)} to ${clock(marks.at(-1).ms)}`;
 
-/** The sentence of a single mark, or the counts by kind of a group. */
+/** What a mark says, or how many of which kinds several are. */
 export const groupWords = ({ marks, kinds }) =>
   marks.length === 1
     ? `${clock(marks[0].ms)}  ${marks[0].sentence}`
     : `${spanWords(marks)}: ${kinds.map(([label, count]) => `${num(count)} × ${label}`).join(", ")}`;
 
-/** Choose the groups that have room for a label; newer groups come first. */
+/** Which groups have room for words beside them; the newest has the first right to it. */
 function labelled(groups, width) {
   let free = width;
   for (const [at, group] of [...groups.entries()].toReversed()) {

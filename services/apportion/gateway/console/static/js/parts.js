@@ -1,11 +1,11 @@
-// Parts that pages share: the headline, error pages, lists of causes, controls.
+// Parts that pages share: the answer at the top, what stands there while there is none, tables.
 import { html, ICONS, mount } from "./html.js";
 import { Problem } from "./api.js";
 import { num } from "./format.js";
 import { link } from "./words.js";
 import { sentence, sentenceCase, withCode } from "./typography.js";
 
-/** The headline that answers the page's question, with notes below it. */
+/** The sentence that answers the page's question, and what qualifies it. */
 export const answer = (headline, notes = []) =>
   html`<header class="answer">
     <h1>${withCode(headline)}</h1>
@@ -19,7 +19,7 @@ export const answer = (headline, notes = []) =>
   </header>`;
 
 /**
- * A page with only a headline, an explanation and links.
+ * A page that only says one thing, and where to go from there.
  * @type {(sentence: any, more?: any, links?: any[]) => any}
  */
 export const onlySays = (headline, more = "", links = []) =>
@@ -35,41 +35,44 @@ export const onlySays = (headline, more = "", links = []) =>
     }
   </div>`;
 
-/** The error page for a Problem. `about` names the missing content; `again` is offered if a retry may help. */
+/**
+ * What a page says instead of its answer when the gateway has none; `again` is what may help where
+ * one may come later.
+ */
 export function problemPage(problem, about, again = []) {
   if (!(problem instanceof Problem)) throw problem;
   if (problem.unknown) {
     return onlySays(
-      `This gateway does not support ${about}`,
-      "It is older than this console, or serves only part of the API.",
-      [link("fleet", "Fleet", {}, "btn")],
+      `This gateway does not answer ${about}.`,
+      "It is older than this page, or serves only a part of the API.",
+      [link("fleet", "The fleet", {}, "btn")],
     );
   }
   const links = problem.passing ? again : [];
   if (problem.status === 0)
-    return onlySays("Gateway unreachable", "This page retries automatically.", links);
+    return onlySays("The gateway does not answer.", "This page asks again by itself.", links);
   return onlySays(sentence(problem.message), problem.fix ? sentence(problem.fix) : "", links);
 }
 
-/** The same within a section of a page. */
+/** The same within a card of a page. */
 export function problemNote(problem, about) {
   if (!(problem instanceof Problem)) throw problem;
   const said = problem.unknown
-    ? `This gateway does not support ${about}.`
+    ? `This gateway does not answer ${about}.`
     : sentence(problem.message);
   return html`<p class="faint">
     ${withCode(`${said}${problem.fix && !problem.unknown ? ` ${sentence(problem.fix)}` : ""}`)}
   </p>`;
 }
 
-/** The causes of a refusal, each with a bar for its share of the nodes, and its fix. */
+/** Every cause of a refusal, as long as the part of the nodes that it keeps, and what would unblock it. */
 export const causeList = (causes, nodes) =>
   html`<ul class="causes">
     ${causes.map(cause => html`<li>${causeBar(cause, nodes)}${cure(cause)}</li>`)}
   </ul>`;
 
 function causeBar(cause, nodes) {
-  // a limit, which is not about nodes
+  // a limit: nobody looked at nodes
   if (!cause.nodes) return html`<div class="cz"><span>${withCode(cause.words)}</span></div>`;
   const look = cause.off_offer ? "warn" : "bad";
   return html`<div class="cz">
@@ -78,7 +81,10 @@ function causeBar(cause, nodes) {
   </div>`;
 }
 
-/** The fix of a cause: a command with a copy button, or a sentence. */
+/**
+ * What would unblock it: a command with a button that copies it, what else has to be and whom it is
+ * about; or words.
+ */
 function cure({ unblocked_by: words, command: line, cure: besides, people }) {
   if (!words) return "";
   if (!line) return html`<p class="cure">${withCode(sentenceCase(words))}.</p>`;
@@ -87,13 +93,13 @@ function cure({ unblocked_by: words, command: line, cure: besides, people }) {
   </div>`;
 }
 
-/** A lead with clauses; several clauses have a line each. */
+/** A text that lists causes, each on a line of its own. */
 export const clauses = (lead, listed) =>
   listed.length < 2
     ? html`${lead}${listed}`
     : html`${lead}${listed.map(each => html`<span class="clause">${each}</span>`)}`;
 
-/** A row of buttons, one of which is pressed. */
+/** A row of buttons of which one is pressed. */
 export const segments = (name, label, options, chosen) =>
   html`<div class="seg" role="group" aria-label="${label}">
     ${options.map(
@@ -108,11 +114,11 @@ export const segments = (name, label, options, chosen) =>
     )}
   </div>`;
 
-/** The hidden columns of a table as a second line of the row; only visible on narrow screens. */
+/** What a narrow screen has no columns for, as a second line of the row; a wide one does not show it. */
 export const second = said =>
   html`<div class="second">${said.filter(Boolean).map(each => html`<span>${each}</span>`)}</div>`;
 
-/** The search field, which `/` focuses. */
+/** The field that `/` goes to. */
 export const searchField = (value, placeholder, label) =>
   html`<label class="search"
     >${ICONS.find}<input
@@ -126,22 +132,18 @@ export const searchField = (value, placeholder, label) =>
     /><kbd>/</kbd></label
   >`;
 
-/** Words joined as in `1 node, 8 GPUs and 3 pods`. */
+/** 1 node, 8 cards and 3 pods. */
 export const listed = words =>
   words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`;
 
-/** Words joined as in `a, b or c`. */
-export const either = words =>
-  words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} or ${words.at(-1)}`;
-
-/** A command with a copy button. */
+/** A command with a button that copies it. */
 export const command = text =>
   html`<div class="fix">
     <code>${text}</code
     ><button class="cp" data-copy="${text}" aria-label="Copy: ${text}">${ICONS.copy}</button>
   </div>`;
 
-/** Copy the text of a pressed copy button. Without TLS there may be no clipboard: the text is selected. */
+/** Copy what a pressed button holds; the clipboard may be closed to a page without TLS. */
 export async function copyFrom(event) {
   const button = event.target.closest("[data-copy]");
   if (!button) return;

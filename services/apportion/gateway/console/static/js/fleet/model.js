@@ -1,23 +1,23 @@
-// The fleet as rows of numbers: nodes with their devices and shares, and the filter for devices.
+// The fleet as rows of numbers: every node with its cards and who holds what of them.
 //
-// The gateway's packed rows (see core/explain/fleet_rows.py) are unpacked so that one pass over a node draws
-// it: the shares of a device are `start[card]` to `start[card + 1]`. A changed node replaces its row, so the
-// cost of an update depends only on what changed. Pure: no DOM.
+// It takes the gateway's packed rows (core/explain/fleet_rows.py has their fields) and lays them out so
+// that one pass over a node draws it: shares lie card by card, `start[card]` to `start[card + 1]`.
+// A row takes the place of the one before, so what changed costs what changed. Pure: no page, no DOM.
 import { byName, num, poolWords, shortModel } from "../format.js";
 import { meetNamespaces, namespacePlace } from "../colours.js";
-import { either } from "../parts.js";
+import { listed } from "../parts.js";
 
 export const FAILED = 1;
 export const CORDONED = 2;
 export const ABSENT = 4;
 export const UNREADY = 8;
 export const BROKEN = FAILED | ABSENT | UNREADY;
-/** Stands for a whole node where a device index is expected. */
+/** In the place of a card: its node as a whole. */
 export const WHOLE = -1;
 const IDLE_BELOW = 0.05;
 const EXAMPLE_CHARS = 26;
 
-/** Unpack the row of a node. */
+/** One node out of its packed row. */
 export function unpack(row) {
   const [name, pool, ready, cordon, models, cards, notes, pods, cordons, hardware = []] = row;
   const count = cards.length / 3;
@@ -52,7 +52,7 @@ export function unpack(row) {
       count: many,
       model: models[place][0],
       mode,
-    })), // older gateways only have the name of the pool
+    })), // an older gateway names the pool alone
     ready: Boolean(ready),
     cordon,
     notes,
@@ -67,12 +67,12 @@ export function unpack(row) {
       name: pod,
       phase,
       gang,
-    })), // older gateways have no gang
-    memory: found.map(share => share[1]), // as a fraction of the device
-    holder: found.map(share => share[2]), // index in `pods`
-    colour: found.map(share => share[3]), // index of the namespace's colour
+    })), // an older gateway tells no gang
+    memory: found.map(share => share[1]), // parts of the card
+    holder: found.map(share => share[2]), // places in `pods`
+    colour: found.map(share => share[3]), // places among the namespaces' colours
     running: found.map(share => share[4]), // whether the agent has handed it out
-    used: found.map(() => -1), // as a fraction of the device; -1 if unknown
+    used: found.map(() => -1), // parts of the card; -1: nobody says
     match: null,
   };
 }
@@ -82,12 +82,12 @@ export class Fleet {
     this.nodes = new Map();
     this.pools = [];
     this.revision = -1;
-    this.shape = 0; // increases whenever nodes or device counts change, and positions with them
-    this.told = false; // whether any node reports utilization
+    this.shape = 0; // grows whenever nodes or numbers of cards have changed, and places with them
+    this.told = false; // whether anybody says what is used
     this.uses = new Map();
   }
 
-  /** Apply an answer of `fleet`, the whole fleet or changed nodes. Returns whether positions changed. */
+  /** Take an answer of `fleet`: the whole, or what changed. */
   take(answer) {
     if (answer.whole) {
       this.nodes = new Map();
@@ -112,7 +112,7 @@ export class Fleet {
     return moved;
   }
 
-  /** Apply the utilization of shares, as rows of pod, device index and a fraction of 1. */
+  /** Take how busy nodes say that their shares are: a pod, the index of its card, a part of 1. */
   takeUse(rows) {
     for (const [name, shares] of rows) {
       this.uses.set(name, new Map(shares.map(([pod, card, busy]) => [`${pod}\n${card}`, busy])));
@@ -134,7 +134,7 @@ export class Fleet {
     }
   }
 
-  /** Sort pools by size and their nodes by name, so that positions are stable. */
+  /** Pools by size, nodes in each by name: a card keeps its place as long as the fleet does. */
   arrange() {
     const pools = new Map();
     for (const node of this.nodes.values()) {
@@ -183,7 +183,7 @@ export class Fleet {
     return low;
   }
 
-  /** An example for the search field, from the first node with a pod. */
+  /** Words that find cards here: of the first node with a pod, as many as a field shows. */
   example() {
     const nodes = this.pools.flatMap(pool => pool.nodes);
     const node = nodes.find(each => each.pods.length > 0) ?? nodes[0];
@@ -193,9 +193,10 @@ export class Fleet {
   }
 
   /**
-   * Counts of devices by state. A device can have several states: `brokenTaken` are both broken and granted,
-   * and `cordonedTaken` are cordoned and also granted (`cordonedHeld`) or broken (`cordonedBroken`). So
-   * granted, broken and cordoned without these, and free add up to all devices.
+   * How many cards are what, over all nodes. A card can be more than one: of the broken those that
+   * are granted are `brokenTaken`, of the cordoned those that are granted or broken `cordonedTaken`,
+   * so that granted, broken and cordoned without these, and free come to all cards. `cordonedHeld` and
+   * `cordonedBroken` say which of the two they are.
    */
   totals() {
     const sum = {
@@ -245,14 +246,14 @@ export class Fleet {
   }
 }
 
-/** The models of a pool's devices, unless its name has them. */
+/** The models of a pool's cards, as people say them; none where its name says the same. */
 function modelsOf(pool) {
   if (pool.hardware.length) return [];
   const models = new Set(pool.nodes.flatMap(node => node.model.map(([model]) => model)));
   return [...models].map(shortModel).filter(model => !pool.name.includes(model));
 }
 
-/** The allocated part of a pool, in devices. */
+/** How many cards' worth of a pool is granted. */
 function heldOf(pool) {
   let held = 0;
   for (const node of pool.nodes)
@@ -260,7 +261,7 @@ function heldOf(pool) {
   return held;
 }
 
-/** The allocated fraction of a device. */
+/** What of a card is granted, as a part. */
 export function granted(node, card) {
   let sum = 0;
   for (let at = node.start[card]; at < node.start[card + 1]; at += 1)
@@ -268,7 +269,7 @@ export function granted(node, card) {
   return sum;
 }
 
-/** The used fraction of a device; -1 if unknown. */
+/** What of a card is used, as a part; -1 where nobody says. */
 export function used(node, card) {
   let sum = 0;
   let told = false;
@@ -286,57 +287,35 @@ const isBroken = (node, card) => (node.state[card] & BROKEN) !== 0;
 export const isFree = (node, card) =>
   node.start[card] === node.start[card + 1] && node.state[card] === 0;
 
-/** Whether a device is allocated but hardly used. */
+/** Granted, and hardly used by what is said. */
 export function isIdle(node, card) {
   const use = used(node, card);
   return use >= 0 && use < IDLE_BELOW * granted(node, card);
 }
 
-/** The state of a device, a key of `STATES`. */
+/** One word for a card. */
 export function stateOf(node, card) {
   if (isBroken(node, card)) return "broken";
   if (node.state[card] & CORDONED) return "cordoned";
   return node.start[card] === node.start[card + 1] ? "free" : "granted";
 }
 
-/** The state of a device in words; an unhealthy device has failed or is unreachable. */
+/** The same, with what is the matter with a broken card: it failed itself, or nobody hears of it. */
 export function stateWords(node, card) {
-  const state = stateOf(node, card);
-  if (state === "broken") return node.state[card] & FAILED ? "failed" : "unreachable";
-  return state === "granted" ? "allocated" : state;
+  const word = stateOf(node, card);
+  return word !== "broken" ? word : node.state[card] & FAILED ? "failed" : "out of reach";
 }
 
-// ---- the filter: words as in `node:h100-115 ns:serving state:failed`, and one state to show ----
+// ---- which cards are meant: words as in `node:h100-115 ns:serving state:broken`, and one state to show ----
 //
-// A node caches its matches until it or the filter changes.
+// A node keeps the answer for its cards until it or the filter changes.
 
-/** States to show, with the labels of their buttons. */
-export const STATES = {
-  all: "All",
-  free: "Free",
-  granted: "Allocated",
-  idle: "Idle",
-  broken: "Unhealthy",
-  cordoned: "Cordoned",
-};
+export const STATES = ["all", "free", "granted", "idle", "broken", "cordoned"];
 export const KINDS = ["node", "pool", "model", "state", "ns", "pod", "gang"];
 const POOLS_SAID = 6;
-/** States by the words that users see. */
-const STATE_OF = {
-  free: "free",
-  allocated: "granted",
-  idle: "idle",
-  unhealthy: "broken",
-  failed: "failed",
-  unreachable: "unreached",
-  cordoned: "cordoned",
-};
-const SHOW_OF = { all: "all", ...STATE_OF };
+const OTHER_STATES = ["failed", "unreached"];
 
-const stateNamed = (word, known) =>
-  Object.hasOwn(known, word) ? known[word] : Object.values(known).find(state => state === word);
-
-/** The words of a filter, as pairs of kind and value. */
+/** The words of a filter, as pairs of what they are about and what is wanted. */
 export function filterWords(text) {
   return text
     .trim()
@@ -349,31 +328,32 @@ export function filterWords(text) {
     });
 }
 
-/** Errors in a filter, as sentences: unknown kinds, states and pools. */
+/** What of a text means no card by itself: a kind, a state or one of the `pools` that there is not. In sentences. */
 export function odd(text, show = "all", pools = []) {
   const said = [];
+  const states = [...STATES.slice(1), ...OTHER_STATES];
   for (const [kind, wanted] of filterWords(text)) {
-    if (kind === "state" && !stateNamed(wanted, STATE_OF))
-      said.push(`Unknown state “${wanted}”. Use ${either(Object.keys(STATE_OF))}.`);
+    if (kind === "state" && !states.includes(wanted))
+      said.push(`No state is called “${wanted}”; ${listed(states)} are.`);
     if (kind === "pool" && pools.length && !pools.some(pool => isOfPool(pool.name, wanted)))
-      said.push(`Unknown pool “${wanted}”. Use ${poolsSaid(pools)}.`);
+      said.push(`No pool is called “${wanted}”; ${poolsSaid(pools)}.`);
     if (!kind && wanted.includes(":"))
       said.push(
-        `Unknown filter “${wanted.split(":")[0]}:”. Use ${either(KINDS.map(each => `${each}:`))}.`,
+        `No words begin with “${wanted.split(":")[0]}:”; ${listed(KINDS.map(each => `${each}:`))} do.`,
       );
   }
-  if (!stateNamed(show, SHOW_OF))
-    said.push(`Unknown state “${show}”. Use ${either(Object.keys(SHOW_OF))}.`);
+  if (!STATES.includes(show))
+    said.push(`No state to show is called “${show}”; ${listed(STATES)} are.`);
   return said;
 }
 
 const isOfPool = (name, wanted) => name.toLowerCase().includes(wanted);
 
-/** The first pools by their names in the picture. */
+/** The first names of pools, as the picture has them. */
 function poolsSaid(pools) {
   const names = pools.slice(0, POOLS_SAID).map(poolWords);
   const left = pools.length - names.length;
-  return either(left ? [...names, `one of ${num(left)} more`] : names);
+  return `${listed(left ? [...names, `${num(left)} more`] : names)} ${pools.length === 1 ? "is" : "are"}`;
 }
 
 export class Filter {
@@ -382,13 +362,13 @@ export class Filter {
   }
 
   set(text, show) {
-    this.show = stateNamed(show, SHOW_OF) ?? "all";
+    this.show = STATES.includes(show) ? show : "all";
     this.words = filterWords(text);
     this.active = this.words.length > 0 || this.show !== "all";
-    this.key = {}; // a new object for each filter, to invalidate cached matches
+    this.key = {}; // another object for another filter
   }
 
-  /** For each device of the node, 1 if it matches, else 0. */
+  /** For each card of the node 1 where it is meant, else 0. */
   of(node) {
     if (node.match?.key !== this.key) {
       const cards = new Uint8Array(node.count);
@@ -443,7 +423,7 @@ function meets(node, card, kind, wanted) {
     case "model":
       return node.model[card][0].toLowerCase().includes(wanted);
     case "state":
-      return inState(node, card, stateNamed(wanted, STATE_OF));
+      return inState(node, card, wanted);
     case "ns":
       return anyHeld(node, card, pod => pod.namespace === wanted);
     case "gang":

@@ -1,15 +1,15 @@
-// A page that loads once and does not change by itself; updates are offered, never pushed.
+// A page that is asked for once and then stands still: what is new is offered, never pushed in.
 //
-// Nothing moves under the mouse: while the page is live, a button shows the count of new events, and the user
-// decides when to load them. Another moment is loaded at once.
-// Invariant: only the newest request is rendered; late answers of older ones are dropped.
+// Nothing moves under the mouse: while the page is live and the ledger goes on, a button says how
+// much has happened since, and showing it is the reader's own act. Another moment is shown at once.
+// Invariant: of several questions the newest is answered; what comes of an older one shows nothing.
 import { $, html, mount } from "../html.js";
 import { num } from "../format.js";
 import { isLive, moment } from "../moment.js";
 
-/** Reload a page in the background. Returns whether the result is still current and was applied. */
+/** Let a page `load` anew, beside what it shows; whether that came and is the page's now. */
 export async function loadAnew(page) {
-  const asked = Object.create(page); // collects the new data until it is known to be current
+  const asked = Object.create(page); // what is loaded is its own, until it is known to be wanted
   page.asking = asked;
   const isOld = () => page.closed || page.asking !== asked;
   try {
@@ -25,7 +25,7 @@ export async function loadAnew(page) {
   return true;
 }
 
-/** The button that offers updates; hidden if there are none. */
+/** Offers what is new; hidden while nothing is. */
 export const NEWER = html`<button class="newer" id="newer" hidden></button>`;
 
 export class ListPage {
@@ -36,21 +36,21 @@ export class ListPage {
     this.closed = false;
   }
 
-  /** Load the data of the page. */
+  /** Ask for what the page shows. */
   async load() {}
 
-  /** Render the data. */
+  /** Show what came. */
   draw() {}
 
-  /** Handle clicks on the page's own controls. */
+  /** What a press does that is none on what is newer. */
   clicked(_event) {}
 
-  /** Render the parts that are drawn only once, such as a search field. */
+  /** What is drawn once, as a field in which somebody may type. */
   frame() {
     mount(this.main, "");
   }
 
-  /** Load and render the page. */
+  /** Ask and show; `load` and `draw` are the page's own, and so may `frame` be. */
   async start() {
     await this.load();
     if (!this.context.alive()) return null;
@@ -68,7 +68,7 @@ export class ListPage {
     this.clicked(event);
   }
 
-  /** Reload on a user's request; an error replaces the page. */
+  /** What somebody asks for, or why that has no answer. */
   ask() {
     return this.reload().catch(this.context.failed);
   }

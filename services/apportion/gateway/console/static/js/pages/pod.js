@@ -1,7 +1,7 @@
-// One pod: its placement and the reasons for it, or why it is pending and what would help. If there is no such
-// pod, the page offers similar names.
+// One pod: where it runs, of how many nodes, after what wait; or why it waits and what would help.
+// Where none has the name, which may be meant.
 import { get, getNow, orNone, path, Problem } from "../api.js";
-import { gauge, legend, sharesOf, stateOf, STATES, statesOf } from "../cards.js";
+import { gauge, legend, sharesOf, stateOf, statesOf } from "../cards.js";
 import {
   behindWords,
   between,
@@ -39,7 +39,7 @@ import { ListPage, NEWER } from "./list_page.js";
 import { ownTimes, sentenceCase, withCode } from "../typography.js";
 
 const LONG_WAIT_S = 60;
-const LEAST_S = 0.1; // the shortest pending time to show if the history has one
+const LEAST_S = 0.1; // of a wait that its story shows
 const ENDED = "ended";
 const PART_COLOURS = ["--p1", "--p2", "--p3", "--p4"];
 const LOOKS = {
@@ -60,7 +60,7 @@ const LOOKS = {
   NodeSilent: "refused",
 };
 
-/** See app.js. A name without a namespace resolves to the same pod as in `apportion why`. */
+/** See app.js. A name alone is that of the pod of which `apportion why` would speak. */
 export async function open(main, context) {
   const { args } = context;
   if (args.length > 1) return new PodPage(main, context, args).start();
@@ -73,15 +73,15 @@ export async function open(main, context) {
   }
   const page = spaces.length
     ? severalPage(name, spaces)
-    : nonePage(`named ${name}`, name, {
+    : nonePage(`of the name ${name}`, name, {
         ...(await mayBeMeant(name)),
         ...(await otherKinds(name)),
       });
   if (context.alive()) mount(main, page);
-  return null; // at another moment, the name is resolved again
+  return null; // at another moment the name is looked for anew
 }
 
-/** The queue of a pod, from the event of its submission. */
+/** The queue that a pod was submitted to, by the event of that. */
 const queueOf = event => event?.data?.queue || event?.data?.submitted?.queue || "";
 
 class PodPage extends ListPage {
@@ -101,10 +101,10 @@ class PodPage extends ListPage {
     this.history = history;
     this.revision = why?.revision ?? 0;
     if (this.isNone()) await this.loadMeant();
-    const live = why && !this.hasEnded(); // only live pods have details
+    const live = why && !this.hasEnded(); // of others nothing is known but why and their story
     const held = why?.placed?.node;
     const then = this.whenHeld();
-    const submitted = why?.history[0]?.revision; // only this event has the queue
+    const submitted = why?.history[0]?.revision; // what it asked for then, its queue too, stands in that event alone
     const [detail, entry, node, beside] = await Promise.all([
       live ? orNone(get(`pods/${name}`)) : null,
       submitted ? this.orProblem(getNow(`log/${submitted}`)) : null,
@@ -117,12 +117,12 @@ class PodPage extends ListPage {
     this.beside = beside;
   }
 
-  /** The request parameter for the moment of its last allocation: just before the end of an ended pod. */
+  /** The moment at which it held what it held last, as a parameter: of one that ended, just before its end. */
   whenHeld() {
     return this.why && this.hasEnded() ? { at: String(this.why.history.at(-1).revision - 1) } : {};
   }
 
-  /** Load similar names, and a pod of this name that was submitted after the shown moment. */
+  /** Which may be meant where none has the name: also one that came after the moment that is shown. */
   async loadMeant() {
     const { namespace, name } = this;
     const story = isLive()
@@ -165,7 +165,7 @@ class PodPage extends ListPage {
         ${answer(this.sentence(), this.notes())} ${this.besides()}
         <div class="cols story">
           <section class="card">
-            <h2>History</h2>
+            <h2>Story</h2>
             ${this.story()}
           </section>
           <div class="stack">${this.evidence()}</div>
@@ -181,17 +181,19 @@ class PodPage extends ListPage {
     if (!why) return `${sentenceCase(this.history.items.at(-1).sentence)}.`;
     const broken = this.hasEnded() ? 0 : why.failed_devices.length;
     if (broken)
-      return html`${this.placedLead()} on ${nodeLink(why.placed.node)} ·
-        <span class="c-bad">${many(broken, "failed GPU")}</span>`;
+      return html`${this.placedLead()} on ${nodeLink(why.placed.node)},
+        <span class="c-bad"
+          >on ${broken === 1 ? "a failed card" : html`${num(broken)} failed cards`}</span
+        >.`;
     if (why.placed)
-      return html`${this.placedLead()} on
-      ${nodeLink(why.placed.node)}${this.fittedWords()}${this.waitWords()}`;
+      return html`${this.placedLead()} on ${nodeLink(why.placed.node)},
+      ${this.fittedWords()}${this.waitWords()}.`;
     if (why.rejected)
-      return html`${this.hasEnded() ? "Ended · was rejected" : "Rejected"}: ${why.rejected.field}
-      ${why.rejected.problem}.`;
+      return html`${this.hasEnded() ? "Ended; it could not be read" : "Cannot be read"}:
+      ${why.rejected.field} ${why.rejected.problem}.`;
     if (this.hasEnded()) return this.endedSentence();
     const waited = this.waited();
-    const lead = waited === null ? "Pending" : `Pending for ${duration(waited)}`;
+    const lead = waited === null ? "Waits" : `Waits for ${duration(waited)}`;
     if (why.refused) return html`${lead}: ${this.reason()}.`;
     if (!why.awaits) return html`${lead}.`;
     return html`${lead}${why.gates.length || why.chooser ? " " : ": "}${why.awaits}.`;
@@ -204,22 +206,22 @@ class PodPage extends ListPage {
   placedLead() {
     const { why } = this;
     if (this.hasEnded())
-      return `${this.endedLead()} · ${
-        why.history.some(step => step.phase === "allocated") ? "ran" : "was placed"
+      return `${this.endedLead()}; it ${
+        why.history.some(step => step.phase === "allocated") ? "ran" : "had its place"
       }`;
-    return why.phase === "allocated" && !why.unready ? "Running" : "Placed";
+    return why.phase === "allocated" && !why.unready ? "Runs" : "Has its place";
   }
 
   fittedWords() {
     const { fitting } = this.why.placed;
     return fitting === 1
-      ? " · only node that fit"
+      ? "the only node that fitted"
       : fitting
-        ? ` · best of ${num(fitting)} nodes`
-        : " · adopted";
+        ? `the best of ${num(fitting)} that fitted`
+        : "where it was found";
   }
 
-  /** The time and the reason of the end, such as who deleted the pod. */
+  /** When it ended and why, as its story has it: who deleted it. */
   endedLead() {
     const { history, end } = this.why;
     const at = instant(history.at(-1)?.time);
@@ -227,22 +229,22 @@ class PodPage extends ListPage {
     return `Ended${at === null ? "" : ` at ${when(at, shownTime())}`}${because ? ` (${because})` : ""}`;
   }
 
-  /** The headline of a pod that ended without a placement. */
+  /** Of a pod that never had a place: that it waits no more, how long it did, and for what. */
   endedSentence() {
     const { why } = this;
     const waited = this.waited();
-    return html`${this.endedLead()} · never
-    placed${
-      waited === null ? "" : ` · pending for ${duration(waited)}`
-    }${why.refused ? html`: ${this.reason()}.` : ""}`;
+    return html`${this.endedLead()} without ever having a
+    place${
+      waited === null ? "" : `, after ${duration(waited)} of waiting`
+    }${why.refused ? html`: ${this.reason()}` : ""}.`;
   }
 
-  /** Why it is, or was, pending; nodes are links. */
+  /** What keeps it, or kept it; the nearest node is a link. */
   reason() {
     return linked(this.why.refused.reason_parts);
   }
 
-  /** Seconds from the submission to the placement, the end or the shown moment. */
+  /** Until it had its place, or its end came; else until the moment that is shown. */
   waited() {
     const { history, placed } = this.why;
     return between(
@@ -254,17 +256,19 @@ class PodPage extends ListPage {
   waitWords() {
     const waited = this.waited();
     if (waited === null) return "";
-    // the history shows that it was pending, however briefly
+    // its story has it waiting, however short
     const looked = this.history?.items?.some(({ type }) => type === "PodRefused");
     const words =
       waited < 2 && !looked
-        ? " · placed at once"
-        : ` · placed after ${duration(Math.max(LEAST_S, waited))}`;
-    const again = this.history?.uids?.length > 1; // the history includes earlier pods of this name
-    return again ? `${words}, resubmitted at ${clock(instant(this.why.history[0].time))}` : words;
+        ? ", after no wait"
+        : `, after ${duration(Math.max(LEAST_S, waited))} of waiting`;
+    const anew = this.history?.uids?.length > 1; // the story tells of those that had the name before
+    return anew
+      ? `${words} since it was submitted anew at ${clock(instant(this.why.history[0].time))}`
+      : words;
   }
 
-  /** Notes on a pending pod: pods that are spared, and changes since the last evaluation. */
+  /** What is so besides while it waits: who stays where it could be, what was taken off offer since. */
   besides() {
     const { refused } = this.why ?? {};
     if (!refused || this.hasEnded()) return "";
@@ -288,7 +292,7 @@ class PodPage extends ListPage {
     ];
   }
 
-  // ---- history ----
+  // ---- the story ----
 
   story() {
     const steps = this.steps();
@@ -298,25 +302,25 @@ class PodPage extends ListPage {
         waits
           ? html`<li class="open">
               <div class="tl-t"><time>now</time></div>
-              <div class="tl-b"><b>Pending</b><span>${this.standing()}</span></div>
+              <div class="tl-b"><b>Waiting</b><span>${this.standing()}</span></div>
             </li>`
           : ""
       }
     </ol>`;
   }
 
-  /** Whether it is not in the queue yet, because it has scheduling gates. */
+  /** Whether it stands in no line: nobody looks at a pod before its gates are taken away. */
   isGated() {
     return !this.why.refused && !this.why.waiting;
   }
 
-  /** Its position in the queue. */
+  /** Where it stands among those that wait. */
   standing() {
     const { waiting } = this.why;
-    if (this.isGated()) return "not in the queue yet";
+    if (this.isGated()) return "in no line yet";
     return html`${
-      waiting ? `${num(waiting.position)} of ${num(waiting.pending)} · ` : ""
-    }${link("waiting", "View in queue")}`;
+      waiting ? `number ${num(waiting.position)} of ${num(waiting.pending)}; ` : ""
+    }${link("waiting", "see the lines")}`;
   }
 
   steps() {
@@ -345,7 +349,7 @@ class PodPage extends ListPage {
     }));
   }
 
-  /** The history in groups: consecutive evictions of other pods for this one are one decision. */
+  /** Facts one by one, but of several that go for this pod one after the other all together: it is one decision. */
   rooms(items) {
     const groups = [];
     for (const item of items) {
@@ -356,27 +360,27 @@ class PodPage extends ListPage {
     return groups;
   }
 
-  /** Whether the event evicts another pod to make room for this one. */
+  /** The eviction of another pod, for this one, is no eviction of it. */
   makesRoom(item) {
     return item.type === "PodEvicted" && !this.isOwn(item);
   }
 
-  /** Whether the event is about the pod of this page. */
+  /** Whether a fact is about the pod of this page. */
   isOwn(item) {
     const pod = podOf(item);
     return pod?.namespace === this.namespace && pod.name === this.name;
   }
 
-  /** The title of an event. */
+  /** What a fact is headed with. */
   titled(item) {
-    return this.makesRoom(item) ? "Making room" : (STORY[item.type] ?? item.type);
+    return this.makesRoom(item) ? "Room is made" : (STORY[item.type] ?? item.type);
   }
 
-  /** The sentence of an event, without what its title and the page already say. */
+  /** The sentence without what its title and the page say already. */
   told(item) {
     const { clauses: listed, own, parts, priority, type } = item;
     const isOwn = this.isOwn(item);
-    const lead = isOwn && type === "PodEvicted" ? [`this pod, of priority ${priority}, `] : [];
+    const lead = isOwn && type === "PodEvicted" ? [`it, of priority ${priority}, `] : [];
     const all = parts.length ? quoted(parts) : [item.sentence];
     const [first, ...rest] = [...lead, ...(isOwn ? all.slice(own) : all)];
     const begun = typeof first === "string" ? [sentenceCase(first)] : first ? [first] : [];
@@ -390,11 +394,11 @@ class PodPage extends ListPage {
     if (phase === "placed" && why.placed?.score.total)
       return html`on ${nodeLink(why.placed.node)}, score
         <b>${why.placed.score.total.toFixed(1)}</b>`;
-    if (phase === "bound") return "assigned to the node";
-    return phase === "allocated" ? "devices handed out by the agent" : "";
+    if (phase === "bound") return "the node has been told";
+    return phase === "allocated" ? "the agent has handed out its shares" : "";
   }
 
-  // ---- evidence ----
+  // ---- the evidence ----
 
   evidence() {
     const { why } = this;
@@ -402,7 +406,7 @@ class PodPage extends ListPage {
     if (why.placed) return [this.whyHere(), this.share(), this.failed()];
     if (why.rejected)
       return html`<section class="card">
-        <h2>How to fix</h2>
+        <h2>What to mend</h2>
         <p class="lead">
           <span class="m">${why.rejected.field}</span> is ${why.rejected.value}:
           ${why.rejected.problem}.
@@ -422,24 +426,24 @@ class PodPage extends ListPage {
     const most = Math.max(1e-9, ...rows.map(row => row.total));
     const said =
       rows.length > 1
-        ? `top ${rows.length} of ${many(placed.fitting, "fitting node")}`
+        ? `${num(placed.fitting)} of ${many(placed.nodes, "node")} fitted; the best ${rows.length}`
         : placed.fitting === 1
-          ? "no other node fit"
+          ? "no other node fitted"
           : "";
     if (!placed.nodes)
       return html`<section class="card">
-        <h2>Why this node</h2>
-        <p>The pod already ran here when it was adopted.</p>
+        <h2>Why here</h2>
+        <p>It ran here before this ledger held it.</p>
       </section>`;
     return html`<section class="card">
-      <h2>Why this node <small>${said}</small></h2>
+      <h2>Why here <small>${said}</small></h2>
       <div
         class="funnel"
         role="img"
-        aria-label="${num(placed.nodes)} nodes, ${num(placed.fitting)} fit, 1 chosen"
+        aria-label="${num(placed.nodes)} nodes, ${num(placed.fitting)} fitted, 1 chosen"
       >
         <span><b>${num(placed.nodes)}</b> ${placed.nodes === 1 ? "node" : "nodes"}</span
-        ><span><b>${num(placed.fitting)}</b> fit</span
+        ><span><b>${num(placed.fitting)}</b> fitted</span
         ><span class="on"><b>1</b> ${placed.node}</span>
       </div>
       <div class="runs">${rows.map((row, at) => runRow(row, at, { rows, parts, most }))}</div>
@@ -454,7 +458,7 @@ class PodPage extends ListPage {
     </section>`;
   }
 
-  /** Its allocation among the devices of its node; for an ended pod, just before the end. */
+  /** What it holds among the others of its node; of one that ended what it held, just before its end. */
   share() {
     const { placed } = this.why;
     const own = new Map();
@@ -472,8 +476,8 @@ class PodPage extends ListPage {
         ${this.shareHead()}
         <small
           >${
-            mine.length > 1 ? `${mine.length} GPUs on ` : ""
-          }${placed.node}${model}${this.hasEnded() ? ", before it ended" : ""}</small
+            mine.length > 1 ? `${mine.length} cards of ` : ""
+          }${placed.node}${model}${this.hasEnded() ? ", at its end" : ""}</small
         >
       </h2>
       <div class="cards8">${cards.map(card => this.cardBox(card))}</div>
@@ -486,19 +490,20 @@ class PodPage extends ListPage {
       }
       <div class="kv">
         ${[...amounts].map(
-          amount => html`<span>${mine.length > 1 ? "Each GPU" : "Memory"}</span><b>${amount}</b>`,
-        )}${first?.cores ? html`<span>Cores</span><b>${coresHeld(first)}</b>` : ""}
-        ${cards.length ? html`<span>On this node</span><b>${this.besideWords()}</b>` : ""}
+          amount => html`<span>${mine.length > 1 ? "each" : "memory"}</span><b>${amount}</b>`,
+        )}${first?.cores ? html`<span>cores</span><b>${coresHeld(first)}</b>` : ""}
+        ${cards.length ? html`<span>beside</span><b>${this.besideWords()}</b>` : ""}
       </div>
     </section>`;
   }
 
   shareHead() {
     const { shares } = this.why.placed;
-    return shares.length ? "Allocation" : "No GPU allocated";
+    if (this.hasEnded()) return shares.length ? "What it held" : "It held no card";
+    return shares.length ? "Its share" : "It holds no card";
   }
 
-  /** The devices of its node with their shares, its own share first. */
+  /** The cards of its node with what is held of each, its own first. */
   cards() {
     const phases = new Map(
       (this.beside?.items ?? []).map(item => [`${item.namespace}/${item.name}`, item.phase]),
@@ -519,11 +524,11 @@ class PodPage extends ListPage {
     );
     beside.delete(`${this.namespace}/${this.name}`);
     return beside.size
-      ? link("fleet", `${many(beside.size, "other pod")}`, {
+      ? link("fleet", `${many(beside.size, "other pod")} on the node`, {
           q: `node:${node}`,
           ...this.whenHeld(),
         })
-      : "no other pods";
+      : "nobody else on the node";
   }
 
   own(holder) {
@@ -536,9 +541,9 @@ class PodPage extends ListPage {
     return html`<a
       class="c8"
       href="${address}"
-      aria-label="Device ${device.index}${own ? ", allocated to this pod" : ""}${
-        state ? `, ${STATES[state]}` : ""
-      }"
+      aria-label="card ${device.index}${
+        own ? `, ${this.hasEnded() ? "held" : "holds"} a share of this pod` : ""
+      }${state ? `, ${state}` : ""}"
       >${gauge(state, shares)}${own ? html`<b>${device.index}</b>` : html`<span>${device.index}</span>`}</a
     >`;
   }
@@ -548,12 +553,12 @@ class PodPage extends ListPage {
     const ended = this.hasEnded();
     if (!why.failed_devices.length && !why.evicted && !why.last_failure && !why.unready) {
       return html`<section class="card">
-        <h2>Health</h2>
-        <p class="ok-line">${ICONS.ok} ${ended ? "Healthy until the end" : "Healthy"}</p>
+        <h2>Its health</h2>
+        <p class="ok-line">${ICONS.ok} What it ${ended ? "held was" : "holds is"} healthy.</p>
       </section>`;
     }
     return html`<section class="card">
-      <h2>Health</h2>
+      <h2>Its health</h2>
       ${why.failed_devices.map(
         failed =>
           html`<p class="note bad">
@@ -566,8 +571,8 @@ class PodPage extends ListPage {
         why.unready
           ? html`<p class="note bad">
               ${ICONS.broken}<span
-                >${ownTimes(sentenceCase(why.unready))}. The state of the pod
-                ${ended ? "was" : "is"} unknown.</span
+                >${ownTimes(sentenceCase(why.unready))}: nobody
+                ${ended ? "knew how it fared" : "knows how it fares"} there.</span
               >
             </p>`
           : ""
@@ -576,8 +581,8 @@ class PodPage extends ListPage {
         why.evicted
           ? html`<p class="note warn">
               ${ICONS.soon}<span
-                >${ended ? "Evicted" : "Being evicted"} for
-                ${why.evicted.beneficiary_name}${why.evicted_in_vain ? ", which has ended since" : ""}.</span
+                >It ${ended ? "was" : "is"} to go, for
+                ${why.evicted.beneficiary_name}${why.evicted_in_vain ? ", which has gone since" : ""}.</span
               >
             </p>`
           : ""
@@ -585,7 +590,9 @@ class PodPage extends ListPage {
       ${
         why.last_failure
           ? html`<p class="note warn">
-              ${ICONS.soon}<span>An earlier placement failed: ${ownTimes(why.last_failure)}</span>
+              ${ICONS.soon}<span
+                >An earlier placement came to nothing: ${ownTimes(why.last_failure)}</span
+              >
             </p>`
           : ""
       }
@@ -597,11 +604,11 @@ class PodPage extends ListPage {
     const causes = refused?.causes ?? [];
     const leaving = this.why.evicts;
     const ended = this.hasEnded();
-    const limited = refused ? !refused.nodes : this.isGated(); // the reason is not about nodes
+    const limited = refused ? !refused.nodes : this.isGated(); // nobody looked at nodes
     return html`${
         leaving.length
           ? html`<section class="card">
-              <h2>Making room</h2>
+              <h2>Room is made for it</h2>
               <ol class="mini">
                 ${leaving.map(
                   each =>
@@ -617,7 +624,7 @@ class PodPage extends ListPage {
       }
       <section class="card">
         <h2>
-          ${limited ? `Why it ${ended ? "was" : "is"} pending` : `Why no node ${ended ? "fit" : "fits"}`}
+          ${limited ? `Why it ${ended ? "waited" : "waits"}` : `Why none ${ended ? "fitted" : "fits"}`}
           <small>${this.unblockWords(limited)}</small>
         </h2>
         ${
@@ -634,14 +641,14 @@ class PodPage extends ListPage {
                   "Try a change",
                   { pod: `${this.namespace}/${this.name}` },
                   "btn pri",
-                )}${link("waiting", "View in queue", {}, "btn")}
+                )}${link("waiting", "Its line", {}, "btn")}
               </div>`
         }
       </section>
       ${nearest(refused?.nearest ?? [])}
       ${
         this.history instanceof Problem && !this.history.unknown
-          ? problemNote(this.history, "pod history")
+          ? problemNote(this.history, "what happened to a pod")
           : ""
       }`;
   }
@@ -650,16 +657,16 @@ class PodPage extends ListPage {
     const { refused } = this.why;
     if (!refused)
       return this.hasEnded()
-        ? "never evaluated"
+        ? "nobody had looked"
         : this.isGated()
-          ? "has scheduling gates"
-          : "not evaluated yet";
-    return `${limited ? "" : `${many(refused.nodes, "node")}, `}and what ${
-      this.hasEnded() ? "would have helped" : "helps"
-    }`;
+          ? "no scheduler looks at it before"
+          : "nobody has looked yet";
+    return `${limited ? "" : `of ${many(refused.nodes, "node")}, `}and what would ${
+      this.hasEnded() ? "have unblocked" : "unblock"
+    } it`;
   }
 
-  /** The limit or the gang that keeps the pod pending; the causes below it are about nodes. */
+  /** The limit, or the gang, that keeps it out: the causes below it are of nodes. */
   limitWords() {
     const { limit, causes } = this.why.refused;
     return limit && !causes.some(({ words }) => words === limit)
@@ -710,23 +717,23 @@ function runRow(row, at, { rows, parts, most }) {
   </div>`;
 }
 
-/** The nodes that nearly fit: the request, what is free and which pods hold it. Empty columns are omitted. */
+// Nodes that nearly fitted: what was wanted and what is there, or who holds it; no column stands empty.
 function nearest(misses) {
   if (!misses.length) return "";
   const columns = [
-    ["Requested", miss => miss.needed_words, "nw"],
-    ["Free", miss => miss.available_words, "hide-s"],
+    ["Wanted", miss => miss.needed_words, "nw"],
+    ["There", miss => miss.available_words, "hide-s"],
     [
       "Missing",
       miss => (miss.missing ? html`<span class="nw">${miss.missing}</span>` : miss.words),
       "",
     ],
-    ["Used by", holdersOf, ""],
+    ["Held by", holdersOf, ""],
   ]
     .map(([words, of, look]) => ({ words, look, cells: misses.map(of) }))
     .filter(({ cells }) => cells.some(Boolean));
   return html`<section class="card">
-    <h2>Closest nodes</h2>
+    <h2>Nearest</h2>
     <table class="t tight">
       <thead>
         <tr>

@@ -1,4 +1,4 @@
-// Pending pods, grouped by request: why no node fits, what would help, and the first pods of each group.
+// Waiting: how many pods, for how many cards, since when; and for each line why, and what would help.
 import { get } from "../api.js";
 import { meetNamespaces, namespaceColour } from "../colours.js";
 import { duration, instant, many, num, when } from "../format.js";
@@ -29,21 +29,25 @@ class WaitingPage extends ListPage {
     const { lines: all } = this;
     const since_ms = instant(all.oldest_time);
     const sentence = all.pods
-      ? html`${many(all.pods, "pod")} ${all.pods === 1 ? "needs" : "need"}
-        ${many(all.devices, "GPU")} (${many(all.lines_count, "distinct request")})`
-      : "No pending pods";
+      ? html`${many(all.pods, "pod")} ${all.pods === 1 ? "waits" : "wait"} for
+        ${many(all.devices, "card")} in
+        ${many(all.lines_count, "line")}${
+          since_ms === null ? "" : `; the longest since ${when(since_ms, shownTime())}`
+        }.`
+      : "Nobody waits.";
     renew(
       this.main,
       html`<div class="page">
         ${answer(sentence, [
-          since_ms === null ? "" : `oldest since ${when(since_ms, shownTime())}`,
           all.lasting
-            ? html`<span class="c-bad">${num(all.lasting)} can never be placed</span>`
+            ? html`<span class="c-bad">${num(all.lasting)} can never have a place</span>`
             : "",
-          all.making_room ? `making room for ${num(all.making_room)}` : "",
-          all.gated ? `${num(all.gated)} more gated` : "",
+          all.making_room ? `room is made for ${num(all.making_room)}` : "",
+          all.gated
+            ? `${num(all.gated)} more ${all.gated === 1 ? "waits for its" : "wait for their"} gates`
+            : "",
           all.rejected
-            ? link("pods", `${num(all.rejected)} rejected`, { phase: "rejected" }, "c-bad")
+            ? link("pods", `${num(all.rejected)} cannot be read`, { phase: "rejected" }, "c-bad")
             : "",
           all.pods ? orderWords(all.lines) : "",
           NEWER,
@@ -52,7 +56,7 @@ class WaitingPage extends ListPage {
         ${
           all.lines_count > all.lines.length
             ? html`<p class="faint">
-                and ${many(all.lines_count - all.lines.length, "more request")}
+                and ${num(all.lines_count - all.lines.length)} lines behind them
               </p>`
             : ""
         }
@@ -61,7 +65,8 @@ class WaitingPage extends ListPage {
             ? ""
             : html`<section class="card">
                 <p class="lead">
-                  All pods are placed. ${link("whatif", "Try another one in What if")}.
+                  Every pod that can have a place has one.
+                  ${link("whatif", "Try what would happen")} with another.
                 </p>
               </section>`
         }
@@ -82,14 +87,12 @@ function lineCard(line, at) {
     <div class="line-h">
       <div>
         <h2>
-          ${lineWords(line)}${queueWords(line)}${
-            line.lasting ? html` <span class="chip s-broken">can never be placed</span>` : ""
-          }
+          ${lineWords(line)}${queueWords(line)}${line.lasting ? html` <span class="chip s-broken">never</span>` : ""}
         </h2>
         <p>
           <b>${num(line.pods)}</b>
           ${line.pods === 1 ? "pod" : "pods"}${oldest === null ? "" : ` · oldest ${duration(oldest)}`}
-          · ${many(line.devices, "GPU")} each${gangWords(line)}
+          · ${many(line.devices, "card")} each${gangWords(line)}
         </p>
       </div>
       ${dots(line, now)}
@@ -98,14 +101,14 @@ function lineCard(line, at) {
       <div class="why">${reasons(line)}</div>
       <table class="t tight">
         <caption class="unseen">
-          First in the queue
+          The first in line
         </caption>
         <thead>
           <tr>
             <th scope="col" class="num">#</th>
             <th scope="col">Pod</th>
-            <th scope="col">Pending</th>
-            <th scope="col" class="hide-s">Closest node</th>
+            <th scope="col">Waits</th>
+            <th scope="col" class="hide-s">Nearest</th>
             <th scope="col" class="hide-s">Missing</th>
           </tr>
         </thead>
@@ -118,7 +121,7 @@ function lineCard(line, at) {
                     ${link(
                       "pods",
                       `and ${num(line.pods - Math.min(rows, line.first.length))} more`,
-                      { phase: "pending" },
+                      { phase: "waiting" },
                     )}
                   </td>
                 </tr>`
@@ -130,7 +133,7 @@ function lineCard(line, at) {
   </section>`;
 }
 
-/** A group as a picture: a bar per pod in its namespace's colour, as high as the time it has been pending. */
+/** The line as a picture: a bar for each pod, as high as it has waited, in its namespace's colour. */
 function dots(line, now) {
   const waits = line.first.map(pod => since(pod.since_time, now) ?? 0);
   const most = Math.max(1, ...waits);
@@ -147,49 +150,53 @@ function dots(line, now) {
       : html`<a
           tabindex="-1"
           data-s="${style(pod, at)}"
-          title="${pod.position}. a pod in ${pod.namespace}, ${duration(waits[at])}"
+          title="${pod.position}. a pod of ${pod.namespace}, ${duration(waits[at])}"
         ></a>`;
-  return html`<div class="dots" role="img" aria-label="${many(line.pods, "pod")} in the queue">
+  return html`<div class="dots" role="img" aria-label="${many(line.pods, "pod")} in line">
     ${line.first.map(bar)}
   </div>`;
 }
 
-/** The gang of the group's first pod, with its required and its present number of pods. */
+/** The gang that the line is, or begins with: how many must have a place together, and how many are there. */
 const gangWords = ({ gang }) =>
   gang
-    ? html` · gang ${link("pods", gang.group, { q: gang.group }, "m")} has ${num(gang.pods)} of
-      ${num(gang.min_available)} required pods`
+    ? html` · gang ${link("pods", gang.group, { q: gang.group }, "m")} needs
+      ${num(gang.min_available)}, has ${num(gang.pods)}`
     : "";
 
-/** The queue, unless it is the default one. */
+/** A queue that somebody chose: most pods are of the one that is there without it. */
 const queueWords = ({ queue }) =>
   queue && queue !== DEFAULT_QUEUE
     ? html` <small>queue <span class="m">${queue}</span></small>`
     : "";
 
-/** The queue order, as in docs/guides/queues.md. Shares only matter if pods of several queues are pending. */
+/** Whose turn it is, as docs/guides/queues.md has it: what each queue holds matters only where pods of several wait. */
 function orderWords(lines) {
   const isShared = new Set(lines.map(({ queue }) => queue || DEFAULT_QUEUE)).size > 1;
-  return isShared ? "ordered by queue share, priority, age" : "ordered by priority, age";
+  return isShared
+    ? "order: the queue with the least share for its weight, then priority, then who came first"
+    : "order: priority, then who came first";
 }
 
 function reasons(line) {
   const [first] = line.first;
   const whole = line.apart ? html`<p>${withCode(sentenceCase(line.apart))}.</p>` : "";
   if (!line.causes.length)
-    return html`<h3>Why they are pending</h3>
+    return html`<h3>Why not yet</h3>
       ${
         whole ||
-        html`<p>${line.sentence ? `${sentenceCase(line.sentence)}.` : "Not evaluated yet."}</p>`
+        html`<p>
+          ${line.sentence ? `${sentenceCase(line.sentence)}.` : "Nobody has looked for a place yet."}
+        </p>`
       }`;
-  // A limit is not about nodes; its sentence has numbers that its cause lacks.
+  // Nodes are not what one limit is about: its sentence has the numbers that its cause has not.
   const causes =
     whole && !line.nodes && line.causes.length === 1
       ? [{ ...line.causes[0], words: line.sentence }]
       : line.causes;
   return html`<h3>
-      ${line.nodes ? `Why none of ${many(line.nodes, "node")} fits` : "Why they are pending"}, and
-      what helps
+      ${line.nodes ? `Why none of ${many(line.nodes, "node")}` : "Why not yet"}, and what would
+      unblock it
     </h3>
     ${causes === line.causes ? whole : ""}${causeList(causes, line.nodes)}
     <p class="try">
@@ -203,7 +210,7 @@ function reasons(line) {
 
 const NONE = html`<span class="faint">–</span>`;
 
-/** A pod with its closest node and what that lacks: an amount, or else the reason. */
+/** What its nearest node lacks is as the line has it: an amount, or else what is the matter there. */
 function podRow(pod, line, now) {
   const waited = since(pod.since_time, now);
   const near = pod.nominated || pod.nearest;
@@ -213,7 +220,7 @@ function podRow(pod, line, now) {
   const missing = pod.room ? roomWords(pod) : amount || miss?.words || "";
   const narrow = pod.room
     ? [html`${node} ${missing}`]
-    : [node ? html`closest ${node}` : "", amount ? `${amount} missing` : missing];
+    : [node ? html`nearest ${node}` : "", amount ? `${amount} missing` : missing];
   const priority = pod.priority ? html` <span class="chip">priority ${pod.priority}</span>` : "";
   return html`<tr data-row tabindex="0">
     <td class="num m">${num(pod.position)}</td>
@@ -226,8 +233,8 @@ function podRow(pod, line, now) {
   </tr>`;
 }
 
-/** How room is made, in short; the title has the gateway's sentence. */
+/** In short; the whole sentence is the gateway's. */
 const roomWords = pod =>
   html`<span class="c-ok" title="${pod.room}"
-    >${pod.leaving ? `after ${many(pod.leaving, "eviction")}` : "reserved"}</span
+    >${pod.leaving ? `once ${many(pod.leaving, "pod")} left` : "is kept for it"}</span
   >`;
