@@ -151,6 +151,9 @@ class PlaceFinder:
     ) -> PlacementClass:
         """Return the class of the pod's shape, `alone` without relations to other pods."""
         concern = NO_CONCERN if alone else self._neighbours.concern(pod.submitted)
+        return self._class_of(pod, concern, without)
+
+    def _class_of(self, pod: PodState, concern: Concern, without: frozenset[int]) -> PlacementClass:
         key, shape = self._wanted_key(pod, concern), pod.submitted.shape
         volumes = self.volumes.needs(pod) if pod.submitted.volume_claims else None
         if without:
@@ -209,7 +212,8 @@ class PlaceFinder:
     ) -> PodPlaced | None:
         # The best placement regardless of limits, `without` devices of these kinds, or None.
         self._reservations.charge()
-        class_: PlacementClass = self.class_of(pod, without=without)
+        concern = self._neighbours.concern(pod.submitted)
+        class_: PlacementClass = self._class_of(pod, concern, without)
         while True:
             first = self._first_of(class_, pod) if among is None else among
             best = class_.board.best(1 + RUNNERS_UP, first)

@@ -162,15 +162,16 @@ class ExternalChoices:
     ) -> list[tuple[PodState, PodPlaced | PodRefused]]:
         """Decide the choices for our pods in the ledger, in order; each counts for later ones."""
         decided: list[tuple[PodState, PodPlaced | PodRefused]] = []
-        if not self._nodes:
-            return decided
-        self._limits = self._limits or Limits(self._state)
-        # No affinity is checked here.
-        reservations = Reservations(self._state, self._fit_query.columns, self._limits, None)
+        reservations: Reservations | None = None
         for uid, name in self._nodes.items():
             pod = self._state.pods.get(uid)
             if pod is None or not is_pending(self._state, pod) or not owns(pod):
                 continue
+            if self._limits is None:
+                self._limits = Limits(self._state)
+            if reservations is None:  # without neighbours, because no affinity is checked here
+                columns = self._fit_query.columns
+                reservations = Reservations(self._state, columns, self._limits, None)
             reservations.charge()
             found = self._place(pod, name, self._limits)
             decided.append((pod, found))
@@ -178,7 +179,8 @@ class ExternalChoices:
                 reservations.reserve(pod, found)
             if len(decided) >= events_max:
                 break
-        reservations.roll_back()
+        if reservations is not None:
+            reservations.roll_back()
         return decided
 
     def _place(self, pod: PodState, name: str, limits: Limits) -> PodPlaced | PodRefused:

@@ -195,7 +195,8 @@ class Waking:
             if keys is None:
                 self._unschedulable.clear()
             self._doubted = self._queue.unschedulable(None if keys is None else {*keys, *left})
-            for key in set(keys or ()).difference(each.key for each in self._doubted):
+            # A list: a function with a generator expression gets no C signature.
+            for key in set(keys or ()).difference([each.key for each in self._doubted]):
                 self._unschedulable.forget(key)
             self._doubted.reverse()
         return self._ask_doubted(looks_max)

@@ -8,7 +8,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from apportion.core.answers.reads import fields_of
 from apportion.core.ledger.moments import HOUR, text_of
 from apportion.core.reports.accounts import Account
 from apportion.core.reports.answers import IdleAnswer, IdleRow, IdleShare, ReportAnswer, ReportRow
@@ -126,7 +125,12 @@ def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
             IdleShare(
                 key=each.row,
                 pod=each.name,
-                **fields_of(each, "namespace uid container device model node"),
+                namespace=each.namespace,
+                uid=each.uid,
+                container=each.container,
+                device=each.device,
+                model=each.model,
+                node=each.node,
                 start=text_of(each.start),
                 end=text_of(each.end),
                 hours=round((each.end - each.start) / HOUR, DIGITS),

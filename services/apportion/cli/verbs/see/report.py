@@ -78,7 +78,8 @@ def _make(report: str, *, where: Where, as_json: bool, form: str, **given: Any) 
     gateway: Gateway | None = None
     if of_gateway and not own:
         with contextlib.suppress(Unreachable):
-            gateway = Gateway(where.gateway_url(), timeout_s=TIMEOUT_S)
+            if url := where.gateway_url():
+                gateway = Gateway(url, timeout_s=TIMEOUT_S)
     options = {"by": str(given["by"]), "from": given["start"], "to": given["end"],
                "step": given["step"]}  # fmt: skip
     query = {name: value for name, value in options.items() if value}

@@ -135,8 +135,6 @@ def begin(
 
 def _done(data: Path | None, as_json: bool, what: str, verb: str, *given: Any) -> None:  # noqa: FBT001 - as click hands it over
     from apportion.core.identity.identity import InvalidIdentity
-    from apportion.core.identity.permissions import role_of
-    from apportion.runtime.jetstream.server.embedded import ServerFailed, load_credentials
 
     users = Users(data or default_data())
     try:
@@ -150,6 +148,10 @@ def _done(data: Path | None, as_json: bool, what: str, verb: str, *given: Any) -
         return
     say(f"{member.role} {member.name} {what}{f', by the key in {key}' if key else ''}")
     if key:
+        # Only these lines need them, and importing them takes longer than the rest.
+        from apportion.core.identity.permissions import role_of
+        from apportion.runtime.jetstream.server.embedded import ServerFailed, load_credentials
+
         try:
             known = load_credentials(users.folder)
             place = f"{known.host}:{known.port}"

@@ -210,7 +210,7 @@ class Columns:
             if self._any_anew:
                 self._any_anew = False
                 joined = [each.node for name, each in touched.items() if name not in self._row_of]
-                width = 1 + max(len(each.node.devices) for each in touched.values())
+                width = 1 + max([len(each.node.devices) for each in touched.values()])  # noqa: C419 - a generator would cost the C signature
                 few = len(joined) * SPARE_EVERY <= len(self._row_of)
                 if width > self.width and few:
                     _move(self, self.every, self.every, len(self.every), width)

@@ -121,7 +121,7 @@ class FactColumns:
             gained = np.zeros(len(rows), np.int64)
             for each in preferred:
                 gained += each.weight * columns.labels.match(columns, each.term, rows)
-            whole = sum(each.weight for each in preferred)
+            whole = sum([each.weight for each in preferred])  # noqa: C419 - a generator would cost the C signature
             parts.append((AFFINITY_WEIGHT, gained * POINTS // whole))
         if self._discouraged:
             shunned = np.isin(rows, list(self._discouraged))

@@ -176,8 +176,10 @@ def of_shares(shape: Shape, shares: Iterable[Share], node: NodeState) -> Amounts
 
 def of_devices(shape: Shape, shares: Iterable[Share], node: NodeState) -> Counter[Amount]:
     """Return the peak amounts of these shares: init containers run before the others."""
-    taken = Counter[Amount]()
-    before = {ask.container: Counter[Amount]() for ask in shape.asks if ask.init}
+    taken: Counter[Amount] = Counter()  # not `Counter[Amount]()`, which takes half as long again
+    before: dict[str, Counter[Amount]] = {
+        ask.container: Counter() for ask in shape.asks if ask.init
+    }
     for share in shares:
         device = node.by_id[share.device].device
         profile = share.instance.profile if share.instance is not None else ""
