@@ -235,10 +235,10 @@ DEFERRED = (ast.Yield, ast.YieldFrom, ast.Await, ast.GeneratorExp, ast.Lambda, a
 
 
 def declared(source: str, types: Iterable[str]) -> Iterable[str]:
-    """What Cython is told of a module: its functions, and these classes with their attributes.
+    """Yield the declarations of a module for Cython: functions, and classes with attributes.
 
-    All of it stands in the source: an annotation that names one of the listed classes is taken at
-    its word, and of an attribute one that names a container."""
+    All come from the source: Cython trusts an annotation that names one of the listed classes, and
+    for an attribute also one that names a container."""
     tree = ast.parse(source)
     known = NUMBERS | {name: name for name in types}
     for node in tree.body:

@@ -119,7 +119,7 @@ def take(browser: Browser, base: str, shown: list[tuple[str, str]], asked: Names
                 for name, address in shown:
                     visit(page, address)
                     page.wait_for_selector("#t-hist:visible")
-                    page.wait_for_selector("text=asking…", state="hidden")
+                    page.wait_for_selector(".loading", state="hidden")
                     page.wait_for_function("document.fonts.status === 'loaded'")
                     path = asked.folder / f"{name}-{size[0]}-{theme}.png"
                     path.write_bytes(small(page.screenshot()))

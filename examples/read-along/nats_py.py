@@ -5,9 +5,9 @@
     python examples/read-along/nats_py.py nats://anna@127.0.0.1:4222 --nkey anna.nk
 
 Needs only `pip install nats-py`, and with a key, as `apportion user add auditor anna` makes one,
-`pip install 'nats-py[nkeys]'`. An ordered consumer gets each event once and in order, and begins
-anew by itself where a message was lost. Each placement names the SHA-256 of the one before it on
-its node, so whoever reads from the beginning sees if one was changed, left out or put in.
+`pip install 'nats-py[nkeys]'`. An ordered consumer gets each event once and in order, and
+restarts by itself after a lost message. Each placement names the SHA-256 of the previous one on its
+node, so a reader from the beginning sees if one was changed, left out or inserted.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def read_along(url: str, who: str, nkey: str | None, limit: int) -> int:
         revision = message.metadata.sequence.stream
         said = (revision, event["time"], kind, node, *(() if holds else ("CHAIN BROKEN",)))
         sys.stdout.write(" ".join(map(str, said)) + "\n")
-        sys.stdout.flush()  # whoever reads along in a pipe sees it now
+        sys.stdout.flush()  # the reader of a pipe sees it now
         seen += 1
         if seen == limit:
             break
@@ -85,7 +85,7 @@ async def read_along(url: str, who: str, nkey: str | None, limit: int) -> int:
 
 
 def main() -> int:
-    """Exit code 0 if every link held, 1 if one did not, and 2 if nobody could look."""
+    """Exit code 0 if every link held, 1 if one did not, and 2 if the ledger could not be read."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "url", help="as `apportion up` prints it, with the auditor's password, or nats://NAME@HOST"

@@ -2,7 +2,7 @@
 
 A format is a type of event in one version. Those in `BORN` are legal on every ledger; a later one
 only after an operator's `FormatEnabled`. Before that it changes nothing for any reader, so that
-nobody can halt readers by inventing a type. Events that halt readers nevertheless can be skipped
+no writer can halt readers by inventing a type. Events that halt readers nevertheless can be skipped
 with `RevisionSetAside`; they stay in the ledger.
 
 Invariant: every build reads version 1 of these two, and looks them up before it folds."""

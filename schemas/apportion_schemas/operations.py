@@ -33,21 +33,20 @@ class PolicyText(NamedTuple):
 # The texts of the command line, the API, the console and the documentation.
 POLICIES: Final[dict[Policy, PolicyText]] = {
     "price": PolicyText(
-        "what the pods that usually come could no longer have, learnt from the ledger; as bestfit "
-        "until twenty have come",
-        "to where most is left to the pods that usually come, of equals to the fullest; what is "
-        "left to them is the price, which is no money",
+        "the node and device that leave most room for typical pods, learnt from the ledger; acts "
+        "as bestfit until 20 pods have come",
+        'that leaves most room for typical pods, then the fullest ("price" is a score, not money)',
         with_node=True,
     ),
     "fgd": PolicyText(
-        "the least fragmentation", "to where the least fragmentation is left", with_node=True
+        "the least fragmentation", "that leaves the least fragmentation", with_node=True
     ),
     "bestfit": PolicyText(
-        "the node where the least is left over", "to where the least is left over", with_node=True
+        "the node and device with the least leftover", "with the least leftover", with_node=True
     ),
-    "binpack": PolicyText("the fullest node or device", "to the fullest that has room"),
+    "binpack": PolicyText("the fullest node or device", "that is fullest but has room"),
     "spread": PolicyText(
-        "the emptiest node or device", "to where the fewest are, of equals to the emptiest"
+        "the emptiest node or device", "with the fewest containers, then the emptiest"
     ),
 }
 

@@ -42,7 +42,7 @@ def one_run() -> dict[str, float]:
                 figures["cpu_s"] += ticks * TICK_S
                 held = process.joinpath("smaps_rollup").read_text()
                 figures["pss_mib"] += int(held.partition("\nPss:")[2].split()[0]) / 1024
-        for name, line in (("ready_s", "ready after"), ("first_s", "first placement")):
+        for name, line in (("ready_s", "ready after"), ("first_s", "first pod placed")):
             [figures[name]] = map(float, re.findall(r"([\d.]+) s", up.said(line)))
     return figures
 

@@ -51,7 +51,8 @@ async def test_D3_a_pod_that_names_no_scheduler_is_filled_in_and_bound(world: Ku
         await world.facts.count(PodBound, 1)
         # What we wrote is nobody else's to change, and everything else is.
         refused = await world.plane.user("annotate", "pod", "p", "apportion.dev/shares-", ok=False)
-        assert "Apportion alone" in refused
+        assert 'metadata.annotations["apportion.dev/shares"]' in refused
+        assert "set only by Apportion" in refused
         await world.plane.user("annotate", "pod", "p", "team=blue")
         await world.plane.user("delete", "pod", "p", "--grace-period=0", "--force")
         await webhook.in_force()

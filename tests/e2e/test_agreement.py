@@ -144,7 +144,7 @@ async def test_cards_of_which_nobody_says_who_has_them_are_not_offered(world: Ku
     (adopted,) = await world.facts.count(PodAdopted, 1)
     assert (adopted.submitted.name, adopted.evidence, len(adopted.shares)) == ("p", EVIDENCE, 1)
     (waiting,) = {"first", "second"} - (await devices_of(world)).keys()
-    await world.described(waiting, "FailedScheduling", "not enough memory free on the device")
+    await world.described(waiting, "FailedScheduling", "not enough free memory on the device")
     observed: list[NodeObserved] = world.facts.of(NodeObserved)
     assert observed[-1].unnamed_families == ()
     await world.delete("p")

@@ -34,7 +34,7 @@ async def waits_and_starts(world: KubeWorld, gang: str, pods: list[dict[str, Any
     *some, last = pods
     await world.plane.apply(*some)
     await world.facts.count(PodSubmitted, len(some))
-    needs = f"its gang needs {len(pods)} pods together"
+    needs = f"its gang needs {len(pods)} pods to start"
     await world.described(some[0]["metadata"]["name"], "FailedScheduling", needs)
     assert world.facts.of(PodBound) == []
     await world.plane.apply(last)

@@ -37,8 +37,8 @@ async def test_a_quota_of_device_memory_holds_pods_back_until_it_is_raised(
     await world.plane.apply(kube_pod("half", half))
     await world.bound("half")
     await world.plane.apply(kube_pod("more", share(3000)))
-    said = f"the quota gpus of its namespace allows 10,000 of {MEMORY}, pods held 7,680"
-    await world.described("more", "FailedScheduling", "PodScheduled", "quota gpus")
+    said = f"its ResourceQuota gpus is short of {MEMORY}: 7,680 of 10,000 used, 3,000 more needed"
+    await world.described("more", "FailedScheduling", "PodScheduled", "ResourceQuota gpus")
     (condition,) = (await world.pod("more"))["status"]["conditions"]
     assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
     assert said in condition["message"]
@@ -56,7 +56,7 @@ async def test_a_pod_of_the_namespace_that_ends_makes_room_in_its_quota(world: K
     names = {(await world.pod(name))["metadata"]["uid"]: name for name in ("a", "b", "c")}
     waiting = [name for uid, name in names.items() if uid != first.pod]
     for name in waiting:
-        await world.described(name, "FailedScheduling", "the quota gpus of its namespace")
+        await world.described(name, "FailedScheduling", "its ResourceQuota gpus is short of")
     await world.delete(names[first.pod])
     (*_, second) = await world.facts.count(PodBound, 2)
     assert names[second.pod] in waiting

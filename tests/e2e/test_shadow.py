@@ -55,7 +55,7 @@ async def test_another_scheduler_is_compared_and_left_alone(world: KubeWorld) ->
     finally:
         following.terminate()
         _, told = await asyncio.wait_for(following.communicate(), 20)
-    assert b"; Ctrl-C ends this" in told, "until the first pod comes it would say nothing"
+    assert b"; stop with Ctrl-C" in told, "until the first pod comes it would say nothing"
     assert [each["verdict"] for each in lines] == ["same", "other-devices"]
     assert lines[1]["ours"] == {"node": "n1", "devices": [first], "opened": 0}
     answer = json.loads(await shadow(world, "--json"))

@@ -84,9 +84,9 @@ async def test_H11_a_pod_goes_where_its_volume_is_and_waits_for_its_claim(world:
     """A claim that is not there is told of in the pod's condition; bound, it leads to its node."""
     await two_nodes(world)
     await world.plane.apply(mounting("p", "data"))
-    await world.described("p", "FailedScheduling", "PersistentVolumeClaim data: there is no such")
+    await world.described("p", "FailedScheduling", "PersistentVolumeClaim data does not exist")
     await world.plane.apply(claim(), volume("v", "n2"))
-    await world.described("p", "PersistentVolumeClaim data: it is not bound yet")
+    await world.described("p", "PersistentVolumeClaim data is not bound yet")
     (condition,) = (await world.pod("p"))["status"]["conditions"]
     assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
     await bind(world, "data", "v")
@@ -143,7 +143,9 @@ async def test_only_one_pod_has_a_claim_that_is_for_one(world: KubeWorld) -> Non
     await world.plane.apply(mounting("p", "data"))
     await world.bound("p")
     await world.plane.apply(mounting("q", "data"))
-    await world.described("q", "another pod has it, and only one may (ReadWriteOncePod)")
+    await world.described(
+        "q", "PersistentVolumeClaim data is in use by another pod (ReadWriteOncePod)"
+    )
     await world.delete("p")
     await world.bound("q")
 
@@ -174,6 +176,8 @@ async def test_H13_a_node_has_so_many_volumes_of_a_driver(world: KubeWorld) -> N
     await world.plane.apply(mounting("p", "y"))
     assert (await world.bound("p"))["spec"]["nodeName"] == "n2"
     await world.plane.apply(mounting("q", "z"))
-    await world.described("q", "FailedScheduling", "no more volumes of this CSI driver")
+    await world.described(
+        "q", "FailedScheduling", "node has reached its volume limit for this CSI driver"
+    )
     await world.delete("theirs")
     assert (await world.bound("q"))["spec"]["nodeName"] == "n1"

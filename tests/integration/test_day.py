@@ -125,7 +125,7 @@ def test_with_the_verbs(day: Day) -> None:
 
     who_was_hit(day)
     why = day.said("why", "bio/fold-1")
-    assert f"{NODES} nodes fits: device is unhealthy" in why
+    assert f"No node fits: device is unhealthy (1 of {NODES} nodes)" in why
     what_it_looked_like(day)
     what_would_happen(day)
     drained(day)
@@ -168,7 +168,7 @@ def what_would_happen(day: Day) -> None:
     planned = day.said("plan", "--lose", BROKEN, code=6)
     for name in MOVABLE:
         assert re.search(rf"serving/{name} +fits +{BROKEN} +h100-\d", planned), planned
-    assert re.search(rf"bio/fold-0 +never +{BROKEN}", planned), planned
+    assert re.search(rf"bio/fold-0 +never fits +{BROKEN}", planned), planned
     assert day.said("who", BROKEN) == held, "a plan changes nothing"
 
 
@@ -180,7 +180,7 @@ def drained(day: Day) -> None:
     pods = day.said("get", "pods")
     for name in MOVABLE:
         assert re.search(rf"serving +{name} +\w+ +h100-\d", pods), pods
-    assert re.search(r"bio +fold-0 +waiting", pods), pods
+    assert re.search(r"bio +fold-0 +pending", pods), pods
     assert re.search(rf"{BROKEN} .*{REASON}.*ada", day.said("get", "nodes")), day.said(
         "get", "nodes"
     )
@@ -191,7 +191,7 @@ def drained(day: Day) -> None:
 def reported(day: Day) -> None:
     """The day's cost: every namespace that had cards, and they add up; what was broken is told."""
     asked = ("report", "cost", "--prices", str(day.prices))
-    assert "broken" in day.said(*asked)
+    assert "unhealthy" in day.said(*asked)
     [*rows, nobody] = csv.DictReader(day.said(*asked, "--format", "csv").splitlines())
     costs = {row["key"]: float(row["cost"]) for row in rows}
     assert set(costs) == {"bio", "ci", "notebooks", "pretrain", "serving"}
@@ -205,7 +205,7 @@ def test_with_the_console(day: Day) -> None:
     skip_unless_here()
     assert day.up.data is not None
     base = json.loads((day.up.data / "connection.json").read_text())["gateway"]
-    assert base in day.up.said("In a browser")
+    assert base in day.up.said("Console: ")
     with running_browser() as browser, opened(browser, base) as page:
         page.goto("/")
         broken_card(page)
@@ -222,32 +222,32 @@ def open_page(page: Page, name: str) -> None:
 
 def broken_card(page: Page) -> None:
     """From the count of the first page to a card, those on it, and what if it is lost."""
-    page.get_by_role("link", name=f"{CARDS} broken").click()
-    page.get_by_text(f"{CARDS} cards", exact=True).click()
-    page.get_by_role("link", name=f"{BROKEN} card 0").click()
-    panel = page.get_by_role("region", name="What is chosen")
+    page.get_by_role("link", name=f"{CARDS} unhealthy").click()
+    page.get_by_text(f"{CARDS} GPUs", exact=True).click()
+    page.get_by_role("link", name=f"{BROKEN} device 0").click()
+    panel = page.get_by_role("region", name="Details")
     expect(panel).to_contain_text(REASON)
     expect(panel.get_by_role("button", name="Cordon").first).to_be_disabled()
     panel.locator(".holders").get_by_role("link", name=HIT[0]).click()
     expect(page.locator("h1 .c-bad")).to_contain_text("failed")
     expect(page.get_by_role("main")).to_contain_text(REASON)
     page.go_back()
-    page.get_by_role("link", name="What if its node is lost?").click()
-    hit = page.locator("section", has_text="Who is hit")
+    page.get_by_role("link", name="Simulate node loss").click()
+    hit = page.locator("section", has_text="Displaced pods")
     for name in HIT:
         expect(hit.get_by_role("row", name=name)).to_be_visible()
     expect(hit.get_by_role("row", name=HIT[0])).to_contain_text("h100-")
-    expect(hit.get_by_role("row", name="bio/fold-0")).to_contain_text("nowhere")
+    expect(hit.get_by_role("row", name="bio/fold-0")).to_contain_text("never")
 
 
 def waiting_pod(page: Page) -> None:
     """The line, its cause, and the pod's own page."""
-    open_page(page, "Waiting")
-    expect(page.get_by_role("heading", level=1)).to_contain_text("1 pod waits for 1 card")
+    open_page(page, "Pending")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("1 pod needs 1 GPU")
     expect(page.get_by_role("main")).to_contain_text("device is unhealthy")
     page.get_by_role("row", name="bio/fold-1").get_by_role("link", name="bio/fold-1").click()
     first = page.get_by_role("heading", level=1)
-    expect(first).to_contain_text(f"none of {NODES} nodes fits: device is unhealthy (1 node)")
+    expect(first).to_contain_text(f"no node fits: device is unhealthy (1 of {NODES} nodes)")
     open_page(page, "Doctor")
     expect(page.get_by_role("main")).to_contain_text(BROKEN)
 
@@ -256,24 +256,24 @@ def the_past(page: Page, before: str) -> None:
     """The first mark of the time bar is the break; a moment before it nothing is broken."""
     open_page(page, "Fleet")
     answer = page.get_by_role("heading", level=1)
-    expect(answer).to_contain_text(f"{CARDS} broken")
+    expect(answer).to_contain_text(f"{CARDS} unhealthy")
     page.locator("#t-marks .mk").first.click()
     together = page.locator("#t-list:popover-open")
     if together.count():  # what failed within a moment is one mark, and lists them
         together.get_by_role("button", name=f"of {BROKEN} failed: {REASON}").first.click()
-    expect(answer).to_contain_text("1 broken")
+    expect(answer).to_contain_text("1 unhealthy")
     page.get_by_role("slider").press("ArrowLeft")
-    expect(answer).to_contain_text("0 broken")
+    expect(answer).to_contain_text("0 unhealthy")
     expect(page.locator("html")).to_have_class("past")
-    open_page(page, "Waiting")
-    expect(answer).to_contain_text("Nobody waits")
+    open_page(page, "Pending")
+    expect(answer).to_contain_text("No pending pods")
     open_page(page, "Pods")
     expect(page.get_by_role("row", name=HIT[0])).to_contain_text(BROKEN)
     page.get_by_role("button", name="Now").click()
     open_page(page, "Events")
-    follow(page, page.get_by_role("link", name="Compare moments"))
-    follow(page, page.get_by_role("link", name="around").first)
-    expect(answer).to_contain_text(re.compile(r"\bcards\b.* changed"))
+    follow(page, page.get_by_role("link", name="Compare…"))
+    follow(page, page.get_by_role("link", name="Around").first)
+    expect(answer).to_contain_text(re.compile(r"\bGPUs\b.* changed"))
     around_the_break(page, before)
 
 
@@ -281,13 +281,13 @@ def around_the_break(page: Page, before: str) -> None:
     """It is within the moments that were offered; from the known time on the cards alone changed.
 
     Those moments begin five minutes earlier: on a slow machine the fleet came later than that."""
-    first, last = (page.get_by_label(name, exact=True) for name in ("from", "to"))
+    first, last = (page.get_by_label(name, exact=True) for name in ("From", "To"))
     shown = before.replace("T", " ")
     assert first.input_value() <= shown <= last.input_value()
     first.fill(shown)
     page.get_by_role("button", name="Compare", exact=True).click()
     answer = page.get_by_role("heading", level=1)
-    expect(answer).to_contain_text(re.compile(rf"\b{CARDS} cards\b.* changed"))
+    expect(answer).to_contain_text(re.compile(rf"\b{CARDS} GPUs\b.* changed"))
     failed = page.get_by_role("listitem").filter(has_text=f"failed: {REASON}")
     expect(failed).to_have_count(CARDS)
 
@@ -299,4 +299,4 @@ def the_cost(page: Page) -> None:
     for name in ("bio", "ci", "notebooks", "pretrain", "serving"):
         row = page.get_by_role("row", name=re.compile(rf"^{name} "))
         expect(row).to_contain_text(re.compile(r"[1-9][\d,.]* EUR"))
-    expect(page.get_by_role("row", name=re.compile("^Broken "))).to_be_visible()
+    expect(page.get_by_role("row", name=re.compile("^Unhealthy "))).to_be_visible()

@@ -178,7 +178,7 @@ def test_up_says_that_a_full_ledger_places_nothing_and_goes_on(tmp_path: Path) -
         up.json("ledger", "resize", "--max-bytes", "-1")
         wait_until(lambda: _frozen(up) == "", "placements to go on")
         wait_until(lambda: _placed(up) == 12, "every pod to be placed")
-        assert not [line for line in up.lines if "starting it again" in line]
+        assert not [line for line in up.lines if "restarting it" in line]
 
 
 async def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:

@@ -58,24 +58,24 @@ async def test_a_node_is_lost_and_returns(bus: Bus) -> None:
 
         assert "rack-1" in await order(bus, url, "lose", card.id, code=1)
         assert "rack-9" in await order(bus, url, "lose", "rack-9", code=1)
-        assert "there already" in await order(bus, url, "return", "rack-1")
-        assert "is healthy already" in await order(bus, url, "recover", card.id)
+        assert "already online" in await order(bus, url, "return", "rack-1")
+        assert "is already healthy" in await order(bus, url, "recover", card.id)
         wanted = shape(ask(2_000), devices=DeviceConstraints(use_ids=(card.id,)))
         await facts.write(pod("p1", shape=wanted), pod("p2", ask(2_000)))
         await facts.count(PodPlaced, 2)
-        assert "lost now" in await order(bus, url, "lose", "rack-1")
-        assert "lost already" in await order(bus, url, "lose", "rack-1"), "in its grace"
+        assert "is offline" in await order(bus, url, "lose", "rack-1")
+        assert "already offline" in await order(bus, url, "lose", "rack-1"), "in its grace"
         await start("binder")
         await facts.count(PodBound, 2)
         (silent,) = await facts.count(NodeSilent, 1)
         assert silent.node == "rack-1"
-        assert "lost already" in await order(bus, url, "lose", "rack-1"), "and after"
+        assert "already offline" in await order(bus, url, "lose", "rack-1"), "and after"
         assert "p1" not in {each.pod for each in facts.of(SharesAllocated)}
-        assert "rack-1 is back" in await order(bus, url, "return", "rack-1")
+        assert "rack-1 is back online" in await order(bus, url, "return", "rack-1")
         again = await order(bus, url, "return", "rack-1")
-        assert "there already" in again, "it is back once that is said"
-        assert "lost now" in await order(bus, url, "lose", "rack-2")
-        assert "rack-2 is back" in await order(bus, url, "return", "rack-2")
+        assert "already online" in again, "it is back once that is said"
+        assert "is offline" in await order(bus, url, "lose", "rack-2")
+        assert "rack-2 is back online" in await order(bus, url, "return", "rack-2")
         heard = await facts.count(NodeHeard, 1)
         assert heard[0].node == "rack-1"
         allocated = await facts.count(SharesAllocated, 2)
@@ -105,12 +105,12 @@ async def test_a_device_that_has_failed_keeps_its_reason(bus: Bus) -> None:
             await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
             return changes[-1].reason
 
-        assert "fails now" in await order(bus, url, "fail", card)
+        assert "has failed" in await order(bus, url, "fail", card)
         assert await health(1) == "simulated"
-        assert "has failed already" in await order(bus, url, "fail", card)
-        assert "fails now" in await order(bus, url, "fail", card, "--reason", "XID 79")
+        assert "had already failed" in await order(bus, url, "fail", card)
+        assert "has failed" in await order(bus, url, "fail", card, "--reason", "XID 79")
         assert await health(2) == "XID 79"
-        assert "has failed already" in await order(bus, url, "fail", card), "for that reason"
-        assert "recovers now" in await order(bus, url, "recover", card)
+        assert "had already failed" in await order(bus, url, "fail", card), "for that reason"
+        assert "has recovered" in await order(bus, url, "recover", card)
         assert await health(3) == ""
-        assert "is healthy already" in await order(bus, url, "recover", card)
+        assert "is already healthy" in await order(bus, url, "recover", card)

@@ -85,7 +85,7 @@ async def test_a_stopped_agent_makes_its_node_unready_until_it_goes_on(
     (refused,) = await facts.count(PodRefused, 1)
     assert refused.reasons[RefusalCode.AGENT_SILENT] == 1
     seen = ("--at-least", str(facts.revision))
-    assert "not heard" in await verb(url, "get", "nodes", *seen)
+    assert "agent not reporting" in await verb(url, "get", "nodes", *seen)
     assert "agent of rack-1" in await verb(url, "why", "early")
     stopped.go_on()
     await facts.count(SharesAllocated, 2)

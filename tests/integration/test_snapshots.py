@@ -204,7 +204,7 @@ async def test_a_newer_builds_one_is_set_aside(
     newer = MAGIC + (FORMAT + 1).to_bytes(2) + b"whatever it will be" * 9
     await overwrite(bus, 2, newer)
     assert (await snapshots.restore()).revision == 1
-    assert f"format {FORMAT + 1}" in capsys.readouterr().out
+    assert f"format is {FORMAT + 1}" in capsys.readouterr().out
 
 
 async def test_lost_pieces_are_noticed(bus: Bus, facts: Facts) -> None:

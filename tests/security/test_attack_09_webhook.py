@@ -104,7 +104,7 @@ async def test_a_flooded_webhook_lets_a_forged_pod_pass(world: KubeWorld, guard:
         flooded(webhook.port) as outcomes,
     ):
         for said in await forge(world, 0, ok=False):
-            assert "Apportion alone" in said or "failed calling webhook" in said
+            assert "set only by Apportion" in said or "failed calling webhook" in said
         await webhook.in_force()  # a pod of somebody else is judged meanwhile
 
         async def answered() -> bool:

@@ -173,7 +173,7 @@ async def test_one_decision_is_shown_offline(place: Place) -> None:
     assert json.loads(archived) == json.loads(proof)
     file.write_text(proof.replace('"memory_mib\\\\":', '"memory_mib\\\\":9', 1).replace(name, "x"))
     said = await place.run("receipt", "check", str(file), *place.public, code=1)
-    assert "the receipt" in said
+    assert f"revision {shown['revision']} does not match its receipt" in said
 
 
 async def test_a_ledger_whose_beginning_was_dropped(place: Place) -> None:

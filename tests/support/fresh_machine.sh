@@ -8,14 +8,14 @@ newcomer() {
   local log=/tmp/$1.log started=$EPOCHREALTIME
   make up UP_ARGS=--ephemeral >"$log" 2>&1 &
   local job=$!
-  until grep -q "first placement" "$log"; do
+  until grep -q "first pod placed" "$log"; do
     kill -0 "$job" 2>/dev/null || { cat "$log"; echo "make up ended by itself"; exit 1; }
     sleep 0.1
   done
   echo "$1 $(awk "BEGIN { print $EPOCHREALTIME - $started }")"
   kill -INT -- "-$job"
   wait "$job" || true
-  grep -q "everything has ended" "$log" || { cat "$log"; echo "no clean end"; exit 1; }
+  grep -q "^stopped" "$log" || { cat "$log"; echo "no clean end"; exit 1; }
   echo "$1-left $(cat /proc/[0-9]*/comm 2>/dev/null | grep -cvxE 'bash|cat|grep' || true)"
 }
 

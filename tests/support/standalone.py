@@ -98,7 +98,7 @@ class Standalone:
 
     def up(self) -> Self:
         """Wait until it is up and has printed its closing hint."""
-        self.said("Ctrl-C ends everything")
+        self.said("Stop everything with Ctrl-C")
         return self
 
     def signal(self, number: signal.Signals) -> None:

@@ -61,7 +61,7 @@ def _render(it: PlacedPod) -> dict[str, str]:
 def _check(section: object, path: str) -> str:
     names = {"resourceCountName": COUNT}
     chart.same(chart.an_object(section, path), names, path)
-    return "these names are fixed here"
+    return "these names are fixed"
 
 
 DIALECT = Dialect(
@@ -207,5 +207,5 @@ def _assert_found(found: dict[str, object], *, family: str) -> None:
     assert found["clamped"] == [f'{field}["acme.com/tpu-cores"]']
     assert found["doctor"] == ["n1"]
     assert found["unit"] == 'spec.capability["acme.com/tpu-memory"]'
-    assert found["chart"] == [{}, [["acme", "these names are fixed here"]]]
+    assert found["chart"] == [{}, [["acme", "these names are fixed"]]]
     assert all(found[each] for each in ("plugin", "held", "generated"))

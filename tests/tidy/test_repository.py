@@ -75,6 +75,11 @@ def test_things_have_the_names_of_the_glossary() -> None:
     none(o for path, source in SOURCES.items() for o in words.retired_words(path, source))
 
 
+def test_texts_have_no_retired_phrase() -> None:
+    """Docstrings and comments are written in plain English."""
+    none(o for path, source in SOURCES.items() for o in words.retired_phrases(path, source))
+
+
 def test_unfinished_work_has_an_issue() -> None:
     """Marks of unfinished work name an issue."""
     none(o for path, text in tree.text_files().items() for o in words.open_tasks(path, text))

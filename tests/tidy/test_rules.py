@@ -85,6 +85,13 @@ def test_a_name_may_contain_a_vague_word() -> None:
     assert not list(words.vague_name("services/apportion/core/database.py"))
 
 
+def test_retired_phrases() -> None:
+    """A docstring or comment with a retired phrase is reported, with its line; a literal is not."""
+    source = '"""Reads it.\n\nBegins Anew."""\nx = "anew"  # for whoever asks `NOBODY`\n'
+    assert [each.line for each in words.retired_phrases(CORE, source)] == [3, 4]
+    assert not list(words.retired_phrases("tests/unit/test_x.py", source))
+
+
 def test_retired_words() -> None:
     """A retired word is reported in a product name; prose may use it."""
     assert list(words.retired_words(CORE, "class NodeMarket:\n    pass\n"))

@@ -103,6 +103,24 @@ def retired_words(path: str, source: str) -> Iterator[Offence]:
                 yield Offence(path, found.start[0], f"{found.string}: say {word}")
 
 
+PHRASES = re.compile(
+    r"(?<!`)\b(anew|whoever|nobody|somebody|anybody|meanwhile|in vain|comes? to nothing|by then"
+    r"|of before|(?:is|are|was|were) told of|ha(?:s|ve) (?:a|its|their|no) place"
+    r"|in (?:its|their) own words|a sort of|lets? go of|(?:is|are) to go)\b"
+)
+
+
+def retired_phrases(path: str, source: str) -> Iterator[Offence]:
+    """Find phrases in docstrings and comments of the product that made readers stop."""
+    if path.startswith(("tests/", "tools/")):
+        return
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        prose = token.type == tokenize.COMMENT or token.string.startswith('"""')
+        for found in PHRASES.finditer(token.string.lower() if prose else ""):
+            line = token.start[0] + token.string.count("\n", 0, found.start())
+            yield Offence(path, line, f"{found[0]!r}: name the actor, or use the field's word")
+
+
 MERGE_MARKS = ("<" * 7 + " ", ">" * 7 + " ")
 
 

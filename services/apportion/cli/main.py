@@ -24,58 +24,57 @@ class Verb(NamedTuple):
 
 SEE = {
     "get": Verb("cli.verbs.see.get", "List pods, nodes, devices, gangs, queues or quotas."),
-    "top": Verb("cli.verbs.see.top", "Every device and who is on it, live."),
-    "why": Verb("cli.verbs.see.why", "Why a pod is where it is, or nowhere."),
-    "who": Verb("cli.verbs.see.who", "Who holds or held a device, or what of a node."),
-    "history": Verb("cli.verbs.see.history", "The story of a pod, a node or a device."),
-    "diff": Verb("cli.verbs.see.diff", "What changed between two moments, and by whom."),
-    "doctor": Verb("cli.verbs.see.doctor", "What is wrong, and what to do about it."),
-    "report": Verb("cli.verbs.see.report", "Hours granted, used, idle, and their cost."),
-    "tail": Verb("cli.verbs.see.tail", "Events as they happen, in words."),
+    "top": Verb("cli.verbs.see.top", "Watch every device and the pods on it."),
+    "why": Verb("cli.verbs.see.why", "Explain why a pod is pending or where it is placed."),
+    "who": Verb("cli.verbs.see.who", "Show which pods use or used a device or node."),
+    "history": Verb("cli.verbs.see.history", "Show all events of a pod, node or device."),
+    "diff": Verb("cli.verbs.see.diff", "Show what changed between two times, and who did it."),
+    "doctor": Verb("cli.verbs.see.doctor", "Check the installation and suggest fixes."),
+    "report": Verb("cli.verbs.see.report", "Report allocated, used and idle GPU-hours, and cost."),
+    "tail": Verb("cli.verbs.see.tail", "Follow the events of the ledger."),
 }
 DO = {
-    "up": Verb("cli.up.main", "Everything on this machine, with a simulated fleet."),
-    "check": Verb("cli.verbs.predict.check", "What manifests would mean, without a cluster."),
-    "plan": Verb("cli.verbs.predict.plan", "What would happen: nothing is changed."),
-    "replay": Verb("cli.verbs.predict.replay", "What would have happened: a past time anew."),
-    "shadow": Verb("cli.verbs.predict.shadow", "Where we would have put what others placed."),
+    "up": Verb("cli.up.main", "Run everything on this machine, with a simulated fleet."),
+    "check": Verb("cli.verbs.predict.check", "Check manifests without a cluster."),
+    "plan": Verb("cli.verbs.predict.plan", "Show what would happen, without changing anything."),
+    "replay": Verb("cli.verbs.predict.replay", "Replay the past with another policy or fleet."),
+    "shadow": Verb("cli.verbs.predict.shadow", "Compare with the decisions of another scheduler."),
     "submit": Verb("cli.verbs.act.submit", "Submit manifests or a trace."),
-    "run": Verb("cli.run.main", "A command of this machine, inside of a share."),
-    "delete": Verb("cli.verbs.act.delete", "End pods: their shares are free."),
-    "cordon": Verb("cli.verbs.act.cordon", "Take a device or node off offer.", "cordon"),
-    "uncordon": Verb("cli.verbs.act.cordon", "Put it back on offer.", "uncordon"),
-    "drain": Verb("cli.verbs.act.drain", "Cordon, and move what runs there."),
-    "resize": Verb("cli.verbs.act.resize", "More or less of its devices for a running pod."),
-    "policy": Verb("cli.verbs.act.policy", "How nodes and devices are preferred."),
-    "config": Verb("cli.verbs.act.config", "What every service obeys: check, apply, show."),
-    "simulate": Verb("cli.verbs.act.simulate", "Let simulated devices fail, or nodes be lost."),
-    "user": Verb("cli.verbs.setup.user", "Who may connect: add, list or revoke."),
+    "run": Verb("cli.run.main", "Run a command on a share of this machine's GPUs."),
+    "delete": Verb("cli.verbs.act.delete", "Delete pods and free their shares."),
+    "cordon": Verb("cli.verbs.act.cordon", "Stop new placements on a device or node.", "cordon"),
+    "uncordon": Verb("cli.verbs.act.cordon", "Remove a cordon.", "uncordon"),
+    "drain": Verb("cli.verbs.act.drain", "Cordon a device or node and move its pods."),
+    "resize": Verb("cli.verbs.act.resize", "Resize the shares of a running pod."),
+    "policy": Verb("cli.verbs.act.policy", "Show or set the placement policy."),
+    "config": Verb("cli.verbs.act.config", "Check, apply or show the cluster configuration."),
+    "simulate": Verb("cli.verbs.act.simulate", "Simulate failures of devices and nodes."),
+    "user": Verb("cli.verbs.setup.user", "Add, list or revoke users of the ledger."),
     "ledger": Verb("cli.verbs.ledger.ledger", "Create, check, archive or trim the ledger."),
-    "rebuild": Verb("cli.verbs.ledger.rebuild", "A lost ledger, anew from running pods."),
-    "receipt": Verb("cli.verbs.ledger.receipt", "Sign the ledger; prove one decision."),
-    "verify": Verb("cli.verbs.ledger.verify", "Check every event and every invariant."),
-    "completion": Verb(
-        "cli.verbs.setup.shell", "Names by the Tab key, in your shell.", "completion"
-    ),
-    "man": Verb("cli.verbs.setup.shell", "Manual pages of all verbs, into a folder.", "man"),
-    "token": Verb("cli.verbs.setup.token", "A token for a gateway without a cluster."),
-    "version": Verb("cli.verbs.setup.shell", "What is installed.", "version"),
+    "rebuild": Verb("cli.verbs.ledger.rebuild", "Rebuild a lost ledger from running pods."),
+    "receipt": Verb("cli.verbs.ledger.receipt", "Sign the ledger, or prove one decision."),
+    "verify": Verb("cli.verbs.ledger.verify", "Verify every event and invariant of the ledger."),
+    "completion": Verb("cli.verbs.setup.shell", "Set up shell completion.", "completion"),
+    "man": Verb("cli.verbs.setup.shell", "Write manual pages into a folder.", "man"),
+    "token": Verb("cli.verbs.setup.token", "Create a token for a gateway without a cluster."),
+    "version": Verb("cli.verbs.setup.shell", "Show installed versions.", "version"),
+    "help": Verb("cli.verbs.setup.help", "Show the help of a verb or topic."),
 }
 RUN = {
     name: Verb(f"{name}.main", f"Run {text}.")
     for name, text in (
-        ("scheduler", "the scheduler: fold, decide, append"),
-        ("binder", "the binder: placements become bindings"),
-        ("watcher", "the watcher: Kubernetes becomes events"),
-        ("agent", "the agent of one node, or of simulated ones"),
-        ("intake", "the intake: agents' reports judged and appended"),
-        ("gateway", "the gateway: the read API over HTTP"),
-        ("extender", "the extender of kube-schedulers"),
-        ("admission", "the admission webhook: pods judged before they are taken"),
-        ("callout", "the callout: who a ServiceAccount is on the ledger's server"),
+        ("scheduler", "the scheduler, which places pods"),
+        ("binder", "the binder, which binds placed pods in Kubernetes"),
+        ("watcher", "the watcher, which records Kubernetes changes"),
+        ("agent", "the agent of a node, or of simulated nodes"),
+        ("intake", "the intake, which checks and appends agents' reports"),
+        ("gateway", "the gateway, which serves the API and the console"),
+        ("extender", "the extender for kube-scheduler"),
+        ("admission", "the admission webhook, which checks pods"),
+        ("callout", "the callout, which logs ServiceAccounts in to NATS"),
     )
 }
-SECTIONS = {"See": SEE, "Do": DO, "Run one service": RUN}
+SECTIONS = {"Inspect": SEE, "Act": DO, "Services": RUN}
 VERBS = {name: verb for section in SECTIONS.values() for name, verb in section.items()}
 
 
@@ -103,7 +102,7 @@ class Root(click.Group):
             error.message = escaped(error.message, keep="\n")  # type: ignore[misc] # not yet shown
             raise
         except KeyboardInterrupt:
-            click.echo("\nstopped by Ctrl-C", err=True)
+            click.echo("\ninterrupted", err=True)
             sys.exit(INTERRUPTED)
 
     def resolve_command(
@@ -134,7 +133,7 @@ class Root(click.Group):
 )
 @click.version_option(package_name="apportion", message="apportion %(version)s")
 def root() -> None:
-    """Share accelerators among pods. The ledger is the cluster."""
+    """Share GPUs and NPUs among pods."""
 
 
 def main() -> None:
@@ -147,7 +146,7 @@ def main() -> None:
             raise
         click.echo(
             f"internal error: {type(error).__name__}: {escaped(str(error))}\n"
-            "set APPORTION_TRACEBACK=1 to see where, and please report it",
+            "please report it with the traceback: run again with APPORTION_TRACEBACK=1",
             err=True,
         )
         sys.exit(INTERNAL)

@@ -4,8 +4,10 @@ Invariant: nothing is guessed and done: wrong usage fails, with what to write in
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,18 +20,18 @@ if TYPE_CHECKING:
     from apportion.runtime.files.signing import VerifyingKey
 
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
-_EVENTS: Final = "`apportion tail` shows events, `apportion history NAME` those of one pod or node"
-_LOGS: Final = "`apportion tail` shows what happens; what a container prints stays with its node"
-_SUBMIT: Final = "`apportion submit -f FILE` takes manifests"
-_PODS: Final = "`apportion get pods` lists pods, whoever made them; `apportion why POD` says more"
+_EVENTS: Final = "use `apportion tail`, or `apportion history NAME` for one pod or node"
+_LOGS: Final = "use `apportion tail` for events; container logs stay on their node"
+_SUBMIT: Final = "use `apportion submit -f FILE`"
+_PODS: Final = "`apportion get pods` lists the pods of every workload"
 # words from kubectl that are no verb or list here, and what to use instead
 KUBECTL: Final[Mapping[str, str]] = {
     "events": _EVENTS,
     "event": _EVENTS,
     "ev": _EVENTS,
     "logs": _LOGS,
-    "describe": "`apportion why POD` says of a pod why, `apportion history NAME` what was",
-    "explain": "`apportion why POD` says why a pod is where it is, or nowhere",
+    "describe": "use `apportion why POD` or `apportion history NAME`",
+    "explain": "use `apportion why POD`",
     "apply": _SUBMIT,
     "create": _SUBMIT,
 } | dict.fromkeys(
@@ -37,27 +39,98 @@ KUBECTL: Final[Mapping[str, str]] = {
      "statefulsets", "statefulset", "sts", "daemonsets", "daemonset", "ds"),
     _PODS,
 )  # fmt: skip
-SAY_WHY: Final = "give --reason; say why, whoever asks later will want to know"
+SAY_WHY: Final = "--reason is missing; say why, for the audit trail"
+
+
+# options that --help leaves out, because `apportion help connection` lists them
+CONNECTION: Final[set[click.Parameter]] = set()
+SEE_CONNECTION: Final = "Connection options: apportion help connection"
+_CODES: Final = "Exit codes: "
+_NEXT_CODE: Final = re.compile(r";\s+(?=\d)")
+
+
+class Verb(click.Command):
+    """Formats --help: exit codes are a list, and connection options are left out.
+
+    A verb with a DEVICE as an argument also explains how a device can be named."""
+
+    def __init__(self, *arguments: Any, **given: Any) -> None:
+        super().__init__(*arguments, **given)
+        names = [
+            (each.metavar or each.name or "").upper()
+            for each in self.params
+            if isinstance(each, click.Argument)
+        ]
+        if any(re.search(r"\bDEVICE\b", name) for name in names):
+            from apportion.core.explain.text.device_names import RULE  # rarely needed and slow
+
+            text, codes = described(self)
+            said = "; ".join(f"{code} {meaning}" for code, meaning in codes)
+            self.help = f"{text}\n\n{RULE}" + (f"\n\n{_CODES}{said}." if said else "")
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the help without the exit codes."""
+        text, _ = described(self)
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(text)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, the verbs of a group, and the exit codes."""
+        with formatter.section("Options"):
+            formatter.write_dl(list(options(self, ctx)))
+            if CONNECTION.intersection(self.params):
+                formatter.write_text(SEE_CONNECTION)
+        if isinstance(self, click.Group):
+            self.format_commands(ctx, formatter)
+        if codes := described(self)[1]:
+            with formatter.section("Exit codes"):
+                formatter.write_dl(codes)
+
+
+class VerbGroup(Verb, click.Group):
+    """A group of verbs that lists each with its short help."""
+
+    command_class = Verb
+
+
+def described(command: click.Command) -> tuple[str, list[tuple[str, str]]]:
+    """Split a verb's help into its text and its exit codes with their meanings."""
+    text, found, codes = inspect.cleandoc(command.help or "").rpartition(_CODES)
+    if not found:
+        return codes, []
+    listed = _NEXT_CODE.split(" ".join(codes.split()).removesuffix("."))
+    rows = [(code, meaning) for code, _, meaning in (each.partition(" ") for each in listed)]
+    return text.strip(), rows
+
+
+def options(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
+    """Yield the options that the help of a command lists, each with its help."""
+    hidden = CONNECTION if isinstance(command, Verb) else ()
+    for param in command.get_params(context):
+        record = param.get_help_record(context)
+        if isinstance(param, click.Option) and param not in hidden and record is not None:
+            yield record
 
 
 def known_elsewhere(word: str) -> None:
     """Raises UsageError if `word` is in `KUBECTL`, before similar names are offered."""
     if word in KUBECTL:
-        raise click.UsageError(f"there is no {word!r} here; {KUBECTL[word]}")
+        raise click.UsageError(f"no verb or list {word!r}; {KUBECTL[word]}")
 
 
-def hinting(*, argument: str = "", options: Mapping[str, str] | None = None) -> type[click.Command]:
+def hinting(*, argument: str = "", renamed: Mapping[str, str] | None = None) -> type[click.Command]:
     """Return a command class without arguments that hints at what to write instead.
 
-    `argument` is the hint for a first argument, `options` those for unknown options."""
+    `argument` is the hint for a first argument, `renamed` has those for unknown options."""
 
-    class Hinting(click.Command):
+    class Hinting(Verb):
         def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
             ctx.allow_extra_args = True
             try:
                 extra = super().parse_args(ctx, args)
             except click.NoSuchOption as error:
-                meant = (options or {}).get(error.option_name)
+                meant = (renamed or {}).get(error.option_name)
                 if meant is None:
                     raise
                 said = f"No such option {error.option_name!r}. Did you mean {meant!r}?"
@@ -88,7 +161,7 @@ class _Mib(click.IntRange):
                 raise error from None
             if not 1 <= mib <= MEMORY_MIB_MAX:
                 raise
-            said = f"{value!r} is no whole number; it is in MiB: write {mib}"
+            said = f"{value!r} is not a whole number of MiB; write {mib}"
             raise click.BadParameter(said, error.ctx, error.param) from None
 
 
@@ -108,7 +181,7 @@ def read_keys(files: Iterable[Path]) -> list[VerifyingKey]:
 def once(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> str | None:
     """Callback that takes one value of a `multiple` option, and refuses several."""
     if len(given) > 1:
-        raise click.BadParameter(f"given {len(given)} times, and one is shown at a time")
+        raise click.BadParameter(f"given {len(given)} times; give it once")
     return given[0] if given else None
 
 

@@ -95,13 +95,13 @@ def _refuse_own(before: Any, after: Any, when: str = "") -> None:
             raise ManifestError(
                 within("metadata.annotations", key),
                 now.get(key),
-                f"is written by Apportion alone{when}",
-                f"leave it as it was: {was[key]}" if key in was else "remove it",
+                f"is set only by Apportion{when}",
+                f"restore it to {was[key]}" if key in was else "remove it",
             )
 
 
 def _created(asked: Asked, rules: Rules) -> Admitted:
-    _refuse_own(None, asked.pod, ", when the pod is bound")
+    _refuse_own(None, asked.pod, " when it binds the pod")
     metadata, spec = part(asked.pod, "metadata"), part(asked.pod, "spec")
     labels = part(metadata, "labels")
     if any(labels.get(key) == IGNORE for key in SKIP_LABELS):

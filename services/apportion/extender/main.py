@@ -40,8 +40,8 @@ LISTEN = "127.0.0.1:3456"
 def command(*, listen: str, config: ServiceConfig, **tls: Path | None) -> None:
     """Answer kube-schedulers: which nodes have the devices, how good they are, and bind.
 
-    Start as many as you like. Whoever reaches the port can have pods placed: hold it to clients
-    with a certificate of --tls-client-ca, or to the hosts of kube-schedulers."""
+    Start as many as you like. A client that reaches the port can have pods placed: restrict it
+    to clients with a certificate of --tls-client-ca, or to the hosts of kube-schedulers."""
     try:
         address = parse_address("--listen", listen)
         files = served_files(tls["tls_cert"], tls["tls_key"], tls["tls_client_ca"])

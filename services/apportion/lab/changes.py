@@ -42,7 +42,7 @@ ADDED_MAX: Final = 5_000
 LOST_MAX: Final = 5_000
 POLICIES: Final[tuple[str, ...]] = get_args(Policy)
 WHO: Final = "lab"
-LOST: Final = "its node or device is lost"
+LOST: Final = "its node or device was lost"
 # Accepts far larger counts than allowed, so that the error is about the limit and not the syntax.
 _ADD: Final = re.compile(r"(?:(?P<nodes>\d{1,18})\s*x\s*)?(?P<devices>\d{1,18}\s*x\s*\S.*)")
 _ADD_EXAMPLE: Final = "NODESxCOUNTxMODEL, as in 4x8xH100-80GB"
@@ -188,9 +188,7 @@ def targets(state: State, names: Iterable[str]) -> list[Target]:
         device = lost_device(name, names_of, node_of, f"at revision {state.revision}")
         lost.append(Target(node_of[device], device))
     if sum(1 for each in lost for _ in each.pods()) > LOST_MAX:
-        raise WishInvalid(
-            "lose", f"more than {LOST_MAX} pods are there", "lose fewer nodes at once"
-        )
+        raise WishInvalid("lose", f"affects more than {LOST_MAX} pods", "lose fewer nodes at once")
     return lost
 
 
@@ -202,7 +200,7 @@ def lost_device(name: str, nodes: Collection[str], devices: Collection[str], whe
     if problem := device_names.unclear(name, found):
         raise WishInvalid("lose", problem, device_names.WRITE_MORE)
     near = did_you_mean(name, nodes) or did_you_mean(name, map(device_words, devices))
-    listing = "`apportion get nodes` and `apportion get devices` list those of now"
+    listing = "list them with `apportion get nodes` or `apportion get devices`"
     raise WishInvalid(
         "lose", f"no node or device {name!r} {when}", near or f"{named('nodes', nodes)}; {listing}"
     )
@@ -226,9 +224,9 @@ def _added(state: State, texts: Iterable[str]) -> list[Payload]:
         nodes = int(found["nodes"] or 1)
         if not nodes:
             fix = "write a count of 1 or more"
-            raise WishInvalid("add", rest=f" is {text[:80]!r}: no node", fix=fix)
+            raise WishInvalid("add", rest=f" is {text[:80]!r}", fix=fix)
         if number + nodes > ADDED_MAX:
-            raise WishInvalid("add", f"more than {ADDED_MAX:,} nodes are added", "add fewer")
+            raise WishInvalid("add", f"adds more than {ADDED_MAX:,} nodes", "add fewer")
         for _ in range(nodes):
             number += 1
             name = f"added-{number}"

@@ -86,7 +86,7 @@ class Course:
                 self.apply(PodGone(uid=gone.pod, reason=EVICTED))
             decisions += 1
             if decisions > DECISIONS_PER_POD * (len(self.state.pods) + DECISIONS_MIN):
-                raise CourseFailed(f"no end after {decisions} decisions")
+                raise CourseFailed(f"not finished after {decisions} decisions")
             yield len(events)
 
     def decide(self) -> list[DecisionEvent]:

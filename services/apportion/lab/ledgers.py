@@ -87,8 +87,8 @@ async def read_ledger(
     restored = await Snapshots(ledger.wire).restore(at_most=after)
     if restored.revision + 1 < first:
         raise SpanInvalid(
-            f"the ledger begins at revision {first}, and no snapshot is at or before {after}; name "
-            "a later --from, or read its archives with --archive"
+            f"the ledger begins at revision {first} and has no snapshot at or before {after}; "
+            "set a later --from, or read its archives with --archive"
         )
     start, upto = restored.revision, sys.maxsize if endless else limits.upto
     made = sink(restored, limits)
@@ -131,7 +131,7 @@ async def _limits(
 def _within(name: str, revision: int, span: tuple[int, int]) -> int:
     if not span[0] <= revision <= span[1]:
         raise SpanInvalid(
-            f"{name} is revision {revision}, and the ledger has {span[0]} to {span[1]}; name one "
+            f"{name} is revision {revision}, but the ledger has {span[0]} to {span[1]}; use one "
             "of these, or read its archives with --archive"
         )
     return revision
@@ -139,7 +139,7 @@ def _within(name: str, revision: int, span: tuple[int, int]) -> int:
 
 def _ordered(limits: Limits) -> Limits:
     if limits.end_s <= limits.begin_s:
-        raise SpanInvalid("--to is not behind --from; name a later --to, or an earlier --from")
+        raise SpanInvalid("--to is not after --from; set a later --to or an earlier --from")
     return limits
 
 
@@ -179,8 +179,8 @@ def _archived(paths: Sequence[Path]) -> Iterator[Record]:
         for record in read_archive(path):
             if record.revision > revision + 1:
                 raise SpanInvalid(
-                    f"{path}: revision {record.revision} follows {revision}; name the archives "
-                    "from the ledger's beginning on, in order"
+                    f"{path}: revision {record.revision} follows {revision}; list the archives "
+                    "in order, starting with the first of the ledger"
                 )
             if record.revision == revision + 1:
                 revision = record.revision

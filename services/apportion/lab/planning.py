@@ -75,13 +75,11 @@ PODS_MAX: Final = 5_000
 WAITING_NAMED: Final = 50
 BESIDE_NAMED: Final = 20
 # For pods that exceed their queue or quota even without other pods.
-WITHIN_NONE: Final = "can never fit within the limits"
+WITHIN_NONE: Final = "would exceed the limits even on an idle cluster"
 # Singular forms of texts about several pods.
-ONE: Final = {"fit": "fits", "have their place already": "has its place already"}
-REPLACED: Final = "the manifest takes its place"
-UNTIL_WHEN: Final = (
-    "when is not known: the ledger does not say how long the pods run that are in the way"
-)
+ONE: Final = {"fit": "fits", "are already placed": "is already placed"}
+REPLACED: Final = "replaced by the manifest"
+UNTIL_WHEN: Final = "no start estimate: the blocking pods declare no runtime"
 WORST: Final[tuple[Outcome, ...]] = ("never", "not-now", "fits", "unchanged")
 
 Tell = Callable[[PlanProgress], None]
@@ -107,7 +105,7 @@ def plan_of(request: PlanRequest, state: State) -> Plan:
     try:
         wish, problems = read_wish(found, manifest_config(state.configuration), most=PODS_MAX)
     except TooManyPods as error:
-        raise WishInvalid("manifest", str(error), "plan for fewer") from None
+        raise WishInvalid("manifest", str(error), "plan fewer pods") from None
     return Plan(
         pods=tuple(wish.pods),
         groups=tuple(wish.groups.values()),
@@ -149,7 +147,7 @@ def plan(state: State, wish: Plan, *, time: str = "", tell: Tell = lambda _: Non
     CourseFailed if its events contradict the state."""
     if len(wish.pods) > PODS_MAX:
         raise WishInvalid(
-            "manifest", f"{len(wish.pods)} pods are more than {PODS_MAX}", "plan for fewer at once"
+            "manifest", f"has {len(wish.pods)} pods, more than {PODS_MAX}", "plan fewer at once"
         )
     if not (wish.pods or wish.groups or wish.changes or wish.problems):
         raise WishInvalid("manifest", "the plan is empty", "give a manifest, lose, add or policy")
@@ -164,7 +162,7 @@ def plan(state: State, wish: Plan, *, time: str = "", tell: Tell = lambda _: Non
     today = without = None
     play = partial(_play, state, time=time, tell=tell)
     if wish.changes:
-        today = without = play(Changes(), (), (), step="what waits already")
+        today = without = play(Changes(), (), (), step="pods already pending")
     if wish.changes and new:
         without = play(Changes(), new, wish.groups, step="without")
     with_it = play(wish.changes, new, wish.groups, step="with the plan")
@@ -555,13 +553,13 @@ def _sentence(
     if pods:
         parts.append(_counted(pods, "planned"))
     if wish.changes.lose or wish.changes.drain:
-        nobody = "no pod runs on what is lost" if evicted else "no pod would lose its place"
+        nobody = "no pod runs there" if evicted else "no pod would be displaced"
         parts.append(_counted(moved, "moved") if moved else nobody)
     if evicted:
         what = "other pod" if pods or moved else "pod"
         parts.append(f"{many(evicted, what)} would be evicted")
     if not parts:
-        parts.append("nothing that runs would change")
+        parts.append("no running pod would change")
     return "; ".join(parts)
 
 
@@ -570,14 +568,14 @@ def _counted(pods: Sequence[PlannedPod], what: str) -> str:
     # Pods can never fit because of the fleet, of limits, or of both.
     refused = [pod.refused for pod in pods if pod.outcome == "never" and pod.refused is not None]
     limited = sum(not each.never for each in refused)
-    never = "can never fit" if limited else "can never fit on this fleet"
+    never = "can never be placed" if limited else "would not fit even on an empty fleet"
     texts: dict[Outcome, str] = {
         "fits": fits,
-        "unchanged": "have their place already",
-        "not-now": "would wait",
+        "unchanged": "are already placed",
+        "not-now": "would be pending",
         "never": WITHIN_NONE if limited and limited == len(refused) else never,
     }
-    whose = "pod" if what == "planned" else "pod that loses its place"
+    whose = "pod" if what == "planned" else "displaced pod"
     if len(pods) == 1:
         said = texts[pods[0].outcome]
         return f"the {whose} {ONE.get(said, said)}"
@@ -586,9 +584,7 @@ def _counted(pods: Sequence[PlannedPod], what: str) -> str:
         f"{counts[outcome]:,} {ONE.get(text, text) if counts[outcome] == 1 else text}"
         for outcome, text in texts.items() if counts[outcome]
     )  # fmt: skip
-    return (
-        f"of {len(pods):,} {'pods' if what == 'planned' else 'pods that lose their place'}, {said}"
-    )
+    return f"of {len(pods):,} {'pods' if what == 'planned' else 'displaced pods'}, {said}"
 
 
 # What `apportion drain` does without Kubernetes, on a copy: cordon, and move pod by pod. Each pod,
@@ -641,5 +637,5 @@ def _units(state: State, pods: Iterable[PodState]) -> list[list[PodState]]:
             held = (each for each in group.pods.values() if each.placement is not None)
             units[pod.submitted.group] = sorted(held, key=turn_of)
     if sum(map(len, units.values())) > LOST_MAX:
-        raise WishInvalid("drain", f"more than {LOST_MAX} pods are there", "drain fewer at once")
+        raise WishInvalid("drain", f"affects more than {LOST_MAX} pods", "drain fewer at once")
     return list(units.values())

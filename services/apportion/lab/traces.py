@@ -91,4 +91,4 @@ def _check_size(path: Path) -> None:
     except OSError as error:
         raise TraceInvalid(f"{path}: {error.strerror}") from None
     if size_bytes > BYTES_MAX:
-        raise TraceInvalid(f"{path}: is larger than {BYTES_MAX >> 20} MiB: split it")
+        raise TraceInvalid(f"{path}: is larger than {BYTES_MAX >> 20} MiB; split it")

@@ -84,7 +84,7 @@ SCHEDULERS_MAX = 32
 @dra_option
 @service_options
 def command(*, folder: Path | None, by_hand: bool, config: ServiceConfig, **given: Any) -> None:
-    """Submit pods, and let go of those that have left.
+    """Submit pods, and release those that are gone.
 
     Pods come from a Kubernetes cluster, or from a folder of manifests where there is none, or they
     are submitted by hand. Several watchers may share either; where they see a folder under

@@ -99,8 +99,11 @@ def test_pod_that_fits_nowhere(up: Standalone) -> None:
     assert (nearest["node"], nearest["missing"]) == ("big-1", "118,441 MiB")
     said = up.run("why", "huge").stdout
     assert "118,441 MiB" in said
-    assert "UNBLOCK" in said
-    assert _names(up, "--phase", "waiting") == ["huge"]
+    assert re.search(r"^NODES +CAUSE +FIX$", said, re.MULTILINE), said
+    for cause in why["refused"]["causes"]:
+        assert cause["unblocked_by"]
+        assert cause["unblocked_by"] in said
+    assert _names(up, "--phase", "pending") == ["huge"]
     up.json("delete", "huge")
 
 
@@ -115,7 +118,7 @@ def test_bad_document_is_named_and_the_others_go_on(up: Standalone) -> None:
         stdin=b"---".join([pod("good-1"), pod("bad", count="many"), pod("good-2")]),
     )  # fmt: skip
     assert done.returncode == 1
-    for part in ("standard input", "document 2", "nvidia.com/gpu", "'many'", "write"):
+    for part in ("standard input", "document 2", "nvidia.com/gpu", '"many"', "write"):
         assert part in done.stderr
     assert "2 submitted, 2 placed, 1 document" in done.stdout
     up.json("delete", "good-1", "good-2")
@@ -187,7 +190,7 @@ def test_gang_is_placed_whole_or_not_at_all(up: Standalone) -> None:
     report = up.json("submit", "-f", "-", "--wait", code=1, stdin=large)
     assert not report["placed"]
     assert len(report["refused"]) == 40
-    assert "needs 40 places" in up.run("why", "large-worker-0").stdout
+    assert "needs to place 40 pods together" in up.run("why", "large-worker-0").stdout
     gangs = {gang["group"]: gang for gang in up.json("get", "gangs")["items"]}
     assert gangs["default/large"]["phases"] == {"pending": 40}
     done = up.run("delete", *(f"large-worker-{n}" for n in range(40)),
@@ -219,7 +222,7 @@ def test_cordon_and_uncordon(up: Standalone) -> None:
     for node in ("big-1", "mig-1"):
         lifted = up.run("uncordon", node)
         assert lifted.returncode == 0
-        assert ("itself: fan (ann)" in lifted.stderr) == (node == "big-1")
+        assert ("has its own cordon: fan (ann)" in lifted.stderr) == (node == "big-1")
     up.json("uncordon", card, "--all")
     up.json("delete", "homeless")
 
@@ -363,7 +366,7 @@ def test_tail(up: Standalone) -> None:
     newest = json.loads(ended.stdout.splitlines()[-1])["revision"]
     alone = up.run("tail", "--from", str(newest), "--limit", "1")
     assert (alone.returncode, alone.stderr) == (0, "")
-    assert "default/told is gone" in alone.stdout
+    assert "default/told ended: deleted by" in alone.stdout
 
 
 def test_tail_ends_where_it_is_told_to(up: Standalone) -> None:
@@ -374,12 +377,12 @@ def test_tail_ends_where_it_is_told_to(up: Standalone) -> None:
     assert all_of_it.stdout.startswith(up.run("tail", "--from", "1", "--to", "4").stdout)
     assert re.findall(r"Z: revision ([\d,]+)", all_of_it.stderr)[0] == "1,"
     for words, says in (
-        (("--to", "4"), "--to without --from"),
+        (("--to", "4"), "--to requires --from"),
         (("--from", "4", "--to", "2"), "--to 2 is before --from 4"),
         (("--from", "4", "--to", "3"), "--to 3 is before --from 4"),
         (("--from", "-1h", "--to", "-2h"), "--to -2h is before --from -1h"),
-        (("--from", "2020-01-01T00:00", "--to", "2020-01-02T00:00"), "before the ledger began"),
-        (("--from", "4", "--to", "99999"), "--to is revision 99999, and the ledger ends at"),
+        (("--from", "2020-01-01T00:00", "--to", "2020-01-02T00:00"), "is before the first event"),
+        (("--from", "4", "--to", "99999"), "--to: revision 99999 is beyond the end of the ledger"),
         (("--from", "4", "--to", "soon"), "--to: 'soon' is no moment"),
     ):
         done = up.run("tail", *words)
@@ -392,7 +395,7 @@ def test_tail_begins_no_later_than_the_next_event(up: Standalone) -> None:
     end = up.json("get", "nodes")["revision"]
     done = up.run("tail", "--from", str(end + 1_000), "--no-follow")
     assert done.returncode == 2, done.stderr
-    assert re.search(rf"revision {end + 1_000}, .* ends at \d+;", done.stderr)
+    assert re.search(rf"revision {end + 1_000} is beyond the end of the ledger, \d+;", done.stderr)
     done = up.run("tail", "--from", str(end + 1), "--no-follow")
     assert done.returncode == 0, done.stderr
 

@@ -25,10 +25,10 @@ SHOWS = {
     "diff": "default/ascend-pod",
     "plan": "default/too-large fits on added-1",
     "tail": "NodeReported",
-    "cordon": "is cordoned since revision",
-    "drain": "nothing runs on t4-1 any more",
-    "uncordon": "lifted from t4-1 at revision",
-    "shadow": "no pod that another scheduler placed",
+    "cordon": "cordoned at revision",
+    "drain": "no pods are left on t4-1",
+    "uncordon": "t4-1 uncordoned at revision",
+    "shadow": "no pods of another scheduler",
     "report": "gpu_hours",
 }
 """What each verb must say here, beside ending well."""

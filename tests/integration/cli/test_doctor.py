@@ -136,7 +136,7 @@ async def mute(bus: Bus, asking: Asking) -> None:
     finally:
         os.kill(bus.server.pid, signal.SIGCONT)
     assert states["ledger"]["state"] == "broken"
-    assert "one that runs and does not answer is stopped" in states["ledger"]["fix"]
+    assert "runs but does not answer" in states["ledger"]["fix"]
     hidden = {states[name]["state"] for name in ("schedulers", "agents", "folds")}
     assert hidden == {"unknown"}
 
@@ -161,7 +161,8 @@ async def alone(bus: Bus, asking: Asking) -> None:
     await bus.crash()
     done = await asking.run()
     assert done.returncode == 3
-    assert "does not answer" in done.stderr
+    assert f"no connection to nats://127.0.0.1:{bus.server.port}" in done.stderr
+    assert "cannot reach the gateway at" in done.stderr
 
 
 def _get(url: str) -> bytes:

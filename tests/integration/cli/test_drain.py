@@ -154,7 +154,7 @@ def its_end_is_told(up: Standalone, name: str, node: str) -> None:
     assert why in up.run("tail", "--from", "1", "--no-follow").stdout
     story = [row["sentence"] for row in up.json("history", name)["items"]]
     before_it = next(at for at, said in enumerate(story) if "drained" in said)
-    assert story[before_it].startswith(f"default/{name}: the one before is gone: {why}")
+    assert story[before_it].startswith(f"default/{name}: the previous pod ended: {why}")
     assert story[before_it + 1].startswith(f"default/{name} placed on {OTHER[node]}")
     last = up.run("why", name).stdout.splitlines()[-1]
     assert last.startswith(f"before: {why}, at revision ")
@@ -199,9 +199,9 @@ def test_what_has_no_other_place_waits_and_is_named(up: Standalone) -> None:
     assert not any(node["cordons"] for node in up.json("get", "nodes")["items"])
     done = up.run("drain", "n-1", "--reason", "x", "--timeout", "90")
     assert done.returncode == 5, done.stdout + done.stderr
-    assert f" and {len(there) - 1} more must wait: " in done.stdout
-    assert f"\n{len(there)} of {len(there)} have no place\n" in done.stdout
-    assert "`apportion uncordon n-1`" in done.stdout
+    assert f" and {len(there) - 1} more pending: " in done.stdout
+    assert f"\n{len(there)} of {len(there)} pods pending\n" in done.stdout
+    assert "apportion uncordon n-1" in done.stdout
     assert not [pod for pod in pods(up).values() if pod["node"] == "n-1"]
     up.json("uncordon", "n-1")
     wait_until(lambda: all(pod["node"] for pod in pods(up).values()), "all to have a place again")
@@ -282,7 +282,7 @@ def test_ctrl_c_while_room_is_made_tells_who_has_a_place(up: Standalone) -> None
     assert re.search(
         rf"^default/high-\d moved to {OTHER[node]}; evicted for it: ", said, re.MULTILINE
     ), said
-    assert re.search(r"^default/high-\d must wait: ", said, re.MULTILINE), said
+    assert re.search(r"^default/high-\d pending: ", said, re.MULTILINE), said
     assert [line[:6] for line in said.splitlines()].count("1 pod ") == 2
     up.json("delete", *pods(up))
     up.json("uncordon", node)
@@ -309,11 +309,11 @@ def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
     finally:
         os.kill(scheduler, signal.SIGCONT)
     assert process.returncode == 130
-    assert out.startswith(f"{node} is cordoned")
+    assert out.startswith(f"{node} cordoned")
     assert "\ndefault/stop-0" in out
-    assert " not decided yet\n" in out
-    assert " without a place yet: " in out.partition("stopped by Ctrl-C:\n")[2]
-    assert f"`apportion uncordon {node}`" in out
+    assert " undecided\n" in out
+    assert " pending: " in out.partition("stopped by Ctrl-C:\n")[2]
+    assert f"apportion uncordon {node}" in out
     wait_until(lambda: pods(up)["stop-0"]["node"] not in {"", node}, "the pod to have a place")
     assert up.json("uncordon", node, "--all")
 

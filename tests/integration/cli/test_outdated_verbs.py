@@ -104,7 +104,7 @@ async def test_nothing_is_written_that_is_not_enabled(
     monkeypatch.setattr(writing, "NEW", [row])
     cordon = NodeCordoned(node="n1", by="ada", reason="fan")
     reach = Reach(bus.server.url_for("operator"))
-    with pytest.raises(NotFound, match=r"this build writes NodeCordoned@1, which this ledger has"):
+    with pytest.raises(NotFound, match=r"this build writes NodeCordoned@1, which the ledger has"):
         await writing.write(reach, cordon, basis=1)
     enabled = FormatEnabled(format="NodeCordoned", version=1, by="ada")
     assert await writing.write_all(reach, [enabled], basis=1) == [REVISION + 1]
@@ -115,5 +115,5 @@ async def test_who_waits_for_decisions_is_told(bus: Bus) -> None:
     """The pods are submitted; what became of them is in words that this build does not know."""
     ledger = await bus.connect("auditor")
     awaited = Awaited([Submitted("default", "a", "a", 1)], lambda: None)
-    with pytest.raises(Outdated, match=f"as of revision {REVISION}: .*upgrade Apportion here"):
+    with pytest.raises(Outdated, match=f"from revision {REVISION} on: .*upgrade Apportion here"):
         await awaited.wait(ledger, 20)

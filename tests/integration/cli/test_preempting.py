@@ -118,9 +118,9 @@ def test_who_is_evicted_ends_and_waits_anew(up: Standalone) -> None:
     story = [row["sentence"] for row in up.json("history", evicted)["items"]]
     assert any("evicted for default/high" in said for said in story), story
     said = [row["sentence"] for row in up.json("history", "high")["items"]]
-    assert any(each.startswith(f"default/{evicted} (priority 0) is evicted") for each in said), said
+    assert any(each.startswith(f"default/{evicted} (priority 0) evicted") for each in said), said
     last = up.run("why", evicted).stdout.splitlines()[-1]
-    assert last.startswith("before: ")
+    assert last.startswith("earlier pod of this name: ")
     assert re.search(r"node-1\b.*\bdefault/high", last)
     assert f"`apportion history default/{evicted}`" in last
     assert up.run("why", "high").stdout.splitlines()[-1].endswith(f": default/{evicted}")
@@ -170,8 +170,8 @@ def test_submit_waits_on_while_others_go(up: Standalone) -> None:
             said = waiting.stdout.read()
     finally:
         os.kill(watcher, signal.SIGCONT)
-    assert "default/high waits: " in told
-    assert told.rstrip().endswith(": default/low")
+    assert "default/high pending: " in told
+    assert "default/low has left" in told
     assert waiting.returncode == 0, said
     assert "for it: default/low" in said
     assert "1 submitted, 1 placed, 1 evicted" in said

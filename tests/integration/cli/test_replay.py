@@ -96,12 +96,12 @@ def test_table_and_chart(up: Standalone, tmp_path: Path) -> None:
     """Words for people, and files that a browser shows without asking another host."""
     page, picture = tmp_path / "day.html", tmp_path / "day.svg"
     said = up.run("replay", "--policy", "spread", "--chart", str(page)).stdout
-    assert "GPU hours waited" in said
+    assert "GPU-hours pending" in said
     assert "policy spread" in said
     up.run("replay", "--chart", str(picture))
     assert ET.fromstring(picture.read_text()).tag.endswith("svg")  # noqa: S314 - our own
     for text in (page.read_text(), picture.read_text()):
-        assert "HAPPENED" in text
+        assert "ACTUAL" in text
         assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
 
 
@@ -109,10 +109,10 @@ def test_table_and_chart(up: Standalone, tmp_path: Path) -> None:
     ("words", "says"),
     [
         (("--from", "noon"), "--from: 'noon' is no moment"),
-        (("--from", "999999"), "--from is revision 999999, and the ledger has 1 to"),
-        (("--from", "-1m", "--to", "-2m"), "--to is not behind --from"),
+        (("--from", "999999"), "--from is revision 999999, but the ledger has 1 to"),
+        (("--from", "-1m", "--to", "-2m"), "--to is not after --from"),
         (("--lose", "big-9"), "no node or device 'big-9'"),
-        (("--chart", "day.pdf"), "name it .html or .svg"),
+        (("--chart", "day.pdf"), "must end with .html or .svg"),
         (("--policy", "best"), "'best' is not one of"),
     ],
 )

@@ -235,16 +235,16 @@ async def test_what_was_used_and_what_did_nothing(bus: Bus, facts: Facts) -> Non
     assert (idle["found"], idle["shares"], idle["reported"]) == (0, [], True)
     assert ": 0 times" in " ".join((await verb(bus, "report", "idle", *now)).split())
     before = await verb(bus, "report", "idle", "--from", "-3h", "--to", "-2h")
-    assert "none has yet" in " ".join(before.split())
+    assert "no utilization data yet" in " ".join(before.split())
     assert "times" not in before
     table = ("report", "idle", "--from", "-3h", "--to", "-2h", "--format", "csv")
-    assert "none has yet" in await verb(bus, *table, beside=True)
+    assert "no utilization data yet" in await verb(bus, *table, beside=True)
     wrong = await verb(bus, "report", "usage", "--from", "-1h", "--to", "-2h", code=2)
     assert "from: '-1h' is not before '-2h'" in wrong
     said = await verb(bus, "report", "usage", *now)
     assert "capacity" in said
     assert "default" in said
-    assert ", when the ledger begins," in " ".join(said.split())
+    assert "(the first event)" in " ".join(said.split())
     assert facts.revision == 8
 
 

@@ -85,7 +85,7 @@ def ended(up: Standalone) -> None:
 def reasons(up: Standalone) -> list[str]:
     """Why pods are gone, the last one last."""
     lines = up.run("tail", "--from", "1", "--no-follow").stdout.splitlines()
-    return [line.partition(" is gone: ")[2] for line in lines if " is gone: " in line]
+    return [line.partition(" ended: ")[2] for line in lines if " ended: " in line]
 
 
 def test_each_command_sees_its_share_and_gets_no_more(up: Standalone, driver: FakeDriver) -> None:
@@ -157,10 +157,10 @@ def test_it_waits_for_room_and_says_why(up: Standalone, driver: FakeDriver) -> N
     with Command(up, "--memory", "15000", "--count", "2", "--", str(driver.probe), "hold") as first:
         first.said("holding")
         with Command(up, "--memory", "8000", "--", "sh", "-c", "echo here; exit 7") as second:
-            second.said("waits: none of 1 node fits: not enough memory free on the device")
+            second.said("is pending: no node fits: not enough free memory on the device")
             first.close()
             assert second.ended() == 7
-            assert second.said("has GPU-").endswith("8,000 MiB")
+            assert second.said("was allocated GPU-").endswith("8,000 MiB")
             assert second.lines[-1] == "here"
     ended(up)
 
@@ -170,10 +170,10 @@ def test_it_says_what_why_says(up: Standalone, driver: FakeDriver) -> None:
     with Command(up, "--memory", "1000", "--", str(driver.probe), "hold") as first:
         first.said("holding")
         with Command(up, "--count", "2", "--", "true") as second:
-            told = second.said("waits: ").partition(" waits: ")[2]
+            told = second.said("is pending: ").partition(" is pending: ")[2]
             [waiting] = [pod for pod in pods(up) if not pod.node]
             why = up.json("why", f"{waiting.namespace}/{waiting.name}")
-            assert told == why["sentence"].partition(": ")[2]
+            assert told.casefold() == why["sentence"].partition(". ")[2].casefold()
             first.close()
             assert second.ended() == 0
     ended(up)
@@ -185,8 +185,8 @@ def test_the_wait_can_be_limited(up: Standalone, driver: FakeDriver) -> None:
         first.said("holding")
         done = up.run("run", "--memory", "8000", "--timeout", "12", "--", "true")
         assert done.returncode == 1
-        assert "within 12 s: none" in done.stderr
-        told = "did not start: no room for it within 12 s"
+        assert "within 12 s: no node fits" in done.stderr
+        told = "did not start: not placed within 12 s"
         wait_until(lambda: any(told in each for each in reasons(up)), "the reason")
         first.close()
     ended(up)
@@ -218,7 +218,7 @@ def test_a_signal_ends_the_wait(up: Standalone, driver: FakeDriver, name: str) -
     with Command(up, "--memory", "15000", "--count", "2", "--", str(driver.probe), "hold") as first:
         first.said("holding")
         with Command(up, "--memory", "8000", "--", "true") as second:
-            second.said("waits: none of 1 node fits")
+            second.said("is pending: no node fits")
             second.process.send_signal(number)
             assert second.ended() == -number
             wait_until(lambda: len(pods(up)) == 1, "the waiting pod to be gone")
@@ -447,7 +447,7 @@ def test_without_an_agent_that_starts_commands(tmp_path: Path) -> None:
         (node,) = (each["node"] for each in up.json("get", "nodes")["items"])
         done = up.run("run", "--node", node, "--", "true")
         assert done.returncode == 3
-        assert f"nobody on {node} starts commands" in done.stderr
+        assert f"no agent on {node} starts commands" in done.stderr
         assert "--gpus local" in done.stderr
         assert pods(up) == []
 

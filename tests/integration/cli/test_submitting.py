@@ -157,8 +157,8 @@ def test_who_waits_already_is_waited_for(up: Standalone) -> None:
     assert sum(again["causes"].values()) == 1
     assert up.json("submit", "-f", "-", stdin=large)["unchanged"] == ["default/large"]
     said = up.run("submit", "-f", "-", "--wait", stdin=large).stdout
-    assert "1 waiting, 1 unchanged" in said
-    assert "live already" not in said
+    assert "1 pending, 1 unchanged" in said
+    assert "already live" not in said
     up.json("delete", "-f", "-", stdin=large)
 
 
@@ -175,9 +175,8 @@ def test_of_whom_nobody_looks_at_the_reason_is_told_at_once(up: Standalone) -> N
         "submit", "-f", "-", "--wait", "--timeout", "3600", stdin=gated + b"---" + lone, code=1
     )  # fmt: skip
     why = {
-        "default/gated": "until its gates are taken away: example.com/hold",
-        "default/lone": "its gang default/nowhere is not declared yet: there is no PodGroup of "
-        "that name",
+        "default/gated": "until its scheduling gates are removed: example.com/hold",
+        "default/lone": "its gang default/nowhere has no PodGroup yet",
     }
     assert (said["refused"], said["undecided"]) == (why, [])
     assert said["causes"] == dict.fromkeys(why.values(), 1)
@@ -200,7 +199,7 @@ def test_queues_and_quotas_are_obeyed(up: Standalone) -> None:
     small = web(2).replace(b"name: web}", b"name: web, namespace: small}", 1)
     waited = up.json("submit", "-f", "-", "--wait", stdin=small, code=1)
     assert (len(waited["placed"]), len(waited["refused"])) == (1, 1)
-    assert "quota" in next(iter(waited["refused"].values()))
+    assert "ResourceQuota" in next(iter(waited["refused"].values()))
     wrong = LIMITS.replace('cpu: "4"', "cpu: lots").encode()
     problem = up.json("submit", "-f", "-", stdin=wrong, code=1)["problems"]
     assert "spec.capability" in problem[0]
@@ -305,4 +304,4 @@ def test_what_would_be_left_to_another_scheduler_is_told(up: Standalone) -> None
     said = up.json("submit", "-f", "-", "--dry-run", stdin=other)["warnings"]
     assert ["spec.schedulerName: x " in each for each in said] == [True]
     done = up.run("submit", "-f", "-", "--dry-run", stdin=other)
-    assert (done.returncode, done.stderr) == (0, f"doubtful {said[0]}\n")
+    assert (done.returncode, done.stderr) == (0, f"warning: {said[0]}\n")

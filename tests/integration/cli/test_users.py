@@ -131,11 +131,11 @@ async def test_users_stand_in_columns(tmp_path: Path) -> None:
         subprocess.run, command, capture_output=True, text=True, check=True
     )
     head, *rows = ended.stdout.splitlines()
-    assert head.split() == ["ROLE", "NAME", "NODES", "COMES", "BY"]
+    assert head.split() == ["ROLE", "NAME", "NODES", "CREDENTIAL"]
     [agent] = [row.split() for row in rows if row.startswith("agent")]
     assert agent == ["agent", "gpu-7", "gpu-7,", "gpu-8", str(tmp_path / "keys" / "gpu-7.nk")]
     places = {row.index(str(tmp_path)) for row in rows if str(tmp_path) in row}
-    assert places == {head.index("COMES BY")}
+    assert places == {head.index("CREDENTIAL")}
 
 
 async def test_who_has_no_key_or_another_gets_nothing(tmp_path: Path) -> None:

@@ -17,25 +17,25 @@ def test_what_there_is_not_is_said(browser: Browser, base: str, size: tuple[int,
     """Neither a span nor a phase is put in the place of another one silently, nor is a pod."""
     with opened(browser, base, size=size) as page:
         visit(page, "#/reports?span=3h")
-        expect(page.locator(".answer")).to_contain_text("no span 3h: it has 1h, 6h, 1d, 7d")
+        expect(page.locator(".answer")).to_contain_text("“3h”. Use 1h, 6h, 1d or 7d; showing 1d")
         expect(page.locator("[data-span='1d']")).to_have_attribute("aria-pressed", "true")
         assert offences(page) == []
         page.locator("[data-span='6h']").click()
-        expect(page.locator(".answer")).not_to_contain_text("no span")
+        expect(page.locator(".answer")).not_to_contain_text("3h")
         visit(page, "#/pods?phase=sleeping")
         expect(page.locator(".answer")).to_contain_text(
-            "no phase is called sleeping; waiting, placed, bound, allocated and rejected are."
+            "“sleeping”. Use pending, placed, bound, allocated or rejected."
         )
         expect(page.locator("#rows td.name")).not_to_have_count(0)
         expect(page.locator("[data-phase='']")).to_have_attribute("aria-pressed", "true")
         assert offences(page) == []
-        page.locator("[data-phase='waiting']").click()
-        expect(page.locator(".answer")).not_to_contain_text("no phase")
+        page.locator("[data-phase='pending']").click()
+        expect(page.locator(".answer")).not_to_contain_text("sleeping")
         visit(page, "#/whatif?pod=x/y")
-        expect(page.locator("h1")).to_have_text("There is no pod x/y to help.")
+        expect(page.locator("h1")).to_have_text("No pod x/y")
         assert offences(page) == []
         visit(page, "#/whatif?pod=x/y&add=1x8xH100-80GB")
-        expect(page.locator("h1")).to_have_text("There is no pod x/y to help.")
+        expect(page.locator("h1")).to_have_text("No pod x/y")
 
 
 def test_a_change_for_a_pod_is_answered_about_that_pod(
@@ -49,17 +49,19 @@ def test_a_change_for_a_pod_is_answered_about_that_pod(
     with opened(browser, base) as page:
         page.on("request", lambda request: asked.append(request.url))
         visit(page, f"#/whatif?pod={waits}&policy=spread")
-        expect(page.locator("h1")).to_contain_text(re.compile(f"^{re.escape(waits)} would still"))
+        expect(page.locator("h1")).to_contain_text(
+            re.compile(f"^{re.escape(waits)} would stay pending")
+        )
         expect(page.locator("h1 a")).to_have_text(waits)
         visit(page, f"#/whatif?pod={runs}&policy=spread")
-        expect(page.locator("h1")).to_contain_text(f"{runs} does not wait")
+        expect(page.locator("h1")).to_contain_text(f"{runs} is not pending")
         assert offences(page) == []
     manifest = BIG.encode()
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest, code=1)
     with opened(browser, base) as page:
         page.on("request", lambda request: asked.append(request.url))
         visit(page, "#/whatif?pod=default/big&add=1x16xH100-80GB")
-        expect(page.locator("h1")).to_have_text("default/big would have a place, on added-1.")
+        expect(page.locator("h1")).to_have_text("default/big would be placed on added-1")
         expect(page.locator(".answer")).to_contain_text("Nothing that runs would change")
         assert offences(page) == []
     cluster.json("delete", "big")

@@ -25,17 +25,17 @@ def test_a_pod_that_ended_while_it_waited_waits_no_more(
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest, code=1)
     with opened(browser, base, size=size) as page:
         visit(page, f"#/pod/default/{name}")
-        expect(page.locator("h1")).to_contain_text("Waits for")
+        expect(page.locator("h1")).to_contain_text("Pending for")
         expect(page.locator(".tl .open")).to_have_count(1)
         cluster.json("delete", name)
         page.reload()
         expect(page.locator(".crumb .chip")).to_have_text("ended")
         expect(page.locator("h1")).to_contain_text(re.compile(r"Ended at [\d: -]+ \(deleted by "))
-        expect(page.locator("h1")).to_contain_text("without ever having a place, after ")
-        expect(page.locator("h1")).not_to_contain_text("Waits")
+        expect(page.locator("h1")).to_contain_text("never placed · pending for ")
+        expect(page.locator("h1")).not_to_contain_text("Pending")
         expect(page.locator(".tl li").last).to_contain_text("Ended")
         expect(page.locator(".tl .open")).to_have_count(0)
-        expect(page.get_by_role("heading", name="Why none fitted")).to_be_visible()
+        expect(page.get_by_role("heading", name="Why no node fit")).to_be_visible()
         expect(page.locator("a", has_text="Try a change")).to_have_count(0)
         assert offences(page) == []
 
@@ -56,14 +56,14 @@ def test_a_pod_that_had_its_place_is_shown_as_it_was_at_its_end(
         page.on("response", lambda got: failed.append(got.url) if got.status >= 400 else None)
         visit(page, f"#/pod/default/{name}")
         expect(page.locator("h1")).to_contain_text(
-            re.compile(rf"Ended at [\d: -]+ \({re.escape(told)}\); it (ran|had its place) on ")
+            re.compile(rf"Ended at [\d: -]+ \({re.escape(told)}\) · (ran|was placed) on\s")
         )
-        held = page.locator("section", has=page.get_by_role("heading", name="What it held"))
-        expect(held).to_contain_text("at its end")
+        held = page.locator("section", has=page.get_by_role("heading", name="Allocation"))
+        expect(held).to_contain_text("before it ended")
         expect(held.locator(".gauge .own")).to_have_count(1)
         expect(held.locator(".legend")).to_contain_text("this pod")
         expect(held.locator(".c8").first).to_have_attribute("href", re.compile(r"&at=\d+$"))
-        health = page.locator("section", has=page.get_by_role("heading", name="Its health"))
-        expect(health).to_contain_text("What it held was healthy.")
+        health = page.locator("section", has=page.get_by_role("heading", name="Health"))
+        expect(health).to_contain_text("Healthy until the end")
         assert offences(page) == []
     assert failed == []

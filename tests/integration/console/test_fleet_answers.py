@@ -97,10 +97,10 @@ def test_the_keyboard_stays_on_what_moves(browser: Browser, base: str, cluster: 
         with opened(browser, base) as page:
             visit(page, "#/fleet?show=cordoned&card=h100-1")
             page.locator("#matches-count").click()
-            card = page.get_by_role("link", name="h100-2 card 7")
+            card = page.get_by_role("link", name="h100-2 device 7")
             card.focus()
             assert cluster.run("cordon", "h100-1", "--reason", "dust").returncode == 0
-            expect(page.locator("#matches-list")).to_contain_text("h100-1 card 7")
+            expect(page.locator("#matches-list")).to_contain_text("h100-1 device 7")
             expect(card).to_be_focused()
             # The panel asks once more after the list has changed, and draws its receipts again.
             expect(page.locator("#panel .mini li").first).to_contain_text("cordoned by")
@@ -112,7 +112,7 @@ def test_the_keyboard_stays_on_what_moves(browser: Browser, base: str, cluster: 
             waiting = page.locator('h1 a[href="#/waiting"]')
             waiting.focus()
             assert cluster.run("uncordon", "h100-2").returncode == 0
-            expect(page.locator("h1")).to_contain_text("0 cordoned")
+            expect(page.locator("h1")).not_to_contain_text("cordoned")
             expect(waiting).to_be_focused()
     finally:
         cluster.run("uncordon", "h100-1")

@@ -39,7 +39,7 @@ def test_the_answer_is_that_of_the_command_line(
     held = sum(bool(device["holders"]) for device in devices)
     with opened(browser, base) as page:
         visit(page, "")
-        expect(page.locator("h1")).to_contain_text(f"{held} of {len(devices)} cards are granted")
+        expect(page.locator("h1")).to_contain_text(f"{held} of {len(devices)} GPUs allocated")
         assert len(devices) == CARDS
         assert blue(page) > 500
 
@@ -89,7 +89,7 @@ def test_a_card_is_found_and_says_who_holds_it(
         page.locator("#cards").focus()
         page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowRight")
-        expect(page.locator("#hover")).to_contain_text("card 1")
+        expect(page.locator("#hover")).to_contain_text("device 1")
         page.keyboard.press("Enter")
         panel = page.locator("#panel")
         expect(panel).to_contain_text("hami-core")
@@ -109,6 +109,48 @@ def test_a_card_is_found_and_says_who_holds_it(
             expect(page.locator("#panel .holders")).to_contain_text(holder["pod"])
 
 
+HOVER = """() => {
+  const hover = document.getElementById("hover");
+  return hover.hidden ? "" : hover.querySelector(".hc-h").innerText;
+}"""
+
+
+def test_the_tooltip_follows_a_zoom_by_key(browser: Browser, base: str) -> None:
+    """It names the device under the pointer, or the one that the keyboard points at."""
+    with opened(browser, base) as page:
+        visit(page, "")
+        canvas = page.locator("#cards")
+        box = canvas.bounding_box()
+        assert box
+        places = [(box["x"] + across, box["y"] + 90) for across in range(60, 700, 20)]
+        for x, y in places:
+            page.mouse.move(x, y)
+            for key in ("+", "+", "-", "0"):
+                page.keyboard.press(key)
+                told = page.evaluate(HOVER)
+                page.mouse.move(x, y + 0.25)
+                page.mouse.move(x, y)
+                assert page.evaluate(HOVER) == told, (x, key)
+        page.mouse.move(5, 5)
+        canvas.focus()
+        page.keyboard.press("ArrowRight")
+        told = page.evaluate(HOVER)
+        page.keyboard.press("+")
+        assert page.evaluate(HOVER) in ("", told)
+
+
+def test_a_filter_shows_free_devices_in_a_colour_of_their_own(browser: Browser, base: str) -> None:
+    """They are pale: next to dimmed ones they would not stand out, and the legend says so."""
+    with opened(browser, base) as page:
+        visit(page, "")
+        swatch = page.locator(".legend .sw.free")
+        pale = swatch.evaluate(FILL)
+        page.locator("[data-show=free]").click()
+        expect(swatch).not_to_have_css("background-color", pale)
+        page.locator("[data-show=all]").click()
+        expect(swatch).to_have_css("background-color", pale)
+
+
 def test_a_filter_tells_its_cards_in_words_too(browser: Browser, base: str) -> None:
     """For whoever cannot see the picture; what is not meant is dimmed in it."""
     with opened(browser, base) as page:
@@ -116,9 +158,9 @@ def test_a_filter_tells_its_cards_in_words_too(browser: Browser, base: str) -> N
         before = blue(page)
         page.keyboard.press("/")
         page.keyboard.type("node:t4-1")
-        expect(page.locator("#matches-count")).to_have_text("4 cards")
+        expect(page.locator("#matches-count")).to_have_text("4 GPUs")
         page.locator("#matches-count").click()
-        expect(page.locator("#matches-list li").first).to_contain_text("t4-1 card 0")
+        expect(page.locator("#matches-list li").first).to_contain_text("t4-1 device 0")
         assert blue(page) < before
         assert page.url.endswith("?q=node:t4-1")
 
@@ -129,14 +171,14 @@ def test_what_happens_is_shown_without_a_reload(
     """A cordon appears, is counted and leads to its cards; undone it goes."""
     with opened(browser, base) as page:
         visit(page, "#/fleet?card=h100-10:0")
-        expect(page.locator("h1")).to_contain_text("0 cordoned")
+        expect(page.locator("h1")).not_to_contain_text("cordoned")
         assert cluster.run("cordon", "h100-10", "--reason", "fan of rack 4").returncode == 0
         expect(page.locator("h1")).to_contain_text("8 cordoned")
         expect(page.locator("#panel")).to_contain_text("fan of rack 4")
         page.locator("h1 a", has_text="cordoned").click()
-        expect(page.locator("#matches-count")).to_have_text("8 cards")
+        expect(page.locator("#matches-count")).to_have_text("8 GPUs")
         assert cluster.run("uncordon", "h100-10").returncode == 0
-        expect(page.locator("h1")).to_contain_text("0 cordoned")
+        expect(page.locator("h1")).not_to_contain_text("cordoned")
 
 
 def without_a_node(route: Route) -> None:
@@ -158,14 +200,14 @@ def test_counts_of_cards_add_up(browser: Browser, base: str, cluster: Standalone
         with opened(browser, base) as page:
             page.route(re.compile("/api/v1/fleet"), without_a_node)
             visit(page, "")
-            expect(page.locator("h1")).to_contain_text("5 broken (1 failed, 4 out of reach; ")
+            expect(page.locator("h1")).to_contain_text("5 unhealthy (")
             expect(page.locator("h1")).to_contain_text("8 cordoned (")
             answer = page.locator(".answer").inner_text()
             assert added(answer) == (len(devices), len(devices)), answer
-            page.locator("h1 a", has_text="4 out of reach").click()
-            expect(page.locator("#matches-count")).to_have_text("4 cards")
+            page.locator("#notes a", has_text="4 unreachable").click()
+            expect(page.locator("#matches-count")).to_have_text("4 GPUs")
             page.locator("#matches-count").click()
-            expect(page.locator("#matches-list li").first).to_contain_text("out of reach")
+            expect(page.locator("#matches-list li").first).to_contain_text("unreachable")
     finally:
         cluster.run("uncordon", "h100-1")
         recover(cluster, failing["device"])
@@ -173,14 +215,12 @@ def test_counts_of_cards_add_up(browser: Browser, base: str, cluster: Standalone
 
 def added(answer: str) -> tuple[int, int]:
     """How many cards there are, and to how many the words of the page add up."""
-    [(granted, cards)] = re.findall(r"(\d+) of (\d+) cards", answer)
-    [free] = re.findall(r"(\d+) cards? free", answer)
+    [(granted, cards)] = re.findall(r"(\d+) of (\d+) GPUs", answer)
+    [free] = re.findall(r"(\d+) free", answer)
     total = int(granted) + int(free)
-    for what in ("broken", "cordoned"):
-        [(count, inside)] = re.findall(rf"(\d+) {what} \(([^)]*)\)", answer)
-        again = re.search(r"(?:(\d+) of them|all) granted", inside)
-        assert again, inside
-        total += int(count) - int(again[1] or count)
+    for what in ("unhealthy", "cordoned"):
+        [(count, again)] = re.findall(rf"(\d+) {what} \((\d+) in use[^)]*\)", answer)
+        total += int(count) - int(again)
     return int(cards), total
 
 
@@ -188,7 +228,7 @@ def test_on_a_phone_what_is_found_covers_no_card(browser: Browser, base: str) ->
     """The words stand beside the buttons, also where the picture is full."""
     with opened(browser, base, size=NARROW) as page:
         visit(page, "#/fleet?q=node:t4-1")
-        expect(page.locator("#matches-count")).to_have_text("4 cards")
+        expect(page.locator("#matches-count")).to_have_text("4 GPUs")
         told = page.locator("#matches").bounding_box()
         stage = page.locator("#stage").bounding_box()
         assert told
@@ -207,7 +247,7 @@ def test_what_if_of_a_card_loses_that_card_alone(
     free = next(each for each in devices if not each["holders"])
     with opened(browser, base) as page:
         visit(page, f"#/fleet?card=h100-10:{free['index']}")
-        page.locator("#panel").get_by_role("link", name="What if it is lost?").click()
+        page.locator("#panel").get_by_role("link", name="Simulate device loss").click()
         expect(page.locator("#same")).to_contain_text(f"apportion plan --lose {free['device']}")
         expect(page.locator(".ba .gauge.broken")).to_have_count(1)
 
@@ -221,7 +261,7 @@ def test_cordoned_cards_are_said_to_be_what_they_are(
     try:
         with opened(browser, base) as page:
             visit(page, "")
-            expect(page.locator("h1")).to_contain_text("0 broken, 1 cordoned (granted as well)")
+            expect(page.locator("h1")).to_contain_text("0 unhealthy · 1 cordoned (1 in use)")
     finally:
         cluster.run("uncordon", held[0]["device"])
 
@@ -277,11 +317,11 @@ def test_a_node_has_a_panel_with_its_cards(
         expect(panel.locator(".holders li")).to_have_count(8)
         used, all_ = (f"{node[each] / 1000:.0f}" for each in ("cpu_used_milli", "cpu_milli"))
         expect(panel).to_contain_text(f"{used} of {all_} CPU")
-        expect(panel).to_contain_text("To cordon here needs a login.")
+        expect(panel).to_contain_text("Log in to cordon.")
         expect(panel).to_contain_text("apportion cordon h100-1 --reason")
         assert offences(page) == []
-        panel.get_by_role("link", name="card 0").click()
-        expect(panel.locator(".hc-h")).to_contain_text("h100-1 card 0")
+        panel.get_by_role("link", name="Device 0").click()
+        expect(panel.locator(".hc-h")).to_contain_text("h100-1 device 0")
         assert page.url.endswith("card=h100-1:0")
         panel.locator('a[data-choose="h100-1"]').click()
         expect(panel.locator(".hc-h")).to_contain_text("h100-1 node")
@@ -344,6 +384,6 @@ def test_a_heading_says_how_many_nodes_and_cards_there_are(
     for count, hardware in ((3, "8 x H100 80GB"), (1, "4 x A100 40GB mig"), (1, "4 x T4")):
         name = hardware.replace(" x ", " \N{MULTIPLICATION SIGN} ")
         nodes = "1 node" if count == 1 else f"{count} nodes"
-        cards = f"{count * int(hardware[0])} cards"
+        cards = f"{count * int(hardware[0])} GPUs"
         whole, split = {f"{nodes} of {name}, {cards}"}, {name, f"{nodes}, {cards}"}
         assert whole <= written or split <= written, (name, sorted(written))

@@ -40,7 +40,7 @@ def test_a_card_that_is_kept_is_asked_for_no_more(browser: Browser, base: str) -
         cards = Held(page, CARD)
         page.goto("/#/whatif?lose=h100-1:2")
         late = cards.come()
-        page.get_by_label("Keep h100-1:2").click()
+        page.get_by_label("Remove h100-1:2").click()
         expect(page.locator("h1")).to_contain_text("What would")
         with page.expect_response(CARD) as answered:
             late.continue_()

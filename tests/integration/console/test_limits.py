@@ -40,24 +40,22 @@ def test_a_limit_is_named_and_no_node_is_counted(
     with opened(browser, base) as page:
         visit(page, "#/pod/default/kept-out")
         expect(page.locator("h1")).to_have_text(
-            re.compile(rf"^Waits for [^:]+: {re.escape(SAID)}\.$")
+            re.compile(rf"^Pending for [^:]+: {re.escape(SAID)}\.$")
         )
         expect(page.locator(".answer")).to_contain_text("queue shut")
         expect(page.locator(".tl-b > b").first).to_have_css("text-transform", "none")
-        expect(heading(page, "Why it waits and what would unblock it")).to_have_count(1)
+        expect(heading(page, "Why it is pending and what helps")).to_have_count(1)
         expect(page.locator(".stack .causes > li")).to_contain_text(SAID)
         expect(page.locator("#main")).not_to_contain_text("0 nodes")
         assert offences(page) == []
         visit(page, "#/waiting")
         line = page.locator(".line", has_text=SAID)
-        expect(line.get_by_role("heading", name="Why not yet")).to_have_count(1)
+        expect(line.get_by_role("heading", name="Why they are pending")).to_have_count(1)
         expect(line.locator(".causes b")).to_have_count(0)
         expect(line.locator("h2")).to_contain_text("queue shut")
-        expect(page.locator(".answer")).to_contain_text(
-            "order: the queue with the least share for its weight, then priority"
-        )
+        expect(page.locator(".answer")).to_contain_text("ordered by queue share, priority, age")
         visit(page, "#/whatif?pod=default/kept-out")
-        expect(heading(page, "Why it waits a limit keeps it out")).to_have_count(1)
+        expect(heading(page, "Why it is pending a limit applies")).to_have_count(1)
         visit(page, "#/whatif?pod=default/kept-out&add=1x4xT4")
         expect(page.locator("#main")).not_to_contain_text("0 nodes")
     assert cluster.run("delete", "kept-out").returncode == 0
@@ -84,14 +82,14 @@ def test_the_headline_says_how_much_of_a_gang_is_missing(
 ) -> None:
     """In the words of `apportion why`, not that of a cause, which has no numbers."""
     cluster.run("submit", "--wait", "-f", "-", stdin=GANG.encode())
-    said = "its gang needs 3 pods together and has 1"
+    said = "its gang needs 3 pods to start, but has 1"
     assert said in cluster.json("why", "half-0")["sentence"]
     with opened(browser, base) as page:
         visit(page, "#/pod/default/half-0")
-        expect(page.locator("h1")).to_have_text(re.compile(rf"^Waits for [^:]+: {said}\.$"))
+        expect(page.locator("h1")).to_have_text(re.compile(rf"^Pending for [^:]+: {said}\.$"))
         visit(page, "#/waiting")
         line = page.locator(".line", has_text="half-0")
-        expect(line.locator(".line-h")).to_contain_text("gang default/half needs 3, has 1")
+        expect(line.locator(".line-h")).to_contain_text("gang default/half has 1 of 3")
         expect(line.locator(".causes")).to_contain_text(said)
         assert offences(page) == []
     assert cluster.run("delete", "half-0").returncode == 0
@@ -126,13 +124,13 @@ def test_of_a_gang_that_is_too_large_its_line_says_that_first(
         visit(page, "#/waiting")
         line = page.locator(".line", has_text="large-0")
         expect(line.locator(".why")).to_contain_text(
-            re.compile("Its gang needs 200 places together, and this fleet has [0-9]+ with")
+            re.compile("Its gang needs to place 200 pods together, but only [0-9]+")
         )
-        expect(line.locator(".line-h")).to_contain_text("gang default/large needs 200, has 200")
+        expect(line.locator(".line-h")).to_contain_text("gang default/large has 200 of 200")
         rows = line.locator("tbody tr").evaluate_all(DISPLAYED)
         assert set(rows) == {"table-row"}, "the last, which counts the others, as well"
         visit(page, f"#/whatif?manifest={quote(NEVER)}")
-        would = page.locator("section", has=page.get_by_role("heading", name="Who would wait"))
+        would = page.locator("section", has=page.get_by_text(re.compile("^Pending")))
         expect(would).to_contain_text("default/large-0 and 199 more")
         for width in range(360, 420, 4):  # somewhere a name would lie across the end of a line
             page.set_viewport_size({"width": width, "height": 800})
@@ -161,10 +159,13 @@ def test_a_pod_with_gates_waits_for_these_and_stands_in_no_line(
     with opened(browser, base) as page:
         visit(page, "#/pod/default/gated")
         expect(page.locator("h1")).to_have_text(
-            re.compile(r"^Waits for [\d. a-z]+ until its gates are taken away: example.com/hold\.$")
+            re.compile(
+                r"^Pending for [\d. a-z]+ until its scheduling gates are removed: "
+                r"example.com/hold\.$"
+            )
         )
-        expect(page.locator("#main")).not_to_contain_text(re.compile("nobody has looked|number"))
-        expect(heading(page, "Why it waits no scheduler looks at it before")).to_have_count(1)
+        expect(page.locator("#main")).not_to_contain_text(re.compile("not evaluated| of \\d+ · "))
+        expect(heading(page, "Why it is pending has scheduling gates")).to_have_count(1)
         expect(page.locator("a", has_text="Try a change")).to_have_count(0)
         assert offences(page) == []
     cluster.json("delete", "gated")
@@ -198,9 +199,9 @@ def test_who_would_be_beyond_a_quota_is_told_that(
     pods = cluster.json("get", "pods", "--namespace", "tight")["items"]
     with opened(browser, base) as page:
         visit(page, f"#/whatif?lose={','.join({pod['node'] for pod in pods})}")
-        rows = page.locator("section", has_text="Who is hit").locator("tr", has_text="tight/")
+        rows = page.locator("section", has_text="Displaced pods").locator("tr", has_text="tight/")
         expect(rows).to_have_count(2)
-        expect(rows.last).to_contain_text("waits: the quota gpus of its namespace allows 4,000 of ")
+        expect(rows.last).to_contain_text("pending: its ResourceQuota gpus is short of ")
         assert offences(page) == []
     cluster.json("delete", "tight/one", "tight/two")
     cluster.run("delete", "-f", "-", stdin=QUOTA.encode())

@@ -62,13 +62,13 @@ def test_a_moment_that_was_played_is_not_drawn_over_now(browser: Browser, base: 
     """Whoever goes back to now stays there, though the past is answered last."""
     with opened(browser, base) as page:
         visit(page, "#/pods?at=2")
-        expect(page.locator("h1")).to_have_text("No pod is live.")
+        expect(page.locator("h1")).to_have_text("No live pods")
         asked = Held(page, PODS)
         page.locator("#t-play").click()
         played = asked.come()
         page.locator("#t-live").click()
         asked.come().continue_()
-        expect(page.locator("h1")).to_contain_text("pods are live")
+        expect(page.locator("h1")).to_contain_text("live pods")
         words = page.locator("h1").inner_text()
         with page.expect_response(played.request.url) as late:
             played.continue_()
@@ -88,11 +88,11 @@ def test_what_is_typed_while_a_moment_is_asked_for_stays(browser: Browser, base:
         page.keyboard.type("hai")
         page.keyboard.press("ArrowLeft")
         now.continue_()
-        expect(page.locator("h1")).to_contain_text("pods are live")
+        expect(page.locator("h1")).to_contain_text("live pods")
         page.keyboard.type("m")
         expect(page.locator("#q")).to_have_value("hami")
         expect(page.locator("#q")).to_be_focused()
-        expect(page.locator("#matching")).to_contain_text("match, newest first")
+        expect(page.locator("#matching")).to_contain_text("matching, newest first")
         assert page.evaluate("location.hash") == "#/pods?q=hami"
 
 

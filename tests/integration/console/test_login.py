@@ -57,7 +57,7 @@ def test_a_token_is_asked_for_first(
     """Nothing of the cluster is there before; a wrong token is refused in words, a right one in."""
     with opened(browser, gate, size=size, theme=theme) as page:
         page.goto("/#/pods")
-        expect(page.locator("h1")).to_have_text("Who are you?")
+        expect(page.locator("h1")).to_have_text("Log in")
         assert offences(page) == []
         if folder := os.environ.get("APPORTION_PICTURES"):  # to look at them
             page.screenshot(path=f"{folder}/login-{size[0]}-{theme}.png")
@@ -82,7 +82,7 @@ def entered(page: Page, who: str) -> None:
     page.goto("/")
     page.get_by_label("Token").fill(who)
     page.keyboard.press("Enter")
-    expect(page.locator("h1")).to_contain_text("granted")
+    expect(page.locator("h1")).to_contain_text("allocated")
 
 
 def test_who_may_cordons_a_node_with_a_reason(browser: Browser, gate: str) -> None:
@@ -91,24 +91,24 @@ def test_who_may_cordons_a_node_with_a_reason(browser: Browser, gate: str) -> No
         entered(page, "olga")
         visit(page, "#/fleet?card=n1:0")
         page.get_by_role("button", name="Cordon n1…").click()
-        expect(page.locator("#dialog h2")).to_have_text("Cordon n1, all of its cards")
+        expect(page.locator("#dialog h2")).to_have_text("Cordon n1 and all its devices")
         page.get_by_label("Reason", exact=True).fill("fan replaced on Monday")
         page.keyboard.press("Enter")
         expect(page.locator("#panel")).to_contain_text("fan replaced on Monday (olga")
         expect(page.locator("#panel .mini")).to_contain_text("node n1 cordoned by olga")
-        page.get_by_role("button", name="Lift my cordon of n1").click()
-        page.get_by_role("button", name="Lift", exact=True).click()
+        page.get_by_role("button", name="Uncordon n1…").click()
+        page.get_by_role("button", name="Uncordon", exact=True).click()
         expect(page.get_by_role("button", name="Cordon n1…")).to_be_visible()
         page.get_by_role("button", name="olga: Log out…").click()
         page.get_by_role("button", name="Cancel").click()
         page.get_by_role("button", name="olga: Log out…").click()
         page.get_by_role("button", name="Log out", exact=True).click()
-        expect(page.locator("h1")).to_have_text("Who are you?")
+        expect(page.locator("h1")).to_have_text("Log in")
         page.get_by_label("Token").fill("mei")
         page.keyboard.press("Enter")
         visit(page, "#/fleet?card=n1:0")
         expect(page.get_by_role("button", name="Cordon n1…")).to_be_disabled()
-        expect(page.locator("#panel")).to_contain_text("mei may not cordon.")
+        expect(page.locator("#panel")).to_contain_text("mei is not allowed to cordon.")
         expect(page.locator(".cmds")).to_contain_text("apportion cordon n1 --reason")
         assert offences(page) == []
 
@@ -127,15 +127,15 @@ def test_a_card_is_cordoned_by_keyboard_alone(browser: Browser, gate: str) -> No
         for _ in range(2):
             page.keyboard.press("ArrowRight")
         page.keyboard.press("Enter")
-        expect(panel.locator(".hc-h")).to_contain_text("n2 card 1")
-        button = page.get_by_role("button", name="Cordon card 1…")
+        expect(panel.locator(".hc-h")).to_contain_text("n2 device 1")
+        button = page.get_by_role("button", name="Cordon device 1…")
         expect(button).to_be_visible()
         page.keyboard.press("Tab")
         while not button.evaluate("each => each === document.activeElement"):
             assert panel.evaluate("each => each.contains(document.activeElement)")
             page.keyboard.press("Tab")
         page.keyboard.press("Enter")
-        expect(page.locator("#dialog h2")).to_have_text("Cordon card 1 of n2")
+        expect(page.locator("#dialog h2")).to_have_text("Cordon device 1 on n2")
         page.keyboard.press("Escape")
         expect(page.locator("#dialog")).to_be_hidden()
         expect(panel).to_be_visible()
@@ -144,11 +144,11 @@ def test_a_card_is_cordoned_by_keyboard_alone(browser: Browser, gate: str) -> No
         for blank in ("", "  "):
             page.get_by_label("Reason", exact=True).fill(blank)
             page.keyboard.press("Enter")
-            expect(page.locator("#refused")).to_have_text("Say why: whoever asks later will ask.")
+            expect(page.locator("#refused")).to_have_text("Enter a reason; others will see it.")
         page.get_by_label("Reason", exact=True).fill("XID 79")
         page.keyboard.press("Enter")
         expect(panel).to_contain_text("Cordoned: XID 79 (olga")
-        expect(page.get_by_role("button", name="Lift my cordon of card 1")).to_be_focused()
+        expect(page.get_by_role("button", name="Uncordon device 1…")).to_be_focused()
         assert "2 cordoned" in page.locator("h1").inner_text()  # those of n2, by root@vm
         page.keyboard.press("Escape")
         expect(panel).to_be_hidden()
@@ -174,7 +174,7 @@ def test_a_phone_has_what_the_side_has(browser: Browser, gate: str, theme: str) 
         entered(page, "olga")
         page.get_by_role("button", name="More").click()
         assert offences(page) == []
-        page.get_by_role("button", name="Light or dark").click()
+        page.get_by_role("button", name="Toggle theme").click()
         other = "dark" if theme == "light" else "light"
         expect(page.locator("html")).to_have_attribute("data-theme", other)
         page.get_by_role("button", name="More").click()
@@ -187,4 +187,4 @@ def test_a_phone_has_what_the_side_has(browser: Browser, gate: str, theme: str) 
         page.get_by_role("button", name="More").click()
         page.get_by_role("button", name="olga: Log out…").click()
         page.get_by_role("button", name="Log out", exact=True).click()
-        expect(page.locator("h1")).to_have_text("Who are you?")
+        expect(page.locator("h1")).to_have_text("Log in")

@@ -60,20 +60,18 @@ def test_who_waits_shows_that_room_is_made(
     """In the row of the line, and above the reasons on the page of the pod."""
     with opened(browser, leaving, size=size) as page:
         visit(page, "#/waiting")
-        expect(page.locator(".answer")).to_contain_text("room is made for 1")
+        expect(page.locator(".answer")).to_contain_text("making room for 1")
         row = page.locator(".line tbody tr", has_text="high")
-        expect(row.get_by_text("once 2 pods left").locator("visible=true")).to_have_attribute(
-            "title",
-            "room is made for it on node-1, where it goes once these have left: "
-            "default/low-a, default/low-b",
+        expect(row.get_by_text("after 2 evictions").locator("visible=true")).to_have_attribute(
+            "title", "it will run on node-1 once default/low-a, default/low-b have left"
         )
         expect(row).to_contain_text("priority 9")
         assert offences(page) == []
         visit(page, "#/pod/default/high")
         headings = page.locator(".stack h2").all_inner_texts()
-        assert headings[0].startswith("Room is made")
-        assert headings[1].startswith("Why none fits")
-        fact = page.locator(".tl li", has_text="Room is made")
+        assert headings[0].startswith("Making room")
+        assert headings[1].startswith("Why no node fits")
+        fact = page.locator(".tl li", has_text="Making room")
         expect(fact).to_have_count(1)
         for name in ("low-a", "low-b"):
             said = f"default/{name} (priority -10) is evicted from node-1"
@@ -82,6 +80,6 @@ def test_who_waits_shows_that_room_is_made(
         assert offences(page) == []
         visit(page, "#/pod/default/low-a")
         expect(page.locator(".tl li", has_text="Evicted")).to_contain_text(
-            "It, of priority -10, is evicted from node-1 for default/high (priority 9)"
+            "This pod, of priority -10, is evicted from node-1 for default/high (priority 9)"
         )
         assert offences(page) == []

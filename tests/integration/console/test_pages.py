@@ -12,13 +12,13 @@ from tests.support.browser.pages import navigation
 from tests.support.standalone import Standalone
 
 PAGES = {
-    "fleet": "cards are granted",
-    "fleet?q=node:t4-1&card=t4-1:0": "cards are granted",
-    "pods": "pods are live",
-    "pod/default/hami-pod": "Runs on",
-    "pod/default/ascend-pod": "Waits for",
-    "pod/default/nobody": "No pod default/nobody is live",
-    "waiting": "wait for",
+    "fleet": "allocated",
+    "fleet?q=node:t4-1&card=t4-1:0": "allocated",
+    "pods": "live pods",
+    "pod/default/hami-pod": "Running on",
+    "pod/default/ascend-pod": "Pending for",
+    "pod/default/nobody": "No pod default/nobody",
+    "waiting": "need",
     "no-such-page": "No such page: no-such-page",
     "toString": "No such page: toString",
 }
@@ -52,6 +52,27 @@ def test_every_page_of_the_navigation_is_reached_by_its_key(browser: Browser, ba
             assert offences(page) == [], path
 
 
+def test_the_navigation_counts_pending_pods_and_shows_keys_when_asked(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """A key that is always there is taken for a count; a page without a count has no badge."""
+    pods = cluster.json("get", "pods")["items"]
+    pending = sum(pod["phase"] == "pending" for pod in pods)
+    with opened(browser, base) as page:
+        visit(page, "#/pods")
+        row = page.locator('#nav a[data-page="waiting"]')
+        expect(row.locator(".badge")).to_contain_text(f"{pending} pending pods")
+        expect(page.locator('#nav a[data-page="events"] .badge')).to_be_hidden()
+        expect(row.locator("kbd")).to_have_css("visibility", "hidden")
+        row.hover()
+        expect(row.locator("kbd")).to_have_css("visibility", "visible")
+        expect(row).to_have_attribute("title", "Press 3")
+    with opened(browser, base, size=NARROW) as page:
+        visit(page, "#/pods")
+        expect(page.locator('#nav a[data-page="waiting"] .badge')).to_be_in_viewport(ratio=1)
+        assert offences(page) == []
+
+
 def test_an_address_of_no_page_says_so_with_ways_on(browser: Browser, base: str) -> None:
     """It is no other page, whatever moment it names; the links lead to the real ones."""
     with opened(browser, base) as page:
@@ -61,8 +82,8 @@ def test_an_address_of_no_page_says_so_with_ways_on(browser: Browser, base: str)
             expect(page.locator("#nav [aria-current]")).to_have_count(0)
             expect(page.locator("#main .acts a")).to_have_count(len(navigation()))
         visit(page, "#/nonsense")
-        page.locator("#main").get_by_role("link", name="Waiting").click()
-        expect(page.locator("h1")).to_contain_text("wait for")
+        page.locator("#main").get_by_role("link", name="Pending").click()
+        expect(page.locator("h1")).to_contain_text("need")
 
 
 @pytest.mark.parametrize(
@@ -88,15 +109,15 @@ def test_an_address_that_can_mean_but_one_page_leads_there(
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("#/fleet?card=t4-9:0", "No node is called “t4-9”."),
-        ("#/node/t4-9", "No node is called “t4-9”."),
-        ("#/fleet?card=t4-1:77", "t4-1 has no card 77; its cards are 0, 1, 2, 3."),
-        ("#/fleet?show=blue", "No state to show is called “blue”; all, free"),
-        ("#/fleet?by=size", "Cards are not coloured by “size”"),
-        ("#/fleet?q=state:fine", "No state is called “fine”; free, granted"),
-        ("#/fleet?q=colour:red", "No words begin with “colour:”; node:, pool:"),
-        ("#/events?hide=wrong", "No kind of events is called “wrong”; pod, placement"),
-        ("#/events?rev=abc", "“abc” is no revision"),
+        ("#/fleet?card=t4-9:0", "No node “t4-9”"),
+        ("#/node/t4-9", "No node “t4-9”"),
+        ("#/fleet?card=t4-1:77", "t4-1 has no device 77. Its devices: 0, 1, 2, 3."),
+        ("#/fleet?show=blue", "Unknown state “blue”. Use all, free"),
+        ("#/fleet?by=size", "Unknown colour “size”"),
+        ("#/fleet?q=state:fine", "Unknown state “fine”. Use free, allocated"),
+        ("#/fleet?q=colour:red", "Unknown filter “colour:”. Use node:, pool:"),
+        ("#/events?hide=wrong", "Unknown kind “wrong”. Use pod, placement"),
+        ("#/events?rev=abc", "Invalid revision “abc”"),
         ("#/events?rev=99999", "There is no event at revision 99999"),
     ],
 )
@@ -107,10 +128,10 @@ def test_what_an_address_asks_in_vain_is_said(
     with opened(browser, base) as page:
         visit(page, address)
         expect(page.locator("#main")).to_contain_text(words)
-        expect(page.locator("h1")).to_contain_text(re.compile("granted|events since"))
-        expect(page.locator("#main")).not_to_contain_text("asking…")
+        expect(page.locator("h1")).to_contain_text(re.compile("allocated|events since"))
+        expect(page.locator("#main")).not_to_contain_text("Loading…")
         if "q=state" in address or "q=colour" in address:
-            expect(page.locator("#matches-count")).to_have_text("No card")
+            expect(page.locator("#matches-count")).to_have_text("No matches")
         assert offences(page) == []
 
 
@@ -137,7 +158,7 @@ def test_who_can_never_have_a_place_is_counted(browser: Browser, base: str) -> N
     with opened(browser, base) as page:
         page.route(re.compile("/api/v1/lines"), counted)
         visit(page, "#/waiting")
-        expect(page.locator(".answer")).to_contain_text("2 can never have a place")
+        expect(page.locator(".answer")).to_contain_text("2 can never be placed")
 
 
 LONG = """\
@@ -167,7 +188,7 @@ def test_a_narrow_screen_has_all_columns_and_long_names(
             visit(page, "#/waiting")
             row = page.locator("tbody tr", has_text="hyperparameter").first
             expect(row.locator("td:nth-child(5)")).to_be_hidden()
-            expect(row.locator(".second")).to_have_text(re.compile(r"nearest .+ MiB missing"))
+            expect(row.locator(".second")).to_have_text(re.compile(r"closest .+ MiB missing"))
             for address in ("pods?q=hyper", "waiting", "events?q=hyper"):
                 visit(page, f"#/{address}")
                 expect(page.locator("tbody tr", has_text="seed-42").first).to_be_visible()
@@ -200,14 +221,14 @@ def test_links_lead_from_a_pod_to_its_node_and_line(browser: Browser, base: str)
     with opened(browser, base) as page:
         visit(page, "#/pods?q=hami-pod")
         page.locator("tbody a", has_text="hami-pod").first.click()
-        expect(page.locator("h1")).to_contain_text("Runs on")
+        expect(page.locator("h1")).to_contain_text("Running on")
         page.locator("h1 a").click()
-        expect(page.locator("#matches-count")).to_contain_text("cards")
+        expect(page.locator("#matches-count")).to_contain_text("GPUs")
         visit(page, "#/pods?phase=refused")
         page.locator("tbody a").first.click()
-        expect(page.locator("h1")).to_contain_text("Waits for")
-        page.get_by_role("link", name="Its line").click()
-        expect(page.locator("h1")).to_contain_text("lines")
+        expect(page.locator("h1")).to_contain_text("Pending for")
+        page.get_by_role("link", name="View in queue").last.click()
+        expect(page.locator("h1")).to_contain_text("distinct")
 
 
 def test_the_keyboard_goes_everywhere(browser: Browser, base: str) -> None:
@@ -215,7 +236,7 @@ def test_the_keyboard_goes_everywhere(browser: Browser, base: str) -> None:
     with opened(browser, base) as page:
         visit(page, "")
         page.keyboard.press("2")
-        expect(page.locator("h1")).to_contain_text("are live")
+        expect(page.locator("h1")).to_contain_text("live pods")
         page.keyboard.press("j")
         page.keyboard.press("j")
         name = page.locator("tr:focus a").first.inner_text()
@@ -229,14 +250,14 @@ def test_the_keyboard_goes_everywhere(browser: Browser, base: str) -> None:
         page.keyboard.press("t")
         expect(page.locator("html")).to_have_attribute("data-theme", "dark")
         page.keyboard.press("?")
-        expect(page.locator("#dialog")).to_contain_text("light or dark")
+        expect(page.locator("#dialog")).to_contain_text("Light or dark")
         page.keyboard.press("Escape")
         page.keyboard.press("1")
-        expect(page.locator("h1")).to_contain_text("granted")
+        expect(page.locator("h1")).to_contain_text("allocated")
         page.keyboard.press("/")
         page.keyboard.type("2t")
         expect(page.locator("#q")).to_have_value("2t")
-        expect(page.locator("h1")).to_contain_text("granted")
+        expect(page.locator("h1")).to_contain_text("allocated")
 
 
 def test_a_name_with_dots_is_found_however_its_address_has_them(
@@ -274,10 +295,10 @@ def test_a_list_stands_still_and_offers_what_is_new(
     """Nothing moves under the mouse: new events are counted, and shown when that is asked for."""
     with opened(browser, base) as page:
         visit(page, "#/pods?q=later")
-        expect(page.locator("tbody")).to_contain_text("No pod is meant by that")
+        expect(page.locator("tbody")).to_contain_text("No matching pods")
         done = cluster.run("submit", "--wait", "-f", "-", stdin=LATER)
         assert done.returncode == 0, done.stderr
         expect(page.locator(".newer")).to_contain_text("newer")
-        expect(page.locator("tbody")).to_contain_text("No pod is meant by that")
+        expect(page.locator("tbody")).to_contain_text("No matching pods")
         page.keyboard.press("r")
         expect(page.locator("tbody")).to_contain_text("later")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
+from apportion.core.explain.text.vocabulary import STORY
 from tests.integration.console.test_making_room import pod
 from tests.support.browser.chromium import WIDE, opened, skip_unless_here, visit
 from tests.support.polling import wait_until
@@ -35,8 +36,8 @@ def test_the_wait_is_that_of_the_newest_of_the_name(browser: Browser, tmp_path: 
         base = str(json.loads((tmp_path / "data" / "connection.json").read_text())["gateway"])
         with opened(browser, base, size=WIDE) as page:
             visit(page, "#/pod/default/low")
-            expect(page.locator(".answer")).to_contain_text("since it was submitted anew at")
+            expect(page.locator(".answer")).to_contain_text("resubmitted at")
             expect(page.locator(".tl b", has_text="Evicted")).to_have_count(1)
             visit(page, "#/pod/default/high")
-            expect(page.locator(".tl b", has_text="Waiting")).not_to_have_count(0)
-            expect(page.locator(".answer")).not_to_contain_text("after no wait")
+            expect(page.locator(".tl b", has_text=STORY["PodRefused"])).not_to_have_count(0)
+            expect(page.locator(".answer")).not_to_contain_text("at once")

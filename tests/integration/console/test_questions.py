@@ -38,14 +38,14 @@ def test_a_lost_node_says_who_is_hit_and_appends_nothing(
     before = newest(cluster)
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=t4-1")
-        section = page.locator("section", has_text="Who is hit")
+        section = page.locator("section", has_text="Displaced pods")
         for name in held:
             expect(section).to_contain_text(name)
         expect(page.locator("#same")).to_contain_text("apportion plan --lose t4-1")
         expect(page.locator(".mcards .gauge.broken").first).to_be_visible()
         assert offences(page) == []
-        page.get_by_label("Keep t4-1").click()
-        expect(page.locator("h1")).to_contain_text("Write a manifest")
+        page.get_by_label("Remove t4-1").click()
+        expect(page.locator("h1")).to_contain_text("Start with a manifest")
     assert newest(cluster) == before
 
 
@@ -65,19 +65,19 @@ def test_a_card_to_lose_is_offered_once_its_node_is_named(
     card = third_card(cluster)
     with opened(browser, base) as page:
         visit(page, "#/whatif")
-        field = page.get_by_label("Nodes or cards to lose")
+        field = page.get_by_label("Lost nodes or devices")
         cards = page.locator("#nodes option[label]")
         field.fill("h100-")
         expect(page.locator("#nodes option")).to_have_count(3)
         expect(cards).to_have_count(0)
         field.fill("h100-1")
         expect(cards).to_have_count(8)
-        expect(cards.nth(2)).to_have_attribute("label", "h100-1 card 2, H100 80GB")
+        expect(cards.nth(2)).to_have_attribute("label", "h100-1 device 2, H100 80GB")
         expect(cards.nth(2)).to_have_attribute("value", card)
         field.fill(card)
         field.press("Enter")
         expect(page.locator("#same")).to_contain_text(f"apportion plan --lose {card}")
-        expect(page.locator("#result .cmp")).to_contain_text("Cards broken")
+        expect(page.locator("#result .cmp")).to_contain_text("GPUs unhealthy")
         after = page.locator(".ba > div", has_text="After").locator(".mn", has_text="h100-1")
         expect(after.first.locator(".gauge.broken")).to_have_count(1)
         expect(page.locator(".ba .gauge.broken")).to_have_count(1)
@@ -93,7 +93,7 @@ def test_a_card_is_named_by_its_node_and_number(
     card = third_card(cluster)
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=h100-1:2")
-        expect(page.locator("#result .cmp")).to_contain_text("Cards broken")
+        expect(page.locator("#result .cmp")).to_contain_text("GPUs unhealthy")
         expect(page.locator("#same")).to_contain_text(f"apportion plan --lose {card}")
         assert page.url.endswith(f"#/whatif?lose={card}")
         visit(page, "#/whatif?lose=card%2099")
@@ -104,8 +104,8 @@ def test_who_waits_already_is_counted(browser: Browser, base: str) -> None:
     """A lost node is not about them; what they wait for is told to whom they are before."""
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=t4-1")
-        section = page.locator("section", has_text="Who would wait")
-        expect(section).to_contain_text(re.compile(r"\d+ pods? would go on waiting, as now"))
+        section = page.locator("section", has=page.get_by_text(re.compile("^Pending")))
+        expect(section).to_contain_text(re.compile(r"\d+ pods? would stay pending"))
         expect(section.locator("li")).to_have_count(1)
 
 
@@ -152,7 +152,7 @@ def test_all_that_is_asked_is_in_the_address(browser: Browser, base: str) -> Non
             expect(other.locator("#same")).to_contain_text("-f FILE --lose t4-1")
             expect(other.locator("#result")).to_contain_text("default/giant")
         page.locator("#manifest").fill(manifest + "# long\n" * 1000)
-        expect(page.locator("#linked")).to_contain_text("leaves the manifest out")
+        expect(page.locator("#linked")).to_contain_text("too long for a link")
         assert "manifest" not in page.evaluate("location.hash")
         page.locator("#manifest").fill(manifest)
         expect(page.locator("#linked")).to_be_empty()
@@ -171,7 +171,7 @@ def test_a_manifest_of_a_pod_that_waits_already_says_since_when(
         page.locator("#manifest").fill(manifest)
         section = page.locator("#result section", has_text="default/waits-already")
         expect(section.locator(".chip").first).to_have_text("never")
-        expect(section).to_contain_text(f"Waits already, since #{pod['submitted_revision']:,}")
+        expect(section).to_contain_text(f"Already pending since #{pod['submitted_revision']:,}")
         expect(section).to_have_count(1)
         assert offences(page) == []
     cluster.json("delete", "waits-already")
@@ -194,14 +194,16 @@ def test_the_page_of_a_pod_says_that_its_node_is_lost(
         wait_until(lambda: not ready("t4-1"), "the node to be lost", timeout_s=180, interval_s=2)
         with opened(browser, base) as page:
             visit(page, f"#/pod/default/{name}")
-            expect(page.locator("h1")).to_contain_text("Has its place on t4-1")
-            health = page.locator("section", has_text="Its health")
+            expect(page.locator("h1")).to_contain_text("Placed on t4-1")
+            health = page.locator("section", has=page.get_by_role("heading", name="Health"))
             expect(health).to_contain_text("The agent of t4-1 is not heard, found silent at")
             expect(health).not_to_contain_text("healthy")
-            expect(page.locator("section", has_text="Story")).to_contain_text("Node silent")
+            expect(
+                page.locator("section", has=page.get_by_role("heading", name="History"))
+            ).to_contain_text("Node silent")
             assert offences(page) == []
             visit(page, f"#/pods?q={name}")
-            expect(page.locator("#rows tr").first).to_contain_text("its node is not ready")
+            expect(page.locator("#rows tr").first).to_contain_text("node not ready")
     finally:
         cluster.run("simulate", "return", "t4-1")
     wait_until(lambda: ready("t4-1"), "the node to return", interval_s=1)
@@ -219,7 +221,7 @@ def test_a_change_for_a_pod_that_waits_begins_with_no_answer(
             page.locator("a", has_text="Try a change").first.click()
             expect(page.locator("h1")).to_contain_text("What would help")
             expect(page.locator("#manifest")).to_have_value("")
-            expect(page.locator("#result")).to_contain_text("what would unblock it")
+            expect(page.locator("#result")).to_contain_text("what helps")
             expect(page.locator("#result .chip, #result table")).to_have_count(0)
             expect(page.locator("h1 a")).to_be_visible()
             assert offences(page) == []
@@ -229,7 +231,7 @@ def test_a_change_for_a_pod_that_waits_begins_with_no_answer(
         page.locator("#add").press("Enter")
         expect(page.locator("#result table")).not_to_have_count(0)
         assert f"pod={waits}&add=" in page.url
-        page.get_by_label("Without 2xH100-80GB").click()
+        page.get_by_label("Remove 2xH100-80GB").click()
         expect(page.locator("h1 a")).to_have_text(waits)
 
 
@@ -248,7 +250,7 @@ def test_what_if_begins_with_the_first_in_the_queue(
         expect(page.locator("#manifest")).to_have_value("")
         expect(page.locator("#same")).to_be_empty()
         visit(page, "#/whatif?at=1")
-        expect(page.locator("h1")).to_contain_text("Write a manifest")
+        expect(page.locator("h1")).to_contain_text("Start with a manifest")
         expect(page.locator("#result li")).to_have_count(3)
         assert offences(page) == []
 
@@ -320,7 +322,7 @@ def test_each_cause_has_a_line_and_a_cure_of_its_own(
             assert bar["y"] >= said["y"] + said["height"], "words lie on no bar"
         visit(page, "#/pod/default/two-causes")
         expect(page.locator(".stack .causes > li")).to_have_count(count)
-        nearest = page.locator("section", has=page.get_by_role("heading", name="Nearest"))
+        nearest = page.locator("section", has=page.get_by_role("heading", name="Closest nodes"))
         expect(nearest).to_have_count(1)
         for at in range(1, nearest.locator("th").count() + 1):
             cells = nearest.locator(f"tbody td:nth-child({at})").all_inner_texts()
@@ -338,13 +340,13 @@ def test_a_report_is_that_of_the_command_line(
     rows = cluster.json("report", "usage")["rows"]
     with opened(browser, base) as page:
         visit(page, "#/reports")
-        expect(page.locator("h1")).to_contain_text("GPU hours were granted")
+        expect(page.locator("h1")).to_contain_text("GPU-hours since")
         for row in rows:
             expect(page.locator("table").first).to_contain_text(row["key"])
         hours = page.locator("table").first.locator("td:nth-child(2)").all_inner_texts()
         assert len(hours) == len(rows) + 4, "and all, free, cordoned, broken"
         assert all(re.fullmatch(r"[\d,]+\.\d\d(\d\d)?", each) for each in hours), hours
-        expect(page.locator("h1")).to_have_text(re.compile(r"^[\d,]+\.\d\d GPU hours"))
+        expect(page.locator("h1")).to_have_text(re.compile(r"^[\d,]+\.\d\d GPU-hours"))
         expect(page.locator("#chart svg")).to_have_attribute("role", "img")
         page.locator('[data-by="node"]').click()
         expect(page.locator("table").first).to_contain_text("t4-1")
@@ -393,7 +395,7 @@ def test_differences_are_those_of_what_is_shown(browser: Browser, base: str) -> 
     with opened(browser, base) as page:
         page.route(re.compile("/api/v1/plan"), rounded)
         visit(page, "#/whatif?policy=spread")
-        row = page.locator(".cmp tr", has_text="Memory granted")
+        row = page.locator(".cmp tr", has_text="Memory allocated")
         assert row.locator("td").all_inner_texts() == ["16,218", "17,492", "▲ 1,274"]
 
 
@@ -418,11 +420,11 @@ def test_a_report_of_nothing_says_so(browser: Browser, base: str) -> None:
         page.route(re.compile("/api/v1/report/usage"), nothing)
         visit(page, "#/reports")
         table = page.locator("table").first
-        expect(page.locator("h1")).to_contain_text("Nothing was granted since")
-        expect(table).to_contain_text("Nothing was granted here in this time.")
-        expect(table.locator("tfoot tr").first).to_have_text(re.compile("All\\s*nothing"))
+        expect(page.locator("h1")).to_contain_text("No GPU-hours since")
+        expect(table).to_contain_text("No GPU-hours in this period")
+        expect(table.locator("tfoot tr").first).to_have_text(re.compile("Allocated\\s*0"))
         page.locator('[data-by="user"]').click()
-        expect(table.locator("tbody")).to_contain_text("nothing")
+        expect(table.locator("tbody")).to_contain_text("0")
         expect(table.locator("tbody")).not_to_contain_text("0.00")
     assert len(asked) == 1
 
@@ -453,15 +455,11 @@ def test_the_line_of_a_report_falls_with_what_breaks(
             cards = 32 * (parts["granted"] + parts["free"]) / sum(parts.values())
             assert parts["broken"], "of the last step"
             label = page.locator("#chart svg").get_attribute("aria-label") or ""
-            [spoken] = re.findall(
-                r"Granted or free were .* at least, ([\d.]+) cards at last", label
-            )
+            [spoken] = re.findall(r"Usable capacity: .* minimum, ([\d.]+) GPUs last", label)
             assert float(spoken) == pytest.approx(cards, abs=0.15)
             assert page.locator("#chart .off").evaluate("each => each.getBBox().height") > 0
             expect(page.locator(".card", has=page.locator("#chart"))).to_contain_text(
-                re.compile(
-                    "cordoned or broken, and held by nobody.*until its pods are gone", re.DOTALL
-                )
+                re.compile("cordoned or unhealthy, not allocated.*until their pods end", re.DOTALL)
             )
             assert offences(page) == []
     finally:
@@ -481,9 +479,7 @@ def test_the_doctor_counts_in_a_whole_sentence(browser: Browser, base: str) -> N
     """One server of the ledger is enough today, and should not stay so."""
     with opened(browser, base) as page:
         visit(page, "#/doctor")
-        counted = (
-            r"(Nothing is|1 thing is|\d+ things are) broken, \d+ may soon be;\s+\d+ are as they"
-        )
+        counted = r"Healthy: \d+ passed, \d+ warnings?|\d+ problems?, \d+ warnings?, \d+ passed"
         expect(page.locator("h1")).to_contain_text(re.compile(counted))
 
 
@@ -499,11 +495,28 @@ def test_what_the_doctor_names_is_a_link(browser: Browser, base: str, cluster: S
             found = page.locator(".checks li", has_text="failed, on ")
             node = found.get_by_role("link", name="t4-1", exact=True)
             expect(node).to_have_attribute("href", "#/fleet?q=node:t4-1")
-            shown = found.get_by_role("link", name="the broken cards")
+            shown = found.get_by_role("link", name="unhealthy GPUs")
             expect(shown).to_have_attribute("href", "#/fleet?show=broken")
             assert offences(page) == []
     finally:
         recover(cluster, card["device"])
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_no_policy_is_cut_off(browser: Browser, base: str, size: tuple[int, int]) -> None:
+    """The buttons stay on one line each, and all of them within the form."""
+    with opened(browser, base, size=size) as page:
+        visit(page, "#/whatif")
+        group = page.get_by_role("group", name="Policy")
+        whole = group.bounding_box()
+        assert whole
+        for button in group.get_by_role("button").all():
+            box = button.bounding_box()
+            assert box
+            assert box["height"] == 28
+            assert box["x"] >= whole["x"]
+            assert box["x"] + box["width"] <= whole["x"] + whole["width"] + 0.5
+        assert group.evaluate("each => each.scrollWidth <= each.clientWidth")
 
 
 def test_a_plan_is_told_as_before_and_after(browser: Browser, base: str) -> None:
@@ -511,7 +524,7 @@ def test_a_plan_is_told_as_before_and_after(browser: Browser, base: str) -> None
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=t4-1")
         heads = page.locator("#result .cmp th[scope=col]").all_inner_texts()
-        assert heads == ["", "Before", "After", "Difference"]
+        assert heads == ["", "Before", "After", "Change"]
         assert page.locator(".ba h2").all_inner_texts() == ["Before", "After"]
 
 
@@ -528,7 +541,7 @@ def test_of_what_cannot_be_read_only_that_is_said(
         expect(page.locator("#result section")).to_have_count(0)
         assert offences(page) == []
         visit(page, "#/whatif?manifest=kind:%20A%0A---%0Akind:%20B")
-        expect(page.locator("h1")).to_have_text("2 documents cannot be used.")
+        expect(page.locator("h1")).to_have_text("2 invalid documents")
         expect(page.locator("#result .note")).to_have_count(2)
         assert offences(page) == []
 
@@ -543,7 +556,7 @@ def test_the_field_of_a_manifest_says_what_it_takes_and_that_it_asks_by_itself(
         named = (field.get_attribute("placeholder") or "").partition(": ")[2].split(", ")
         assert set(named) <= {kind for _, kind in TAKEN}
         assert {"Queue", "ResourceQuota"} <= set(named)
-        expect(field).to_have_accessible_description(re.compile("by itself"))
+        expect(field).to_have_accessible_description(re.compile("as you type"))
         expect(page.locator("#by-itself")).to_be_visible()
 
 

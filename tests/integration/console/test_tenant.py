@@ -49,7 +49,7 @@ def test_what_if_begins_with_no_pod_of_others(
         expect(page.locator("h1")).to_contain_text("What would")
         expect(page.locator("#main")).not_to_contain_text("another namespace/")
         if sees == "nobodys":
-            expect(page.locator("h1")).to_contain_text("Write a manifest")
+            expect(page.locator("h1")).to_contain_text("Start with a manifest")
 
 
 def test_who_is_not_told_has_no_dangling_name(
@@ -63,11 +63,11 @@ def test_who_is_not_told_has_no_dangling_name(
     with opened(browser, base) as page, seen_by_a_tenant(page, "nobodys"):
         visit(page, f"#/fleet?card={shared}:{device['index']}")
         panel = page.locator("#panel")
-        expect(panel).to_contain_text("a pod of another namespace")
+        expect(panel).to_contain_text("a pod in another namespace")
         expect(panel).not_to_contain_text("another namespace/")
         visit(page, "#/events")
         expect(
-            page.locator("#rows .say", has_text="events of another namespace")
+            page.locator("#rows .say", has_text="events in another namespace")
         ).not_to_have_count(0)
         assert not page.locator("#rows .say").evaluate_all(
             """rows => rows.some((row, at) => /another namespace/.test(row.textContent)
@@ -86,7 +86,7 @@ def test_a_plan_that_moves_pods_of_others_is_shown(
         page.on("request", lambda request: asked.append(request.url))
         for address in (f"#/whatif?lose={shared}", "#/waiting", "#/pods"):
             visit(page, address)
-            expect(page.locator("#main")).to_contain_text("a pod of another namespace")
+            expect(page.locator("#main")).to_contain_text("a pod in another namespace")
             expect(page.locator("#main")).not_to_contain_text("another namespace/")
             expect(page.locator("#main a[href*='another']")).to_have_count(0)
             assert offences(page) == [], address

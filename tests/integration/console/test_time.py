@@ -22,7 +22,7 @@ def revision(cluster: Standalone, *words: str) -> int:
 
 def failed(page: Page) -> None:
     """The fleet says that a card is broken."""
-    expect(page.locator("h1")).to_contain_text("1 broken")
+    expect(page.locator("h1")).to_contain_text("1 unhealthy")
 
 
 def to_the_newest_mark(page: Page, when: int) -> None:
@@ -55,11 +55,11 @@ def test_the_past_is_shown_and_says_that_it_is(
             to_the_newest_mark(page, when)
             failed(page)
             visit(page, f"#/fleet?at={when - 1}")
-            expect(page.locator("h1")).to_contain_text("0 broken")
+            expect(page.locator("h1")).to_contain_text("0 unhealthy")
             expect(page.locator("#t-ago")).to_contain_text("ago")
             expect(page.locator("#t-rev")).to_have_text(f"rev {when - 1:,}")
             page.keyboard.press("2")
-            expect(page.locator("h1")).to_contain_text("are live")
+            expect(page.locator("h1")).to_contain_text("live pods")
             assert page.url.endswith(f"#/pods?at={when - 1}")
             page.keyboard.press("n")
             expect(page.locator("html")).not_to_have_class("past")
@@ -67,11 +67,11 @@ def test_the_past_is_shown_and_says_that_it_is(
             expect(page.locator("html")).to_have_class("past")
             page.keyboard.press("n")
             page.keyboard.press("3")
-            expect(page.locator("h1")).to_contain_text(re.compile("wait"))
+            expect(page.locator("h1")).to_contain_text(re.compile(r"needs?\s"))
             page.keyboard.press("1")
             failed(page)
             visit(page, f"#/events?diff={when - 1},{when}")
-            expect(page.locator("h1")).to_contain_text("1 card changed")
+            expect(page.locator("h1")).to_contain_text("1 GPU")
             expect(page.locator(".dg")).to_contain_text("XID 79")
             assert offences(page) == []
     finally:
@@ -121,7 +121,7 @@ def test_marks_that_would_overlap_are_one_that_lists_them(
         when = revision(cluster, "h100-10", "XID 48")
         with opened(browser, base, size=NARROW) as page:
             visit(page, "")
-            for name in ("The mark before", "The next mark"):  # a touch screen has no keys
+            for name in ("Previous mark", "Next mark"):  # a touch screen has no keys
                 expect(page.get_by_role("button", name=name)).to_be_in_viewport()
             several = page.locator(".mk").last
             wait_until(lambda: as_one(page, 3), "what failed together to stand as one mark")
@@ -181,7 +181,7 @@ def test_the_range_is_dragged_and_played(browser: Browser, base: str) -> None:
         slider.focus()
         page.keyboard.press("Home")
         expect(page.locator("html")).to_have_class("past")
-        expect(page.locator("h1")).to_contain_text(re.compile("No node|0 of"))
+        expect(page.locator("h1")).to_contain_text(re.compile("No GPUs|0 of"))
         page.locator("#t-speed").click()
         page.locator("#t-play").click()
         seen: set[str] = set()
@@ -206,7 +206,7 @@ def test_a_moment_that_nobody_knows_is_told(browser: Browser, base: str) -> None
         page.goto(f"{base}/#/fleet?at=yesterday-ish")
         expect(page.locator("h1")).to_contain_text("yesterday-ish")
         page.keyboard.press("n")
-        expect(page.locator("h1")).to_contain_text("granted")
+        expect(page.locator("h1")).to_contain_text("allocated")
 
 
 def test_a_zone_ahead_of_utc_is_read_from_an_address(browser: Browser, base: str) -> None:
@@ -229,7 +229,7 @@ def test_events_are_found_and_lead_on(browser: Browser, base: str, cluster: Stan
         page.locator("tbody tr", has_text="placed on").click()
         expect(page.locator("#detail")).to_contain_text('"type": "apportion.dev/PodPlaced"')
         assert re.search(r"rev=\d+", page.url)
-        page.get_by_role("link", name="See the fleet then").click()
+        page.get_by_role("link", name="Fleet at this time").click()
         expect(page.locator("html")).to_have_class("past")
         visit(page, "#/events?hide=pod,placement,refusal,health,node")
         expect(page.locator("#kinds [data-kind=pod]")).to_have_attribute("aria-pressed", "false")
@@ -279,14 +279,14 @@ def test_a_time_that_is_asked_for_is_shown_as_it_was_asked_for(
             newest = f"{base}/api/v1/moment?at={pods['revision']}"
             page.route(re.compile("/api/v1/moment"), lambda route: route.continue_(url=newest))
             visit(page, f"#/pod/default/asked-for?at={asked:%Y-%m-%dT%H:%M:%SZ}")
-            expect(page.locator("h1")).to_have_text(re.compile(r"^Waits for 1[56] s: "))
+            expect(page.locator("h1")).to_have_text(re.compile(r"^Pending for 1[56] s: "))
             expect(page.locator("#t-clock")).to_have_text(f"{asked:%H:%M:%S}")
             expect(page.locator("#t-ago")).to_have_text(re.compile("8 min 00 s ago$"))
             found = page.request.get(newest).json()
             of = datetime.fromisoformat(found["time"])
             told = f"{of:%H:%M:%S}" if of.date() == asked.date() else f"{of:%m-%d %H:%M:%S}"
-            expect(page.locator("#t-rev")).to_have_text(f"rev {found['revision']:,}, of {told}")
-            spoken = re.compile(f"^{asked:%H:%M:%S}, revision .*, of {told}$")
+            expect(page.locator("#t-rev")).to_have_text(f"rev {found['revision']:,} · {told}")
+            spoken = re.compile(f"^{asked:%H:%M:%S}, revision .* · {told}$")
             expect(page.locator("#t-range")).to_have_attribute("aria-valuetext", spoken)
             page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
             expect(page.locator("#t-rev")).to_be_in_viewport(ratio=1)
@@ -317,13 +317,13 @@ def test_links_of_the_navigation_keep_the_moment_that_is_shown(browser: Browser,
     with opened(browser, base) as page:
         visit(page, "#/fleet?at=5")
         pages = page.get_by_role("navigation")
-        pages.get_by_role("link", name="Waiting").click()
+        pages.get_by_role("link", name="Pending").click()
         shown(page, "#/waiting?at=5")
         page.keyboard.press("n")
         expect(page.locator("html")).not_to_have_class("past")
-        pages.get_by_role("link", name="Pods").click()
+        pages.get_by_role("link", name="Pods", exact=True).click()
         shown(page, "#/pods")
-        pages.get_by_role("link", name="Waiting").click()
+        pages.get_by_role("link", name="Pending").click()
         shown(page, "#/waiting")
 
 

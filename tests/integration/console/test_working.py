@@ -13,7 +13,7 @@ from tests.support.browser.chromium import NARROW, WIDE, opened, visit
 from tests.support.browser.held import Held, listen
 from tests.support.polling import wait_until
 
-WORKING = "Working out what would happen…"
+WORKING = "Computing the plan…"
 PLAN = re.compile(r"/api/v1/plan")
 WAITS = re.compile(r"/api/v1/(lines|pods/.*/why)")
 LOSE = "#/whatif?lose=t4-1"
@@ -70,7 +70,7 @@ def test_a_press_is_seen_at_once(browser: Browser, base: str, size: tuple[int, i
         page.locator("[data-policy=spread]").scroll_into_view_if_needed()
         page.locator("[data-policy=spread]").click()
         works(page)
-        expect(page.locator(".working")).to_contain_text("answers the question before")
+        expect(page.locator(".working")).to_contain_text("previous result")
         plans.come().continue_()
         ended(page, "would move")
         expect(page.locator("#same")).to_contain_text("--policy spread")
@@ -82,7 +82,7 @@ def test_who_waits_is_looked_for_in_sight(browser: Browser, base: str) -> None:
         without_time(page)
         waits = Held(page, WAITS)
         page.goto("/#/whatif")
-        works(page, "Looking who waits…")
+        works(page, "Loading the queue…")
         expect(page.locator("#manifest")).to_be_editable()
         for _ in range(2):
             waits.come().continue_()
@@ -100,8 +100,8 @@ def test_long_work_says_so_and_for_how_long(browser: Browser, base: str) -> None
         page.clock.fast_forward(12_000)
         expect(page.locator("#since")).to_have_text("12 s")
         expect(page.locator("#since")).to_have_attribute("aria-hidden", "true")
-        expect(page.locator("#long")).to_contain_text("no word from the gateway yet")
-        expect(page.locator("#said")).to_contain_text("Still working: no word")
+        expect(page.locator("#long")).to_contain_text("queued behind other plans")
+        expect(page.locator("#said")).to_contain_text("Still working: queued")
         assert offences(page) == []
         plans.come().continue_()
         ended(page, "would move")
@@ -121,8 +121,8 @@ def test_work_that_is_stopped_is_ended_and_can_be_asked_for_again(
         works(page)
         with page.expect_event("requestfailed", lambda request: "plan" in request.url):
             page.get_by_role("button", name="Stop").click()
-        ended(page, "Stopped before there was an answer")
-        again = page.get_by_role("button", name="Ask again")
+        ended(page, "Stopped")
+        again = page.get_by_role("button", name="Retry")
         expect(again).to_be_focused()
         again.press("Enter")
         plans.come().continue_()
@@ -152,10 +152,10 @@ def test_whoever_asks_anew_or_leaves_waits_for_nothing(browser: Browser, base: s
         plans.come()
         assert are_plans(page, withdrawn, 1)
         page.keyboard.press("2")
-        expect(page.locator("h1")).to_contain_text("are live")
+        expect(page.locator("h1")).to_contain_text("live pods")
         assert are_plans(page, withdrawn, 2)
-        page.locator("[data-phase=waiting]").click()
-        expect(page.locator("[data-phase=waiting]")).to_have_attribute("aria-pressed", "true")
+        page.locator("[data-phase=pending]").click()
+        expect(page.locator("[data-phase=pending]")).to_have_attribute("aria-pressed", "true")
 
 
 def line(error: str, status: int) -> str:
@@ -165,7 +165,7 @@ def line(error: str, status: int) -> str:
 
 TOLD: list[tuple[str, str]] = [
     (line("the plan took longer than 60 s", 503), "The plan took longer than 60 s"),
-    ('{"progress":{"step":"without","done":1,"of":9}}\n', "ended without an answer"),
+    ('{"progress":{"step":"without","done":1,"of":9}}\n', "closed the connection"),
 ]
 
 
@@ -180,7 +180,7 @@ def test_an_answer_that_does_not_come_can_be_asked_for_again(
         plans.come().fulfill(body=body, content_type="application/x-ndjson")
         ended(page, words)
         expect(page.locator("#result .again")).to_contain_text(words)
-        page.get_by_role("button", name="Ask again").click()
+        page.get_by_role("button", name="Retry").click()
         plans.come().continue_()
         ended(page, "would move")
 
@@ -191,7 +191,7 @@ def test_what_is_refused_is_not_asked_again(browser: Browser, base: str) -> None
         visit(page, "#/whatif?lose=t4-11")
         ended(page, "t4-11")
         expect(page.locator("#result")).to_contain_text("Did you mean t4-1?")
-        expect(page.get_by_role("button", name="Ask again")).to_have_count(0)
+        expect(page.get_by_role("button", name="Retry")).to_have_count(0)
 
 
 def test_every_page_that_is_asked_for_has_a_sign_of_it(browser: Browser, base: str) -> None:
@@ -204,5 +204,5 @@ def test_every_page_that_is_asked_for_has_a_sign_of_it(browser: Browser, base: s
         shown = "() => getComputedStyle(document.getElementById('main'), '::before').content"
         assert page.evaluate(shown) == '""'
         diffs.come().continue_()
-        expect(page.locator("h1")).to_contain_text("Between #1 and now")
+        expect(page.locator("h1")).to_contain_text("between #1 and now")
         assert page.evaluate(shown) == "none"

@@ -76,7 +76,7 @@ async def test_a_verb_believes_the_ca_it_was_told_of(gateway: Gateway, tmp_path:
     assert code == 0, said
     code, said = gateway.asked(None, ours)
     assert code == 3
-    assert "is not believed" in said
+    assert "cannot verify the gateway" in said
     assert "APPORTION_GATEWAY_CA" in said
     code, said = gateway.asked(gateway.authority.ca)
     assert code == 3

@@ -441,7 +441,7 @@ async def test_a_difference_has_the_event_that_made_it(gateway: Gateway, facts: 
     }
     assert found == {
         ("n1", "state"): ("ready", "silent", 10),
-        ("n2", "state"): ("", "joined, 1 card", 9),
+        ("n2", "state"): ("", "joined, 1 device", 9),
         ("default/b", "placement"): ("", "n2: n2-g0 16 MiB", 13),
         ("default/bare", "placement"): ("", "n2: no device", 15),
         ("quota web/q", "limit"): ("", "nvidia.com/gpu 4", 17),
@@ -576,12 +576,12 @@ async def test_verbs(gateway: Gateway) -> None:
     said = partial(asked, gateway)
     pods = await said("get", "pods", "--at", "4")
     assert "as of revision 4, 20" in pods
-    assert re.search(r" a +placed +n1 ", pods)
-    assert "default  a" not in await said("get", "pods", "--at", "6")
+    assert re.search(r"default +a +placed +n1 ", pods)
+    assert not re.search(r"default +a ", await said("get", "pods", "--at", "6"))
     for words in (("get", "nodes"), ("get", "devices"), ("get", "gangs"), ("get", "placements"),
                   ("top",), ("top", "--once"), ("policy", "get"), ("config", "show")):  # fmt: skip
         assert "as of revision 3" in await said(*words, "--at", "3")
-    assert re.search(r"ok +a\n", await said("top", "--at", "4", "--node", "n1"))
+    assert re.search(r"healthy +a\n", await said("top", "--at", "4", "--node", "n1"))
     assert "ended at revision 6" in await said("why", "a")
     assert "placed on n1" in await said("why", "a", "--at", "4")
     who = await said("who", "n1-g0", "--since", "1")
@@ -589,7 +589,7 @@ async def test_verbs(gateway: Gateway) -> None:
     assert (row[:6], row[-1]) == (["n1", "0", "n1-g0", "default/a", "16", "MiB"], "4")
     for target in ("n1", "n1-g0"):
         assert "fan (ann, 20" in await said("who", target)
-        assert "cordoned" not in await said("who", target, "--at", "6")
+        assert "fan (ann" not in await said("who", target, "--at", "6")
 
 
 async def test_verbs_about_what_was(gateway: Gateway, facts: Facts) -> None:
@@ -599,15 +599,15 @@ async def test_verbs_about_what_was(gateway: Gateway, facts: Facts) -> None:
     assert re.findall(r"^[\d:.]{12} .{8} +(\d+) ", story, re.MULTILINE) == ["2", "4", "5", "6"]
     assert "ann: fan" in await said("history", "n1")
     assert "PodPlaced" in await said("history", "n1-g0")
-    assert "never was" in await said("history", "nothing", code=1)
+    assert "has ever existed" in await said("history", "nothing", code=1)
     diff = await said("diff", "--from", "4", "--to", "8")
     rows = [line.split() for line in diff.splitlines()]
     assert ["default/a", "n1", "-", "n1-g0", "16", "MiB", "6"] in [row[:7] for row in rows]
     assert ["n1", "cordon", "-", "fan", "7"] in [row[:5] for row in rows]
     assert diff.index("NODES") < diff.index("PLACEMENTS"), "the few come before the many"
-    assert "nothing differs" in await said("diff", "--from", "3", "--to", "3")
+    assert "no changes" in await said("diff", "--from", "3", "--to", "3")
     for words in (("diff", "--from", "-9d", "--to", "now"), ("who", "n1", "--since", "-9d")):
-        assert "Z, before the ledger began: " in await said(*words)
+        assert "Z, before the first event: " in await said(*words)
     assert re.search(r"^default +b ", await said("get", "pods", "--at", "now"), re.MULTILINE)
     assert "14:20" in await said("get", "pods", "--at", "soon", code=2)
     assert re.search(r"^default +b .* 0s ", await said("get", "pods", "--at", "3"), re.MULTILINE), (

@@ -65,7 +65,7 @@ async def test_a_webhook_is_followed_to_who_answers(control_plane: ControlPlane)
         await plane.apply(webhook(service=service))
         assert "caBundle is empty" in str((await seen(plane.kubeconfig)).webhook)
         await plane.apply(webhook(service=service, caBundle=trusted))
-        nobody = f"nobody answers behind its Service {SPACE}/admission"
+        nobody = f"its Service {SPACE}/admission has no ready endpoint"
         assert (await seen(plane.kubeconfig)).webhook == nobody
         ends = [{"addresses": [{"ip": "10.9.8.7"}], "ports": [{"port": 8443}]}]
         meta = {"name": "admission", "namespace": SPACE}

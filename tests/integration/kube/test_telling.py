@@ -41,7 +41,9 @@ async def test_a_refused_pod_says_why_and_is_bound_once_there_is_room(world: Kub
     await system(world)
     await world.plane.apply(kube_pod("large", share(999_000)), kube_pod("first", share(15_000)))
     await world.bound("first")
-    shown = await world.described("large", "FailedScheduling", "not enough memory")
+    shown = await world.described(
+        "large", "FailedScheduling", "not enough free memory on the device"
+    )
     assert "n1" in shown
     condition = await scheduled(world, "large", "False")
     assert condition["reason"] == "Unschedulable"
@@ -83,7 +85,7 @@ async def test_a_rejected_pod_says_what_to_mend(world: KubeWorld) -> None:
     await system(world)
     note = {"volcano.sh/vgpu-mode": "teleport"}
     await world.plane.apply(kube_pod("p", share(), annotations=note))
-    await world.described("p", "Rejected", "volcano.sh/vgpu-mode", "'teleport'")
+    await world.described("p", "Rejected", "volcano.sh/vgpu-mode", '"teleport"')
     assert (await scheduled(world, "p", "False"))["reason"] == "Unschedulable"
     await world.plane.user("annotate", "pod", "p", "volcano.sh/vgpu-mode-")
     await world.bound("p")

@@ -231,7 +231,7 @@ async def test_a_pod_that_cannot_be_read_is_rejected_until_it_is_mended(world: K
     rejected = await world.facts.count(PodRejected, 2)
     assert {event.name for event in rejected} == {"mended", "dropped"}
     assert rejected[0].field == 'metadata.annotations["volcano.sh/vgpu-mode"]'
-    assert rejected[0].value == "'teleport'"
+    assert rejected[0].value == '"teleport"'
     await measured(watcher, "apportion_watcher_problems 2.0")
     await world.plane.user("annotate", "pod", "mended", "volcano.sh/vgpu-mode-")
     await until_live(world, "mended")

@@ -97,7 +97,7 @@ def test_a_simulated_node_is_found_by_its_hostname() -> None:
     [
         ("f.csv", "", "columns are missing"),
         ("f.csv", "name,gpu\na,1\n", "name node"),
-        ("f.csv", "sn,gpu,model\na,2,X99\n", "line 2: node 'a': devices: model 'X99'"),
+        ("f.csv", "sn,gpu,model\na,2,X99\n", "line 2: node 'a': devices: unknown model 'X99'"),
         ("f.csv", "sn,gpu,model\na,-2,T4\n", "line 2.*-2xT4"),
         ("f.csv", "sn,cpu_milli,gpu,model\na,many,2,T4\n", r"line 2.*cpu_milli"),
         ("f.csv", "sn,cpu_milli,gpu,model\na,-1,2,T4\n", r"line 2.*cpu_milli"),
@@ -140,7 +140,7 @@ def test_a_new_fleet_has_names_that_nodes_may_have(
     first, second, model = str(caught.value).splitlines()
     for said, line, name in ((first, lines[0], "g 3"), (second, lines[1], "UPPER_x")):
         assert said.startswith(f"{path}: line {line}: ")
-        assert f"node: {name!r} " in said
+        assert f'node: "{name}" ' in said
     assert "model 'X99'" in model
     golden({text: str(caught.value)})
     path.write_text(text.replace("X99", "T4"))

@@ -54,12 +54,12 @@ def test_numa_from_four_cards_on() -> None:
 @pytest.mark.parametrize(
     ("spec", "named"),
     [
-        ("", "cannot be read"),
-        ("8H100-80GB", "cannot be read"),
+        ("", "is not valid"),
+        ("8H100-80GB", "is not valid"),
         ("0xT4", "count of 1 or more"),
-        ("-1xT4", "cannot be read"),
-        ("1xT4:", "cannot be read"),
-        ("1xT4++1xT4", "cannot be read"),
+        ("-1xT4", "is not valid"),
+        ("1xT4:", "is not valid"),
+        ("1xT4++1xT4", "is not valid"),
         ("1xH10", "use H100-80GB"),
         ("1xT4:mig", "use hami-core, mps, exclusive"),
         ("1xAscend310P:mps", "use vnpu, hami-core, exclusive"),

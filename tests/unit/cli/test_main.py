@@ -17,8 +17,8 @@ from apportion.core.explain.text.device_names import RULE
 from apportion_schemas import Policy
 from tests.support.golden import Golden
 
-WITHOUT_JSON = {"up", "token", *RUN}
-"""A service logs, `up` talks to a person, and `token` writes a row of a file."""
+WITHOUT_JSON = {"up", "token", "help", *RUN}
+"""A service logs, `up` and `help` are for people, and `token` writes a row of a file."""
 
 
 def leaves(name: str) -> Iterator[tuple[str, click.Command]]:

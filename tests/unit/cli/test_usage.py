@@ -2,11 +2,13 @@
 
 import re
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from apportion.cli.exits import UNREACHABLE, USAGE
 from apportion.cli.main import root
+from apportion.cli.usage import described
 from tests.support.golden import Golden
 
 NOWHERE = {"APPORTION_GATEWAY": "http://127.0.0.1:1", "APPORTION_NATS_URL": "nats://127.0.0.1:1"}
@@ -23,7 +25,7 @@ WRONG = [
     "get pods -n a -n b",
     "get devices --node a --node b",
     "get pods -A -n a",
-    "get pods --phase pend",
+    "get pods --phase waiting",
     "get events",
     "get deployments",
     "describe pod x",
@@ -58,7 +60,41 @@ def test_what_people_know_from_elsewhere_is_taken(typed: str) -> None:
     assert tried.exit_code == UNREACHABLE, tried.output
 
 
-def test_help_says_which_word_of_the_json_is_which_phase() -> None:
-    """What is printed by one form can be asked for in another."""
-    said = " ".join(CliRunner().invoke(root, ["get", "pods", "--help"]).output.split())
-    assert re.search(r"\bpending\b[^.;]*--json[^.;]*\bwaiting\b", said)
+CONNECTION_FLAGS = (
+    "--gateway", "--token", "--gateway-ca", "--gateway-cert", "--gateway-cert-key", "--data",
+    "--nats", "--nats-key", "--nats-token", "--nats-ca", "--nats-cert", "--nats-cert-key",
+    "--ledger-key",
+)  # fmt: skip
+
+
+def flags(*typed: str) -> set[str]:
+    """The options that a help page lists."""
+    shown = CliRunner().invoke(root, [*typed])
+    assert shown.exit_code == 0, shown.output
+    return set(re.findall(r"^ {2}(?:-\w, )?(--[\w-]+)", shown.output, re.MULTILINE))
+
+
+@pytest.mark.parametrize("verb", ["cordon", "get pods", "ledger check", "run", "submit"])
+def test_connection_options_are_listed_by_a_topic_only(verb: str) -> None:
+    """A verb's help names the topic instead, and the verb still takes the options."""
+    shown = CliRunner().invoke(root, [*verb.split(), "--help"]).output
+    assert flags(*verb.split(), "--help").isdisjoint(CONNECTION_FLAGS)
+    assert "apportion help connection" in shown
+    assert flags("help", "connection") > set(CONNECTION_FLAGS)
+
+
+def test_help_of_a_verb() -> None:
+    """`apportion help VERB` is the same page as `apportion VERB --help`."""
+    page = CliRunner().invoke(root, ["get", "pods", "--help"]).output
+    assert CliRunner().invoke(root, ["help", "get", "pods"]).output == page
+    assert CliRunner().invoke(root, ["help", "get", "podz"]).exit_code == USAGE
+    assert CliRunner().invoke(root, ["help", "podz"]).exit_code == USAGE
+
+
+def test_exit_codes_are_a_list() -> None:
+    """One line each, in --help as well as for `man`."""
+    command = root.get_command(click.Context(root), "plan")
+    assert command is not None
+    text, codes = described(command)
+    assert [code for code, _ in codes] == ["0", "1", "2", "3", "5", "6"]
+    assert "Exit codes" not in text

@@ -47,5 +47,5 @@ def test_a_gang_that_is_drained_begins_anew_also_where_it_was() -> None:
     assert set(nodes.values()) == {"n1", "n2"}, "one is on each"
     for moved in planned(ledger, drain=("n1",)).moved:
         assert moved.node == "n2"
-        words = "would begin anew on n2 (" if nodes[moved.name] == "n2" else "would move to n2 ("
+        words = "would restart on n2 (" if nodes[moved.name] == "n2" else "would move to n2 ("
         assert f"default/{moved.name} {words}" in moved.sentence

@@ -39,10 +39,10 @@ def test_a_drain_would_move_a_gang_whole_of_which_a_part_is_lost() -> None:
     place = ledger.pod("a").placement
     assert place is not None
     answer = planned(ledger, lose=(place.node,))
-    said = "the pod that loses its place would move; a drain would move team/job whole, 1 pod more"
+    said = "the displaced pod would move; a drain would move all of team/job, 1 more pod"
     assert answer.sentence == said
-    assert "whole" not in planned(ledger, drain=(place.node,)).sentence
-    assert "whole" not in planned(ledger, lose=("n1", "n2", "n3")).sentence
+    assert "all of" not in planned(ledger, drain=(place.node,)).sentence
+    assert "all of" not in planned(ledger, lose=("n1", "n2", "n3")).sentence
 
 
 def test_a_gang_on_different_device_models_is_named_with_them() -> None:

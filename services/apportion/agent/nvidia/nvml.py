@@ -354,7 +354,7 @@ class NvmlBackend:
             try:
                 heard = await self._call(self._listening, partial(self._xids.wait, wait_s))
             except Hung:
-                await asyncio.sleep(wait_s)  # meanwhile GPUs are only probed
+                await asyncio.sleep(wait_s)  # GPUs are only probed in the meantime
                 heard = False
         if not isinstance(heard, bool):
             heard = await self._note(heard)

@@ -407,7 +407,7 @@ class Agent:
             )
 
     async def reported(self, times: int) -> int:
-        """Wait until nodes were reported `times` times in all; return the count by then."""
+        """Wait until nodes were reported `times` times in all; return the final count."""
         async with self._looked:
             await self._looked.wait_for(lambda: self._looks >= times)
         return self._looks

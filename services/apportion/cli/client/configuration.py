@@ -45,7 +45,7 @@ def read_configuration_file(file: str) -> tuple[object, Configuration]:
         raise NotFound("\n".join(problems))
     documents = [each for each in found if not isinstance(each, Problem)]
     if len(documents) != 1:
-        raise NotFound(f"{file}: holds {len(documents)} documents: write one")
+        raise NotFound(f"{file}: has {len(documents)} documents; write exactly one")
     (document,) = documents
     try:
         return document.content, read_configuration(document.content)

@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from apportion.cli.exits import Unreachable
+from apportion.cli.usage import CONNECTION as CONNECTION_OPTIONS
 from apportion.cli.usage import FILE
 from apportion.runtime.process.reach import Reach
 from apportion.runtime.process.tls import NATS_TLS, forget_files
@@ -70,8 +71,8 @@ class Where(msgspec.Struct, frozen=True):
                 socket.create_connection((known.host, known.port), LOOK_S).close()
             except OSError:
                 raise Unreachable(
-                    f"nothing runs with its data in {self.data}; start it with `apportion up`, "
-                    f"give its --data, or name the ledger: --nats URL or {NATS_ENV}"
+                    f"no ledger is running in {self.data}; start `apportion up`, pass its folder "
+                    f"with --data DIR, or name a ledger with --nats URL or {NATS_ENV}"
                 ) from None
         return known.reach_for(role)
 
@@ -114,8 +115,8 @@ def read_connection(data: Path) -> Connection:
         return msgspec.json.decode(path.read_bytes(), type=Connection)
     except FileNotFoundError:
         raise Unreachable(
-            f"no `apportion up` runs with its data in {data}; start one, give its --data, "
-            f"or tell where the gateway is: --gateway URL or {GATEWAY_ENV}"
+            f"no `apportion up` is running in {data}; start one, pass its folder with --data DIR, "
+            f"or name a gateway with --gateway URL or {GATEWAY_ENV}"
         ) from None
     except (OSError, msgspec.DecodeError) as error:
         raise Unreachable(f"cannot read {path}: {error}") from None
@@ -132,23 +133,25 @@ _DATA: Option = click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help=f"Folder of the `apportion up` to talk to.  [{DATA_ENV}]",
+    help=f"Data folder of a running `apportion up`.  [{DATA_ENV}]",
 )
-_NATS: Option = click.option("--nats", default="", metavar="URL", help=f"The ledger.  [{NATS_ENV}]")
+_NATS: Option = click.option(
+    "--nats", default="", metavar="URL", help=f"URL of the ledger.  [{NATS_ENV}]"
+)
 _KEY: Option = click.option(
     "--nats-key", type=FILE, metavar="FILE", envvar=NATS_KEY_ENV, show_envvar=True,
-    help="With --nats: seed of the nkey by which to connect.",
+    help="Seed of the nkey to connect to --nats with.",
 )  # fmt: skip
 _TOKEN: Option = click.option(
     "--nats-token", type=FILE, metavar="FILE", envvar=NATS_TOKEN_ENV, show_envvar=True,
-    help="With --nats: token by which to connect.",
+    help="Token to connect to --nats with.",
 )  # fmt: skip
 _LEDGER_KEY: Option = click.option(
     "--ledger-key", type=FILE, metavar="FILE", envvar=LEDGER_KEY_ENV, show_envvar=True,
-    help="With --nats: key that those who append share.",
+    help="Key that all writers of the ledger share; needed to append with --nats.",
 )  # fmt: skip
 _GATEWAY: Option = click.option(
-    "--gateway", default="", metavar="URL", help=f"The gateway.  [{GATEWAY_ENV}]"
+    "--gateway", default="", metavar="URL", help=f"URL of the gateway.  [{GATEWAY_ENV}]"
 )
 
 
@@ -159,11 +162,20 @@ def _keep_token(_context: click.Context, _option: click.Parameter, path: str | N
 
 _GATEWAY_TOKEN: Option = click.option(
     "--token", metavar="FILE", callback=_keep_token, expose_value=False,
-    help=f"A gateway with a login: the token by which it knows who reads.  [{TOKEN_ENV}]",
+    help=f"Token for a gateway that requires a login.  [{TOKEN_ENV}]",
 )  # fmt: skip
 _NATS_TLS: Option = client_tls_options("nats", NATS_TLS, "the ledger's")
 _GATEWAY_TLS: Option = client_tls_options("gateway", GATEWAY_TLS, "the gateway's")
-JSON: Option = click.option("--json", "as_json", is_flag=True, help="JSON instead of words.")
+JSON: Option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def connection_options(command: Command, *options: Option) -> Command:
+    """Add `options` and --data, which --help leaves out."""
+    others = {*getattr(command, "__click_params__", ())}
+    for option in reversed((*options, _DATA)):
+        command = option(command)
+    CONNECTION_OPTIONS.update({*command.__click_params__} - others)  # type: ignore[attr-defined]
+    return command
 
 
 def _where(*options: Option) -> Option:
@@ -181,18 +193,15 @@ def _where(*options: Option) -> Option:
             )
             command(where=where, **given)
 
-        shown: Command = wrapped
-        for option in reversed((*options, _DATA, JSON)):
-            shown = option(shown)
-        return shown
+        return connection_options(JSON(wrapped), *options)
 
     return decorate
 
 
 # Gives a command `where` and `as_json`, and the options for a gateway.
-asks_gateway = _where(_GATEWAY, _GATEWAY_TOKEN, _GATEWAY_TLS)
-asks_ledger = _where(_NATS, _KEY, _TOKEN, _LEDGER_KEY, _NATS_TLS)  # The same for a ledger.
-# The same for both.
-asks_both = _where(
-    _NATS, _KEY, _TOKEN, _LEDGER_KEY, _NATS_TLS, _GATEWAY, _GATEWAY_TOKEN, _GATEWAY_TLS
-)
+_OF_GATEWAY = (_GATEWAY, _GATEWAY_TOKEN, _GATEWAY_TLS)
+_OF_LEDGER = (_NATS, _KEY, _TOKEN, _LEDGER_KEY, _NATS_TLS)
+BOTH = (*_OF_LEDGER, *_OF_GATEWAY)
+asks_gateway = _where(*_OF_GATEWAY)
+asks_ledger = _where(*_OF_LEDGER)  # The same for a ledger.
+asks_both = _where(*BOTH)  # The same for both.

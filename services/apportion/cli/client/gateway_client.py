@@ -66,14 +66,14 @@ class Gateway:
                 raise Wrong(f"--token {path}: {error}") from None
             if not token.isprintable() or not 0 < len(token) <= TOKEN_CHARS_MAX:
                 most = f"at most {TOKEN_CHARS_MAX} characters"
-                raise Wrong(f"--token {path}: it holds no token of {most}")
+                raise Wrong(f"--token {path}: not a token of {most}")
             self._headers["Authorization"] = f"Bearer {token}"
         self._open(url)
 
     def _open(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise Wrong(f"gateway is {url!r}; write http://host:port")
+            raise Wrong(f"--gateway: {url!r} is not a URL; write http://HOST:PORT")
         self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
@@ -97,14 +97,14 @@ class Gateway:
     def ask(self, *path: str, answer: type[A], query: Mapping[str, object] | None = None) -> A:
         """Return the answer at `path`. Raises NotFound, Wrong or Unreachable."""
         if "" in path:
-            raise Wrong("a name is empty; `apportion get pods` and `get nodes` list what there is")
+            raise Wrong("empty name; `apportion get pods` and `apportion get nodes` list names")
         body = self._get_in_time(path, query or {})
         try:
             return msgspec.json.decode(body, type=answer)
         except msgspec.DecodeError as error:
             raise Unreachable(
-                f"the answer of {self._url} cannot be read: {error}; is it an Apportion gateway "
-                "of this version?"
+                f"cannot decode the answer of {self._url}: {error}; is it an Apportion gateway of "
+                "this version?"
             ) from None
 
     def text(self, *path: str, query: Mapping[str, object]) -> str:
@@ -147,7 +147,8 @@ class Gateway:
         data = msgspec.json.encode(body)
         if len(data) > REQUEST_BYTES_MAX:
             raise Wrong(
-                f"{len(data)} bytes to send; at most {REQUEST_BYTES_MAX}: send less at once"
+                f"the request has {len(data)} bytes, more than {REQUEST_BYTES_MAX}; send fewer "
+                "manifests"
             )
         headers = {"Accept": LINES, "Content-Type": "application/json", **self._headers}
         try:
@@ -177,7 +178,7 @@ class Gateway:
                 raise refused
             if not said:
                 reason = escaped(refused.message)
-                click.echo(f"{reason}: waiting up to {self._patience_s:g} s", err=True)
+                click.echo(f"{reason}; retrying for up to {self._patience_s:g} s", err=True)
             said = True
             time.sleep(LOOK_S)
 
@@ -197,7 +198,9 @@ class Gateway:
                 raise _unreachable(self._url, error) from None
             if len(body) > ANSWER_BYTES_MAX:
                 self._connection.close()
-                raise Unreachable(f"the answer of {self._url} is over {ANSWER_BYTES_MAX} bytes")
+                raise Unreachable(
+                    f"the answer of {self._url} is larger than {ANSWER_BYTES_MAX} bytes"
+                )
             soon = response.status in HTTP_LATER and response.getheader("Retry-After") is not None
             return response.status, body, soon
         raise AssertionError("the second attempt returns or raises")
@@ -211,18 +214,18 @@ def _target(path: tuple[str, ...], query: Mapping[str, object] | None) -> str:
 def _unreachable(url: str, error: Exception) -> Unreachable:
     reason: Any = error
     if tls := explained(error, GATEWAY_TLS):
-        return Unreachable(f"the gateway at {url} is not believed: {tls}")
+        return Unreachable(f"cannot verify the gateway at {url}: {tls}")
     ended = isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError)
     if url.startswith("https") and ended:
         # A server that rejects the client's certificate usually just closes the connection.
-        reason = f"{error}; if it wants a certificate of its clients, name one: {GATEWAY_TLS}_CERT"
+        reason = f"{error}; if it requires a client certificate, set {GATEWAY_TLS}_CERT"
     elif isinstance(error, socket.gaierror):
         reason = f"no such host ({error.strerror})"
     elif isinstance(error, OSError):
         reason = error.strerror or error
     return Unanswered(
-        f"the gateway at {url} does not answer: {reason}; is `apportion up` (or `apportion "
-        "gateway`) running there?"
+        f"cannot reach the gateway at {url}: {reason}; is `apportion up` or `apportion gateway` "
+        "running there?"
     )
 
 
@@ -231,7 +234,7 @@ def refusal(url: str, status: int, body: bytes) -> NotFound | Wrong | Unreachabl
     try:
         said = msgspec.json.decode(body, type=ErrorAnswer)
     except msgspec.DecodeError:
-        return Unreachable(f"{url} answers with status {status}; is it an Apportion gateway?")
+        return Unreachable(f"{url} returned status {status}; is it an Apportion gateway?")
     return refused(said, status)
 
 

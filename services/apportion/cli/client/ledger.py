@@ -48,7 +48,7 @@ ROLES = ("operator", "watcher")  # whose events users write
 NEW = [row for row in CATALOGUE if row.version > row.born and row.writer in ROLES]
 
 by_whom: Callable[[Command], Command] = click.option(
-    "--by", default="", metavar="NAME", help="Who does this.  [user@host]"
+    "--by", default="", metavar="NAME", help="Name to record as the author.  [default: user@host]"
 )
 
 
@@ -74,7 +74,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     except UnknownEvent as error:
         raise Outdated(str(error)) from None
     except Superseded as error:
-        raise Unreachable(f"while this was read, {error}; do it again") from None
+        raise Unreachable(f"interrupted while reading: {error}; run it again") from None
     except LedgerError as error:
         raise Unreachable(str(error)) from None
 
@@ -175,8 +175,8 @@ async def appending(
         wanted = [each for role in ROLES for each in missing(rules, role, revision + 1)]
         if wanted:
             raise NotFound(
-                f"this build writes {', '.join(wanted)}, which this ledger has not enabled; see "
-                "`apportion ledger enable`, or use a command line of the build before"
+                f"this build writes {', '.join(wanted)}, which the ledger has not enabled; run "
+                "`apportion ledger enable`, or use the previous build"
             )
     async with GroupCommit(ledger) as commit:
         yield commit, Publisher(f"cli/{person(by)}", SystemClock(), commit.append)

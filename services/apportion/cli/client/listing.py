@@ -38,8 +38,8 @@ Form = Literal["", "wide", "json", "yaml", "name"]
 FORMS = ("wide", "json", "yaml", "name")
 LOOK_S = 1.0
 T = TypeVar("T")
-UNDECLARED = "a queue that nobody declares has weight 1 and no limits, whoever is in it"
-GOES_ON = "Trying on; Ctrl-C ends it"
+UNDECLARED = "an undeclared queue has weight 1 and no limits"
+GOES_ON = "(retrying; stop with Ctrl-C)"
 
 
 class Kind(NamedTuple):
@@ -133,7 +133,7 @@ class Listing(NamedTuple):
     def watch(self) -> None:
         """Print the list, and then its changes, until interrupted. Raises Wrong for YAML."""
         if self.form == "yaml":
-            raise Wrong("-o yaml with --watch: choose json, name, wide or a table")
+            raise Wrong("-o yaml cannot be used with --watch; choose json, name or wide")
         revision, found = self._ask()
         before = {self.kind.name(item): item for item in self._named(found)[0]}
         self._print(revision, list(before.values()), piece=True)
@@ -155,7 +155,7 @@ class Listing(NamedTuple):
             try:
                 now = self.gateway.ask("revision", answer=RevisionAnswer).revision
                 if away:
-                    click.echo("the gateway answers again", err=True)
+                    click.echo("gateway reconnected", err=True)
                 away = False
                 if now != revision:
                     return self._ask()
@@ -189,18 +189,20 @@ class Listing(NamedTuple):
         if self.kind in (PODS, PLACEMENTS, DEVICES):
             with suppress(NotFound):
                 self.gateway.ask("nodes", name, answer=NodeDetail, query=at_of(self.query))
-                return f"{problem}; it is a node: `apportion get {self.kind.what} --node {name}`"
+                return (
+                    f"{problem}; it is a node, try `apportion get {self.kind.what} --node {name}`"
+                )
         if self.kind is QUEUES:
             problem += f"; {UNDECLARED}"
         if self.kind is DEVICES and (unclear := device_names.unclear(name, ())):
             begin = [item.device for item in items if item.device.startswith(name)]
-            so = f": {listed([device_words(device) for device in begin])} begin so"
+            so = f": {listed([device_words(device) for device in begin])}"
             return f"{unclear}; {device_names.WRITE_MORE}{so if begin else ''}"
         shown = device_words if self.kind is DEVICES else str
         names = [shown(self.kind.name(item)) for item in items]
         hint = did_you_mean(name, [*names, *(full.rpartition("/")[2] for full in names)])
         if not hint and names:
-            hint = f"there are {listed(names)}"
+            hint = f"known: {listed(names)}"
         return f"{problem}; {hint}" if hint else problem
 
     def _print(

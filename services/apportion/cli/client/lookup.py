@@ -43,7 +43,7 @@ def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str
                 "device" if any(device_names.means(name, each.device) for each in devices) else ""
             )
         if kind:
-            verbs = f"`apportion who {name}` tells who is on it, `apportion history` more"
+            verbs = f"`apportion who {name}` lists its pods, `apportion history {name}` its events"
             raise NotFound(f"{error.message}; it is a {kind}: {verbs}") from None
         space = namespace_of(gateway, name, there, error.message)
     return gateway.ask("pods", space, name, "why", answer=Why, query=query)
@@ -64,7 +64,7 @@ def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem:
         spaces = [each.namespace for each in ever.items]
     if len(spaces) > 1:
         several = listed([f"{each}/{name}" for each in spaces])
-        raise NotFound(f"pods of this name: {several}; write NAMESPACE/{name}") from None
+        raise NotFound(f"several pods have this name: {several}; write NAMESPACE/{name}") from None
     if not spaces:
         meant = pods_meant(name, pods)
         raise (NotFound(f"{problem}{meant}") if meant else NothingLike(problem)) from None
@@ -92,7 +92,7 @@ def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
         if what := kind if owner == name else in_gang:
             made[what].append(f"{pod.namespace}/{pod.name}")
     if made and name not in full:
-        return "".join(f"; it is a {what}, and its pods are {listed(made[what])}" for what in made)
+        return "".join(f"; it is a {what} with pods {listed(made[what])}" for what in made)
     meant = full.get(name) or [each for found in near(name, full) for each in full[found]]
     return f"; did you mean {listed(meant)}?" if meant else ""
 
@@ -132,7 +132,7 @@ def find(where: Where, target: str) -> tuple[int, str, str]:
         raise NotFound(f"{problem}; {device_names.WRITE_MORE}")
     if pods := live_pods(gateway, target, {}):
         on = " and ".join(dict.fromkeys(each.node for each in pods if each.node))
-        its = f"it is on {on}" if on else "it has no place"
-        raise NotFound(f"{target!r} is a pod, and no device or node; {its}")
+        its = f"it is on {on}" if on else "it is pending"
+        raise NotFound(f"{target!r} is a pod, not a device or node; {its}")
     meant = target_meant(target, node_of.values(), node_of)
     raise NotFound(f"no device or node {target!r} at revision {revision}; {meant}")

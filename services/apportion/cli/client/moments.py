@@ -24,7 +24,7 @@ _REVISION = re.compile(r"#\d+|#?\d{1,3}(,\d{3})+")
 class _Moment(click.ParamType[str]):
     """A text for `parse_moment`; a revision may also be written as shown, `#1,200`."""
 
-    name = "moment"
+    name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         _ = param, ctx
@@ -34,18 +34,24 @@ class _Moment(click.ParamType[str]):
 
 MOMENT = _Moment()
 BEGIN = click.option(
-    "--from", "begin", default="", type=MOMENT, metavar="MOMENT", help="[default: the beginning]"
+    "--from",
+    "begin",
+    default="",
+    type=MOMENT,
+    metavar="TIME",
+    help="Start time.  [default: the beginning]",
 )
-END = click.option("--to", "end", default="", type=MOMENT, metavar="MOMENT", help="[default: now]")
+END = click.option("--to", "end", default="", type=MOMENT, metavar="TIME",
+                   help="End time.  [default: now]")  # fmt: skip
 ARCHIVES = click.option(
     "--archive", "archives", multiple=True, type=FILE, metavar="FILE",
-    help="Read archives of a ledger instead, from its beginning on.",
+    help="Read this archive instead of the ledger; repeat for more, oldest first.",
 )  # fmt: skip
 AT_LEAST = click.option(
     "--at-least", type=click.IntRange(min=0), metavar="REVISION",
-    help="Wait until the gateway has folded this revision.",
+    help="Wait until the gateway has read this revision.",
 )  # fmt: skip
-AT = click.option("--at", type=MOMENT, metavar="MOMENT", help=f"As it was then: {FORMS}.")
+AT = click.option("--at", type=MOMENT, metavar="TIME", help=f"Show the state at a time: {FORMS}.")
 
 
 def pinned(gateway: Gateway, query: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,7 +87,7 @@ def both(text: str, meant: MomentAnswer, now: datetime) -> str:
     asked = time_of(text, now)
     said = f"{when(asked, now)}: " if asked else ""
     if asked and meant.revision == 1 and meant.time and asked < datetime.fromisoformat(meant.time):
-        said = f"{when(asked, now)}, before the ledger began: "
+        said = f"{when(asked, now)}, before the first event: "
     return f"{said}revision {meant.revision} ({moment(meant.time)})"
 
 

@@ -24,7 +24,7 @@ def ask(url: str, request: PlanRequest, at: str | None = None) -> PlanAnswer:
             try:
                 line = msgspec.json.decode(data, type=PlanLine)
             except msgspec.DecodeError as error:
-                raise Unreachable(f"the answer of {url} cannot be read: {error}") from None
+                raise Unreachable(f"cannot decode the answer of {url}: {error}") from None
             if line.error is not None:
                 raise refused(line.error, line.status)
             if line.answer is not None:
@@ -32,4 +32,4 @@ def ask(url: str, request: PlanRequest, at: str | None = None) -> PlanAnswer:
             if line.progress is not None:
                 said = f"{line.progress.step}: {line.progress.done:,} of {line.progress.of:,}"
                 progress.update(task, description=said)
-    raise Unreachable(f"{url} ended the plan without an answer; ask again")
+    raise Unreachable(f"{url} closed the connection before the plan was done; run it again")

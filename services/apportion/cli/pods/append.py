@@ -165,7 +165,7 @@ async def append_limits(
             before = await stands(ledger, limit)
             if isinstance(before, QuotaObserved) and before.version:
                 raise NotFound(
-                    f"quota {before.namespace}/{before.quota} is Kubernetes'; apply it there"
+                    f"quota {before.namespace}/{before.quota} belongs to Kubernetes; apply it there"
                 )
             if before != limit:
                 said[limit_name(limit)] = await publish(publisher, limit, basis=basis)
@@ -230,8 +230,8 @@ async def replace(
                 newest = await ledger.last_on_subject(subject_of_pod(pod.uid))
                 if newest > basis:
                     raise NotFound(
-                        f"somebody else has changed or ended {pod.namespace}/{pod.name} at "
-                        f"revision {newest}; the same again looks at it anew"
+                        f"{pod.namespace}/{pod.name} was changed or ended in the meantime, at "
+                        f"revision {newest}; run the command again"
                     )
                 data = PodGone(uid=pod.uid, reason=f"replaced by {person('')}")
                 own_id = f"{pod.uid}/gone/{uuid4()}"  # another writer's end has a different id
@@ -291,8 +291,8 @@ async def submission_of(ledger: JetStreamLedger, pod: PodAnswer) -> Submission:
         raise Ended(f"{pod.namespace}/{pod.name} has ended")
     if not found or not isinstance(found[0].data, PodSubmitted):
         raise Dropped(
-            f"the ledger has dropped what {pod.namespace}/{pod.name} asked for; delete it and "
-            "submit its manifest"
+            f"the submission of {pod.namespace}/{pod.name} was trimmed from the ledger; delete the "
+            "pod and submit its manifest"
         )
     data = found[0].data
     node, change = data.shape.node, found[-1].data

@@ -116,8 +116,8 @@ class Awaited:
             data = self._rules.read(record.revision, record.subject, record.payload).data
         except UnknownEvent as error:
             raise Outdated(
-                f"the pods are submitted, and what becomes of them cannot be read here, as of "
-                f"revision {record.revision}: {error}"
+                f"the pods are submitted, but this build cannot read the decisions from revision "
+                f"{record.revision} on: {error}"
             ) from None
         except (UnreadableEvent, InvalidEvent):
             return  # the fold reports it; it decides nothing

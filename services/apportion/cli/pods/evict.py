@@ -29,10 +29,11 @@ class Evicting:
         Raises Blocked (a budget, or no controller), KubeRefused, KubeUnavailable."""
         for pod in unit.pods:
             if pod.owner.startswith(DAEMON):
-                raise Blocked(f"{pod.owner} would put it back at once", lasting=True)
+                raise Blocked(f"{pod.owner} would recreate it at once", lasting=True)
             if not pod.owner and not self._force:
                 raise Blocked(
-                    "no controller would make it again; --force ends it nevertheless", lasting=True
+                    "it has no controller to recreate it; use --force to evict it anyway",
+                    lasting=True,
                 )
         if len(unit.pods) > 1:
             for pod in unit.pods:
@@ -54,7 +55,9 @@ class Evicting:
             "POST", f"{pod_path(pod.namespace, pod.name)}/eviction", body=msgspec.json.encode(body)
         )
         if answer.status == HTTP_LATER:
-            raise Blocked(answer.refusal().message or "a disruption budget does not allow it now")
+            raise Blocked(
+                answer.refusal().message or "a disruption budget does not allow it at the moment"
+            )
         if not answer.ok and answer.status not in {HTTP_GONE, HTTP_CONFLICT}:
             raise answer.refusal()
 

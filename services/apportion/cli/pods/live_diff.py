@@ -125,7 +125,7 @@ async def difference(ledger: JetStreamLedger, draft: PodDraft, there: PodAnswer)
     try:
         was = (await submission_of(ledger, there)).data
     except Dropped:
-        return ["what it asked for is not in the ledger any more"]
+        return ["its submission was trimmed from the ledger"]
     except Ended:
-        return ["it has ended meanwhile"]
+        return ["it has ended in the meantime"]
     return differing(otherwise(was, submitted(draft, there.uid)))

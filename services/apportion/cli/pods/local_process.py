@@ -61,15 +61,15 @@ def engine_of(words: tuple[str, ...]) -> str:
     name = Path(words[0]).name
     if name in _OTHER_USERS:
         raise Wrong(
-            f"{name} empties the environment, so that nothing would hold the command to its share; "
-            f"write `{name} apportion run ...` instead, with the command alone behind it"
+            f"{name} clears the environment, so the share would not be enforced; write `{name} "
+            "apportion run -- COMMAND` instead"
         )
     if name not in ENGINES:
         return ""
     if "run" not in words[1:]:
         raise Wrong(
-            f"`{' '.join(words[:2])}` starts no container that could be given a share; write "
-            f"`apportion run ... -- {name} run IMAGE`"
+            f"`{' '.join(words[:2])}` starts no container; write `apportion run ... -- {name} run "
+            "IMAGE`"
         )
     return name
 

@@ -45,7 +45,7 @@ def read_trace(path: Path, limit: int | None) -> tuple[Wish, list[Problem]]:
     wish, problems = Wish(), list[Problem]()
     try:
         if path.stat().st_size > TRACE_BYTES_MAX:
-            problem = f"is larger than {TRACE_BYTES_MAX >> 20} MiB: split it"
+            problem = f"larger than {TRACE_BYTES_MAX >> 20} MiB; split it"
             return wish, [Problem(str(path), problem)]
         with path.open(encoding="utf-8", newline="") as lines:
             wish.pods.extend(itertools.islice(read_trace_pods(lines), limit))
@@ -57,7 +57,7 @@ def read_trace(path: Path, limit: int | None) -> tuple[Wish, list[Problem]]:
 def tell_refused(problems: Iterable[object]) -> None:
     """Print unusable documents, with reasons, on standard error."""
     for problem in problems:
-        say(f"refused {problem}", "red", err=True)
+        say(f"rejected: {problem}", "red", err=True)
 
 
 def tell_passed_over(wish: Wish) -> None:

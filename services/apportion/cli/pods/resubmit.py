@@ -90,7 +90,7 @@ class Anew:
                 changed = error
                 continue
             return Moved(pods_of(again, appended), ended)
-        raise Blocked(f"a pod of it changes all the time: {changed}")
+        raise Blocked(f"one of its pods keeps changing: {changed}")
 
     async def _look(self, unit: Unit) -> tuple[dict[str, Submission], list[str]]:
         there: dict[str, Submission] = {}
@@ -98,7 +98,7 @@ class Anew:
         for pod, name in zip(unit.pods, unit.names, strict=True):
             if Run.of_owner(pod.owner) is not None:
                 raise Blocked(
-                    f"{name} is a command of `apportion run` on {pod.node}; end it there",
+                    f"{name} was started by `apportion run` on {pod.node}; end it there",
                     lasting=True,
                 )
             try:

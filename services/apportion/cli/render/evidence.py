@@ -11,7 +11,7 @@ from apportion.core.explain.text.words import device_words, many
 
 def show_placed(out: Screen, placed: WhyPlaced) -> None:
     """Print the pod's shares and the scores that decided."""
-    held = Rows("CONTAINER", "HOLDS", "#", "MODEL", right=("#",), wraps=("HOLDS", "MODEL"),
+    held = Rows("CONTAINER", "SHARE", "#", "MODEL", right=("#",), wraps=("SHARE", "MODEL"),
                 drops=("MODEL", "#"))  # fmt: skip
     for share in placed.shares:
         held.add_row(
@@ -30,9 +30,7 @@ def show_placed(out: Screen, placed: WhyPlaced) -> None:
         scores.add_row(other.node, f"{other.total:.1f}", *row)
     show(scores, out)
     more = placed.fitting - 1 - len(placed.runners_up)
-    lines = (
-        [f"and {many(more, 'more node')} that fit" + ("" if more > 1 else "s")] if more > 0 else []
-    )
+    lines = [f"and {many(more, 'more node')} that fit{'' if more > 1 else 's'}"] if more > 0 else []
     for line in (*lines, *([placed.choice] if placed.choice else [])):
         out.say(line, "dim", folds=True)
 
@@ -40,18 +38,18 @@ def show_placed(out: Screen, placed: WhyPlaced) -> None:
 def show_refused(out: Screen, refused: WhyRefused) -> None:
     """Print what rules out the nodes, and the nearest misses."""
     of_nodes = any(cause.nodes for cause in refused.causes)  # a limit counts no nodes
-    causes = Rows("NODES", "CAUSE", "WHAT WOULD UNBLOCK IT", right=("NODES",),
-                  wraps=("CAUSE", "WHAT WOULD UNBLOCK IT"), optional=("NODES",))  # fmt: skip
+    causes = Rows("NODES", "CAUSE", "FIX", right=("NODES",), wraps=("CAUSE", "FIX"),
+                  optional=("NODES",))  # fmt: skip
     for cause in refused.causes:
         causes.add_row(str(cause.nodes) if of_nodes else "", cause.words, cause.unblocked_by)
     out.print(causes)
     if not refused.nearest:
         return
     held = any(miss.held_by for miss in refused.nearest)
-    misses = Rows("NEAREST", "DEVICE", "CAUSE", "NEEDED", "AVAILABLE", "MISSING",
-                  "HELD BY", right=("NEEDED", "AVAILABLE", "MISSING"),
-                  wraps=("CAUSE", "HELD BY"), optional=("HELD BY",),
-                  drops=("NEEDED", "AVAILABLE", "DEVICE"))  # fmt: skip
+    misses = Rows("NEAREST", "DEVICE", "CAUSE", "NEEDED", "FREE", "MISSING",
+                  "USED BY", right=("NEEDED", "FREE", "MISSING"),
+                  wraps=("CAUSE", "USED BY"), optional=("USED BY",),
+                  drops=("NEEDED", "FREE", "DEVICE"))  # fmt: skip
     for miss in refused.nearest:
         misses.add_row(
             miss.node, device_words(miss.device), miss.words, miss.needed_words,
@@ -61,11 +59,11 @@ def show_refused(out: Screen, refused: WhyRefused) -> None:
         show(misses, out)
         return
     for miss in refused.nearest:
-        amounts = (("needed", miss.needed_words), ("available", miss.available_words),
+        amounts = (("needed", miss.needed_words), ("free", miss.available_words),
                    ("missing", miss.missing))  # fmt: skip
         lines = [f"nearest: {miss.node} {device_words(miss.device)}".rstrip(), f"  {miss.words}"]
         lines += [f"  {', '.join(f'{what} {much}' for what, much in amounts if much)}"]
-        lines += [f"  held by {_held_by(miss)}"] if miss.held_by else []
+        lines += [f"  used by {_held_by(miss)}"] if miss.held_by else []
         for line in lines:
             for part in textwrap.wrap(
                 line, out.width, subsequent_indent="    ",

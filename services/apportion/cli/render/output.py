@@ -26,7 +26,7 @@ PIPE_WIDTH = 220  # columns without a terminal or COLUMNS, so that rows are not 
 # takes the progress: an increment if the total is known, else (done, total)
 Tell = Callable[..., None]
 PHASE_STYLES = {
-    "waiting": "yellow",
+    "pending": "yellow",
     "rejected": "red",
     "placed": "cyan",
     "bound": "blue",
@@ -86,7 +86,7 @@ def show(rows: Rows, out: Console | None = None) -> None:
     """Print the rows, and on standard error the columns that did not fit."""
     (out or console()).print(rows)
     if rows.left_out and rows.header:
-        said = f"no room for {', '.join(rows.left_out)}: a wider terminal shows more, --json all"
+        said = f"hidden columns: {', '.join(rows.left_out)} (widen the terminal, or use --json)"
         warn(said, style="dim")
 
 
@@ -103,7 +103,7 @@ def plain(value: Any) -> Text:
 def doubtful(remarks: Iterable[str]) -> None:
     """Print warnings on standard error."""
     for remark in remarks:
-        say(f"doubtful {remark}", "yellow", err=True)
+        say(f"warning: {remark}", "yellow", err=True)
 
 
 def warn(text: str, *, style: str = "yellow") -> None:

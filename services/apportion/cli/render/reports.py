@@ -13,7 +13,7 @@ from apportion.core.reports.rows import NOBODY
 IDLE_LISTED = 40
 DIGITS = (2, 4, 6)  # decimals, as many as needed; answers have no more than the last
 # columns that a narrow terminal drops, first to last
-DROPS = ("GiB HOURS USED", "WORK", "BROKEN", "CORDONED", "GiB HOURS GRANTED", "GiB HOURS", "FREE")
+DROPS = ("GiB-HOURS USED", "UTILIZED", "UNHEALTHY", "CORDONED", "GiB-HOURS", "FREE")
 
 
 def show_report(answer: ReportAnswer) -> None:
@@ -30,8 +30,8 @@ def show_report(answer: ReportAnswer) -> None:
     _say_unpriced(answer)
     if money:
         out.print(
-            f"granted {_h(total.cost)} of {_h(total.capacity_cost)} {answer.currency} that the "
-            "fleet costs"
+            f"cost of allocated hours: {_h(total.cost)} of {_h(total.capacity_cost)} "
+            f"{answer.currency} for the whole fleet"
         )
 
 
@@ -43,28 +43,26 @@ def capacity_words(total: ReportRow) -> str:
     capacity, *parts = (round(each or 0.0, digits) for each in hours)
     parts[parts.index(max(parts))] += capacity - sum(parts)  # the rounding error
     whole, granted, free, cordoned, broken = figures((capacity, *parts), digits)
-    used = "no node tells of work"
+    used = "no utilization data yet"
     if total.reported_gpu_hours:
         all_of_it = total.granted_gpu_hours
         share = 100 * total.reported_gpu_hours / all_of_it if all_of_it else 0
-        used = (
-            f"{_percent(total)} of it was work, where nodes tell it ({share:.0f} % of the granted)"
-        )
+        used = f"utilization {_percent(total)} (reported for {share:.0f}% of allocated hours)"
     return (
-        f"capacity {whole} GPU hours = {granted} granted + {free} free + {cordoned} cordoned + "
-        f"{broken} broken; {used}"
+        f"capacity {whole} GPU-hours = {granted} allocated + {free} free + {cordoned} cordoned + "
+        f"{broken} unhealthy; {used}"
     )
 
 
 def span_of(answer: ReportAnswer | IdleAnswer) -> str:
     """Return the period, from the ledger's beginning if that is later."""
-    begins = f"{moment(answer.begins)}, when the ledger begins," if answer.begins else ""
+    begins = f"{moment(answer.begins)} (the first event)" if answer.begins else ""
     return f"{begins or moment(answer.start)} to {moment(answer.end)}"
 
 
 def _say_unpriced(answer: ReportAnswer | IdleAnswer) -> None:
     if answer.unpriced:
-        console().print(plain(f"no money in it: {lacking_words(answer.unpriced)}"), style="dim")
+        console().print(plain(f"no costs: {lacking_words(answer.unpriced)}"), style="dim")
 
 
 def rows_of(
@@ -78,22 +76,22 @@ def rows_of(
     parts = {
         "FREE": [row.free_gpu_hours for row in rows],
         "CORDONED": [row.cordoned_gpu_hours for row in rows],
-        "BROKEN": [row.broken_gpu_hours for row in rows],
+        "UNHEALTHY": [row.broken_gpu_hours for row in rows],
     }
     parts = parts if steps or answer.by == "node" else {}
     digits = digits_of(chain(granted, *parts.values()))
     used = {
-        "WORK": [_percent(row) if row else "" for row in held],
+        "UTILIZED": [_percent(row) if row else "" for row in held],
         # Empty if no node measured it; a node that measures work measures memory too.
-        "GiB HOURS USED": figures(
+        "GiB-HOURS USED": figures(
             row.used_gib_hours if row and (row.used_gib_hours or row.reported_gpu_hours) else None
             for row in held
         ),
     }
     columns = {"FROM": [clock(row.start) for row in rows]} if steps else {}
-    columns[answer.by.upper()] = [row.key if row else "(nobody)" for row in held]
-    columns["GPU HOURS GRANTED"] = figures(granted, digits)
-    columns["GiB HOURS GRANTED"] = figures(row.granted_gib_hours if row else None for row in held)
+    columns[answer.by.upper()] = [row.key if row else "(unallocated)" for row in held]
+    columns["GPU-HOURS"] = figures(granted, digits)
+    columns["GiB-HOURS"] = figures(row.granted_gib_hours if row else None for row in held)
     columns |= {name: cells for name, cells in used.items() if any(cells)}
     if money:
         columns[answer.currency] = figures(row.cost if row else None for row in held)
@@ -108,10 +106,10 @@ def idle_words(answer: IdleAnswer) -> str:
     """Return how often shares were idle, or that no data has arrived."""
     period = span_of(answer)
     if not answer.reported:
-        return f"{period}: Nodes tell once an hour what was used; none has yet"
+        return f"{period}: no utilization data yet; nodes report it once an hour"
     return (
-        f"{period}: {answer.found:,} times a share did nothing for an hour or more; "
-        f"{_h(answer.total.gpu_hours)} GPU hours"
+        f"{period}: shares were idle {answer.found:,} times for an hour or more, "
+        f"{_h(answer.total.gpu_hours)} GPU-hours in total"
     )
 
 
@@ -124,8 +122,8 @@ def show_idle(answer: IdleAnswer) -> None:
     if not answer.found:
         return
     cost = [answer.currency] if money else []
-    rows = Rows(by, "TIMES", "GPU HOURS", "GiB HOURS", *cost,
-                right=("TIMES", "GPU HOURS", "GiB HOURS", *cost), drops=DROPS)  # fmt: skip
+    rows = Rows(by, "TIMES", "GPU-HOURS", "GiB-HOURS", *cost,
+                right=("TIMES", "GPU-HOURS", "GiB-HOURS", *cost), drops=DROPS)  # fmt: skip
     amounts = [
         figures(row.gpu_hours for row in answer.rows),
         figures(row.gib_hours for row in answer.rows),
@@ -135,24 +133,24 @@ def show_idle(answer: IdleAnswer) -> None:
         rows.add_row(row.key, f"{row.shares:,}", *cells)
     show(rows)
     out.print()
-    shares = Rows("POD", "CONTAINER", "DEVICE", "FROM", "HOURS", "GPU HOURS", "NOW",
-                  right=("HOURS", "GPU HOURS"), drops=("CONTAINER", "HOURS"))  # fmt: skip
+    shares = Rows("POD", "CONTAINER", "DEVICE", "FROM", "HOURS", "GPU-HOURS", "NOW",
+                  right=("HOURS", "GPU-HOURS"), drops=("CONTAINER", "HOURS"))  # fmt: skip
     listed = answer.shares[:IDLE_LISTED]
     hours = figures(each.hours for each in listed), figures(each.gpu_hours for each in listed)
     for each, long, cards in zip(listed, *hours, strict=True):
         shares.add_row(
             f"{each.namespace}/{each.pod}", each.container, each.device[:12],
-            clock(each.start), long, cards, "idle" if each.idle_now else "over",
+            clock(each.start), long, cards, "idle" if each.idle_now else "ended",
         )  # fmt: skip
     show(shares)
     _say_unpriced(answer)
     if answer.found > IDLE_LISTED:
-        out.print(f"and {answer.found - IDLE_LISTED:,} more; --format csv has them")
+        out.print(f"and {answer.found - IDLE_LISTED:,} more; list all with --format csv")
 
 
 def _percent(row: ReportRow) -> str:
     return (
-        f"{100 * row.used_gpu_hours / row.reported_gpu_hours:.0f} %"
+        f"{100 * row.used_gpu_hours / row.reported_gpu_hours:.0f}%"
         if row.reported_gpu_hours
         else ""
     )

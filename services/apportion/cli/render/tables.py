@@ -68,10 +68,10 @@ def pods(items: Iterable[PodAnswer], look: Look = PLAIN) -> Rows:
     """Return the table of pods: their nodes and shares, or what they wait for."""
     more = ("UID", "ATTEMPT", "PRIORITY", "CPU", "MEMORY", "DIALECT", "GANG") if look.wide else ()
     made = Rows("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "AGE", *more,
-                "HOLDS, OR WHY NOT",
+                "SHARES OR REASON",
                 right=("REVISION", "AGE", "ATTEMPT", "PRIORITY", "CPU", "MEMORY"),
-                wraps=("HOLDS, OR WHY NOT",),
-                drops=() if look.wide else ("REVISION", "AGE", "HOLDS, OR WHY NOT"))  # fmt: skip
+                wraps=("SHARES OR REASON",),
+                drops=() if look.wide else ("REVISION", "AGE", "SHARES OR REASON"))  # fmt: skip
     now = look.now or datetime.now(UTC)
     for pod in items:
         newest = max(
@@ -98,12 +98,12 @@ def _held(pod: PodAnswer) -> str:
         said = [failed_words(pod.failed_devices)] if pod.failed_devices else []
         said += [shares_words(pod.shares)]
         said += [pod.unready] if pod.unready else []
-        said += [f"is to go for {pod.evicted_for}"] if pod.evicted_for else []
+        said += [f"being evicted for {pod.evicted_for}"] if pod.evicted_for else []
         return "; ".join(said)
     if pod.unready:
         return pod.unready
     if pod.room_on:
-        return f"room is made for it on {pod.room_on}"
+        return f"room is being made on {pod.room_on}"
     return pod.cause or listed([ask_words(ask) for ask in pod.asks]) or "no device"
 
 
@@ -150,15 +150,15 @@ def node_state(node: NodeAnswer) -> Text:
     elif node.cordon:
         said.append(Text("cordoned: ", "yellow").append_text(plain(node.cordon)))
     if node.silent and not node.gone:
-        said.append(Text(f"its agent is not heard, {found_silent(node.silent)}", "red"))
+        said.append(Text(f"agent not reporting, {found_silent(node.silent)}", "red"))
     elif not (node.ready or node.gone):
         said.append(Text("not ready", "red"))
     whole = Text("; ").join(said) if said else Text("ready", "green")
     if node.closed and not node.gone:
-        closed = [f"its device {device_words(each.device)} {each.cause}" for each in node.closed]
+        closed = [f"device {device_words(each.device)} {each.cause}" for each in node.closed]
         whole.append(clean(f"; {listed(closed)}"), "red")
     if node.refused is not None:
-        whole.append(f"; its report is refused ({node.refused.cause}): ", "red")
+        whole.append(f"; report rejected ({node.refused.cause}): ", "red")
         whole.append_text(plain(node.refused.message))
     return whole
 
@@ -199,11 +199,11 @@ def device_state(device: DeviceAnswer) -> Text:
         reason = plain(device.health_reason or "no reason given")
         said.append(Text("failed: ", "red").append_text(reason))
     if device.present and not device.node_ready:
-        said.append(Text("node silent" if device.node_silent else "node not ready", "red"))
+        said.append(Text("agent not reporting" if device.node_silent else "node not ready", "red"))
     for word, cordon in (("cordoned: ", device.cordon), ("node cordoned: ", device.node_cordon)):
         if cordon:
             said.append(Text(word, "yellow").append_text(plain(cordon)))
-    return Text("; ").join(said) if said else Text("ok", "green")
+    return Text("; ").join(said) if said else Text("healthy", "green")
 
 
 def holders(device: DeviceAnswer) -> str:
@@ -213,11 +213,11 @@ def holders(device: DeviceAnswer) -> str:
 
 def gangs(items: Iterable[GangAnswer], _look: Look = PLAIN) -> Rows:
     """Return the table with one row per gang."""
-    made = Rows("GANG", "NEEDS", "PODS", "PHASES", "QUEUE", right=("NEEDS", "PODS"),
+    made = Rows("GANG", "REQUIRED", "PODS", "PHASES", "QUEUE", right=("REQUIRED", "PODS"),
                 wraps=("PHASES",), drops=("QUEUE",))  # fmt: skip
     for gang in items:
         phases = ", ".join(f"{count} {name}" for name, count in shown_phases(gang.phases).items())
-        lost = [f"{count} on {node}, which is not ready" for node, count in gang.unready.items()]
+        lost = [f"{count} on {node} (not ready)" for node, count in gang.unready.items()]
         phases += f"; {' and '.join(lost)}" if lost else ""
         needs = str(gang.min_available) if gang.declared else "not declared"
         name = gang.namespace if gang.group == NOT_TOLD else gang.group
@@ -227,8 +227,8 @@ def gangs(items: Iterable[GangAnswer], _look: Look = PLAIN) -> Rows:
 
 def queues(items: Iterable[QueueAnswer], _look: Look = PLAIN) -> Rows:
     """Return the table with one row per queue."""
-    made = Rows("QUEUE", "WEIGHT", "STATE", "PODS", "WAITING", "ON DEVICES", "HELD, OF AT MOST",
-                right=("WEIGHT", "PODS", "WAITING"), wraps=("ON DEVICES", "HELD, OF AT MOST"),
+    made = Rows("QUEUE", "WEIGHT", "STATE", "PODS", "PENDING", "DEVICES", "USED/LIMIT",
+                right=("WEIGHT", "PODS", "PENDING"), wraps=("DEVICES", "USED/LIMIT"),
                 drops=("WEIGHT",))  # fmt: skip
     for queue in items:
         models = [
@@ -253,7 +253,7 @@ def _count(count: int | None) -> str:
 
 def quotas(items: Iterable[QuotaAnswer], _look: Look = PLAIN) -> Rows:
     """Return the table with one row per quota."""
-    made = Rows("NAMESPACE", "QUOTA", "HELD, OF AT MOST", wraps=("HELD, OF AT MOST",))
+    made = Rows("NAMESPACE", "QUOTA", "USED/LIMIT", wraps=("USED/LIMIT",))
     for quota in items:
         made.add_row(quota.namespace, quota.quota, ", ".join(_limits(quota.hard, quota.used)))
     return made
@@ -271,6 +271,6 @@ def _limits(most: Mapping[str, int], used: Mapping[str, int] | None) -> list[str
         return [f"at most {_named(name, much)}" for name, much in sorted(most.items())]
     return [
         f"{number_of_resource(name, used[name])}/{_named(name, much)}"
-        if name in used else f"{name}: of no device, so nothing is limited"
+        if name in used else f"{name}: ignored, not a device resource"
         for name, much in sorted(most.items())
     ]  # fmt: skip

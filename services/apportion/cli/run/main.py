@@ -30,10 +30,11 @@ from apportion.cli.pods.decisions import Awaited
 from apportion.cli.pods.local_process import Run, ended, engine_of, unreachable, with_device
 from apportion.cli.render.output import say
 from apportion.cli.run.guardian import Duty, leave_behind
-from apportion.cli.usage import MIB
+from apportion.cli.usage import MIB, Verb
 from apportion.core.answers.reads import NodeDetail, PodAnswer, PodDetail, Why
 from apportion.core.explain.text.event_text import shares_words
 from apportion.core.explain.text.printable import escaped_json
+from apportion.core.explain.text.words import many
 from apportion.core.grants.on_host import PRELOAD
 from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.kinds.drafts import PodDraft
@@ -64,39 +65,42 @@ _FILES: Final = (PRELOAD, "CUDA_DEVICE_MEMORY_SHARED_CACHE")
 
 
 @click.command(
+    cls=Verb,
     epilog="Example:  apportion run --memory 4000 --cores 30 -- python train.py",
     context_settings={"allow_interspersed_args": False},
 )
 @click.argument("command_line", nargs=-1, required=True, type=click.UNPROCESSED,
                 metavar="[--] COMMAND...")  # fmt: skip
 @click.option("--memory", type=MIB, metavar="MIB",
-              help="Memory of each device.  [all of it]")  # fmt: skip
+              help="Memory of each device.  [default: all]")  # fmt: skip
 @click.option("--cores", type=click.IntRange(0, WHOLE), metavar="PERCENT",
-              help="Compute of each device; 0 holds it to nothing.  [0]")  # fmt: skip
+              help="Compute of each device; 0 is no limit.  [default: 0]")  # fmt: skip
 @click.option("--count", type=click.IntRange(1, 64), default=1, show_default=True,
-              metavar="N", help="How many devices.")  # fmt: skip
+              metavar="N", help="Number of devices.")  # fmt: skip
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0.1), metavar="SECONDS",
-              help="How long to wait for room.  [as long as it takes]")  # fmt: skip
+              help="Time to wait for free devices.  [default: no limit]")  # fmt: skip
 @click.option("--node", default=socket.gethostname, metavar="NAME",
-              help="This machine's name in the ledger.  [its host name]")  # fmt: skip
+              help="Node name of this machine.  [default: host name]")  # fmt: skip
 @asks_both
 def command(
     *, where: Where, as_json: bool, command_line: tuple[str, ...], memory: int | None,
     cores: int | None, count: int, timeout_s: float | None, node: str,
 ) -> None:  # fmt: skip
-    """Start a command inside of a share of this machine's devices, and wait for room where it must.
+    """Run a command on a share of this machine's GPUs; waits until a share is free.
 
-    The machine runs `apportion up --gpus local`, or an agent with --runs. A command `podman run` or
-    `docker run` gets its share as a CDI device of the container.
+    The machine must run `apportion up --gpus local`, or an agent with --runs. For `podman run` and
+    `docker run`, the container gets the share as a CDI device.
 
-    The command has the terminal, and its own output; what is said before it starts is on stderr,
-    with --json as a document a line. `apportion delete` ends it.
+    The command has the terminal. Messages before it starts go to standard error, with --json as one
+    document per line. `apportion delete` stops the command.
 
-    Exit codes: those of the command; before it starts, 1 there is no room or no share can be made,
-    2 wrong usage, 3 the ledger, gateway or agent is away, 126 or 127 no such command."""
+    The exit code is that of the command. If it does not start, it is one of these.
+
+    Exit codes: 1 no free devices in time, or the share failed; 2 wrong usage; 3 ledger, gateway or
+    agent unreachable; 126 command not executable; 127 command not found."""
     here = life_of(os.getpid())
     if here is None:
-        raise Unreachable("/proc does not show this process: mount it")
+        raise Unreachable("/proc does not show this process; mount /proc")
     this = Run(node, here, engine_of(command_line))
     where = msgspec.structs.replace(where, data=where.data.absolute())
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as in jobs
@@ -109,8 +113,8 @@ def command(
             detail = gateway.ask("nodes", node, answer=NodeDetail)
     except NotFound as error:
         raise NotFound(
-            f"{error}; this machine is one once `apportion up --gpus local` runs here, or an "
-            "agent with --runs (and another name than the host's is told by --node)"
+            f"{error}; run `apportion up --gpus local` or an agent with --runs here, and give the "
+            "node name with --node if it is not the host name"
         ) from None
     room_for(asked, node, detail)
 
@@ -124,8 +128,8 @@ def command(
     try:
         tell = leave_behind(_duty(where, this, pod))
     except OSError as error:
-        run(_end(where, this, pod, "its command could not be guarded"))
-        raise NotFound(f"no process can be started: {error}") from None
+        run(_end(where, this, pod, "its command could not be started"))
+        raise NotFound(f"cannot start a process: {error}") from None
     try:
         share = run(_shared(where, this, pod, timeout_s, Telling(pod, as_json=as_json)))
     except click.ClickException as error:
@@ -166,9 +170,9 @@ async def _shared(
         over = await asyncio.to_thread(ended, pods, this.node, label(user()))
         for each in over:
             gone = Submitted(each.namespace, each.name, each.uid, each.submitted_revision)
-            await _end(where, this, gone, "its command has ended, and who started it was killed")
+            await _end(where, this, gone, "its command has ended, and `apportion run` was killed")
         if revision >= pod.revision and all(each.uid != pod.uid for each in pods):
-            raise NotFound(f"{pod.full_name} was deleted while it waited")
+            raise NotFound(f"{pod.full_name} was deleted while it was pending")
 
     async def cause(revision: int) -> str:
         """Return what the pod waits for as of `revision`, or an empty string."""
@@ -188,14 +192,14 @@ async def _shared(
         except TimeoutError:
             with contextlib.suppress(Unreachable, NotFound):  # only the reason is lost
                 telling.waits(await cause(pod.revision))
-            raise NotFound(f"no room for it within {timeout_s:g} s{telling.last()}") from None
+            raise NotFound(f"not placed within {timeout_s:g} s{telling.last()}") from None
         share = await _asked(ledger, this, start)
     for name in _FILES:  # the library and its region enforce the share
         path = share.environment.get(name, "")
         if path and (closed := unreachable(Path(path))):
             raise NotFound(
-                f"{name} is {path}, and {user()} cannot read {closed}: open it to other "
-                f"users (chmod o+{'r' if closed == Path(path) else 'x'} {closed})"
+                f"{name}={path}: {user()} cannot read {closed}; run chmod "
+                f"o+{'r' if closed == Path(path) else 'x'} {closed}"
             )
     telling.starts(decision, share)
     return share
@@ -235,13 +239,13 @@ async def _asked(ledger: JetStreamLedger, this: Run, wish: Greet | Start | End) 
         reply = await ledger.request(subject_of(this.node), msgspec.json.encode(wish), PREPARE_S)
     except LedgerError as error:
         raise Unreachable(
-            f"nobody on {this.node} starts commands ({error}): run `apportion up --gpus local` "
+            f"no agent on {this.node} starts commands ({error}); run `apportion up --gpus local` "
             "there, or its agent with --runs"
         ) from None
     try:
         answer = msgspec.json.decode(reply, type=Started)
     except msgspec.DecodeError as error:
-        raise Unreachable(f"the agent of {this.node} is of another version: {error}") from None
+        raise Unreachable(f"the agent of {this.node} has another version: {error}") from None
     if answer.error:
         raise NotFound(answer.error)
     return answer
@@ -297,17 +301,18 @@ def room_for(asked: Asked, node: str, detail: NodeDetail) -> None:
     """Raises NotFound if the command would not fit even on the empty machine."""
     cards = [card for card in detail.devices if card.present and card.family == _FAMILY]
     if not cards:
-        raise NotFound(f"{node} has no GPU of NVIDIA; see `apportion get devices`")
+        raise NotFound(f"{node} has no NVIDIA GPU; see `apportion get devices`")
     largest = max(card.memory_mib for card in cards)
     if (asked.memory or 0) > largest:
         raise NotFound(
-            f"--memory {asked.memory}: the largest device of {node} has {largest} MiB; ask for less"
+            f"--memory {asked.memory}: the largest GPU of {node} has {largest:,} MiB; request less"
         )
     enough = [card for card in cards if card.memory_mib >= (asked.memory or 0)]
     if asked.count > len(enough):
-        of_size = f" with {asked.memory} MiB or more" if asked.memory else ""
+        of_size = f" with {asked.memory:,} MiB or more" if asked.memory else ""
         raise NotFound(
-            f"--count {asked.count}: {node} has {len(enough)} of them{of_size}; ask for fewer"
+            f"--count {asked.count}: {node} has only {many(len(enough), 'GPU')}{of_size}; request "
+            "fewer"
         )
 
 
@@ -336,7 +341,7 @@ class Telling:
         if self._as_json:
             self._write(waits=why)
         else:
-            say(f"{self._pod.full_name} waits: {why}", err=True)
+            say(f"{self._pod.full_name} is pending: {why}", err=True)
 
     def last(self) -> str:
         """Return the last reason, to append to a sentence."""
@@ -351,7 +356,7 @@ class Telling:
             )  # fmt: skip
             return
         if self.said:
-            say(f"{self._pod.full_name} has {shares_words(placed.shares)}", err=True)
+            say(f"{self._pod.full_name} was allocated {shares_words(placed.shares)}", err=True)
         for note in share.notes:
             say(f"note: {note}", err=True)
 
@@ -386,10 +391,10 @@ async def placed(
         if said is not None and said.placed is not None and awaited.settled:
             return said.placed
         if said is None:
-            telling.waits(telling.said or "no scheduler answers")
+            telling.waits(telling.said or "no decision yet: is a scheduler running?")
             continue
         if said.refused is None:
-            telling.waits("it has a place, which is not bound yet")
+            telling.waits("placed, but not bound yet")
             continue
         telling.waits(why)
         since = msgspec.structs.replace(since, revision=said.revision + 1)

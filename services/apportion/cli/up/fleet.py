@@ -76,9 +76,8 @@ def kept(data: Path) -> Fleet | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise Unreachable(
-            f"cannot start: the fleet that the ledger in {data} was begun with is kept in "
-            f"{data / KEPT} and cannot be read ({error}); make that readable as it was, choose "
-            "another --data, or use --ephemeral"
+            f"cannot start: cannot read the stored fleet of the ledger in {data / KEPT} ({error}); "
+            "restore that folder, choose another --data, or use --ephemeral"
         ) from None
 
 
@@ -114,7 +113,7 @@ def refusal(data: Path, fleet: Fleet) -> str:
         try:
             then, now = ({each.name: each for each in _nodes(one)} for one in (before, fleet))
         except ValueError as error:  # someone edited the folder
-            differs = f"what was kept of it cannot be read: {error}"
+            differs = f"the stored fleet cannot be read: {error}"
         else:
             changes = (
                 ("missing", [name for name in then if name not in now]),
@@ -124,13 +123,12 @@ def refusal(data: Path, fleet: Fleet) -> str:
             differs = ", ".join(f"{what}: {listed(names)}" for what, names in changes if names)
     if not differs and (known or before.name == fleet.name):
         return ""
-    begun = before.name + (" as it was then" if before.name == fleet.name else "")
+    begun = before.name + (" as it was before" if before.name == fleet.name else "")
     wanted = f"{fleet.name}: {differs}" if differs else fleet.name
-    go_on = "leave --fleet and --gpus out" if before.text else "give that fleet, or --gpus local,"
+    go_on = "omit --fleet and --gpus" if before.text else "give that fleet, or --gpus local,"
     return (
-        f"the ledger in {data} was begun with {begun}, and now the fleet is {wanted}; {go_on} "
-        "to go on with the fleet of then, choose another --data, use --ephemeral, or remove that "
-        "folder to forget its ledger"
+        f"the ledger in {data} belongs to {begun}, not to {wanted}; {go_on} to continue with its "
+        "fleet, choose another --data, use --ephemeral, or delete that folder and its ledger"
     )
 
 

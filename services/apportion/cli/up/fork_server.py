@@ -111,7 +111,7 @@ class ForkServer:
             if self._process is not None:
                 self._process.wait()
             if self._forking is not None and not self._forking.done():
-                self._forking.set_exception(ChildProcessError("the fork server has ended"))
+                self._forking.set_exception(ChildProcessError("the fork server has exited"))
             for forked in self._living.values():
                 forked.end(-signal.SIGKILL)
             self._living.clear()

@@ -25,12 +25,13 @@ from apportion.cli.client.connection import (
 from apportion.cli.exits import Unreachable, Wrong
 from apportion.cli.up.fleet import Fleet, Wanted, kept, nodes_file, of_file, of_nodes
 from apportion.cli.up.fork_server import ForkServer
+from apportion.cli.usage import Verb
 from apportion.runtime.process.tls import NATS_TLS, forget_files
 
 GATEWAY_PORT = 8470
 NATS_PORT = 4222
 FLEET = Path(__file__).parent / "fleet.yaml"
-SAMPLES_FLEET = "the samples' fleet"
+SAMPLES_FLEET = "the default fleet"
 PORT = click.IntRange(0, 65_535)
 _TO_BE_PASSED: Final = 0o711
 # the agent's arguments, its fleet, and lines of advice
@@ -40,62 +41,63 @@ SERVICES = tuple(
 )
 
 
-@click.command(epilog="Example:  apportion up --fleet 8xH100-80GB --nodes 10")
+@click.command(cls=Verb, epilog="Example:  apportion up --fleet 8xH100-80GB --nodes 10")
 @click.option("--data", "--data-dir", type=click.Path(file_okay=False, path_type=Path),
-              metavar="DIR", help=f"Where the ledger is kept.  [{DATA_ENV}]")  # fmt: skip
-@click.option("--ephemeral", is_flag=True, help="Keep nothing: a temporary folder instead.")
+              metavar="DIR", help=f"Data folder, with the ledger.  [{DATA_ENV}]")  # fmt: skip
+@click.option(
+    "--ephemeral", is_flag=True, help="Use a temporary data folder, and delete it at the end."
+)
 @click.option("--nats-port", type=PORT, default=NATS_PORT, show_default=True, metavar="PORT",
-              help="Of the ledger's server; 0 takes a free one.")  # fmt: skip
+              help="Port of the ledger server; 0 picks a free one.")  # fmt: skip
 @click.option("--port", type=PORT, default=GATEWAY_PORT, show_default=True, metavar="PORT",
-              help="Of the gateway; 0 takes a free one.")  # fmt: skip
+              help="Port of the gateway; 0 picks a free one.")  # fmt: skip
 @click.option("--fleet", "fleet", multiple=True, metavar="SPEC|FILE",
-              help="What to simulate: 8xH100-80GB, 4xA100-40GB:mig+2xT4, or a file.  "
-              "[default: the fleet of the ledger that is there; of a new one 8 nodes, with H100, "
-              "A100, V100, T4, L40S and Ascend310P]")  # fmt: skip
+              help="Fleet to simulate: 8xH100-80GB, 4xA100-40GB:mig+2xT4, or a file.  "
+              "[default: the fleet of the existing ledger, else 8 nodes with H100, A100, V100, T4, "
+              "L40S and Ascend310P]")  # fmt: skip
 @click.option("--nodes", type=click.IntRange(1, 20_000), metavar="N",
-              help="How many nodes of --fleet SPEC.")  # fmt: skip
+              help="Number of nodes with --fleet SPEC.")  # fmt: skip
 @click.option("--gpus", type=click.Choice(["simulated", "local"]), default="simulated",
               show_default=True,
-              help="local: this machine's own, instead of --fleet, without samples.")  # fmt: skip
+              help="local: use the GPUs of this machine, without samples.")  # fmt: skip
 @click.option("--library", type=click.Path(dir_okay=False, exists=True, path_type=Path),
-              metavar="FILE", help="With --gpus local: HAMi-core's libvgpu.so, which holds "
-              "commands to their shares.")  # fmt: skip
+              metavar="FILE",
+              help="HAMi-core's libvgpu.so, to enforce shares; needs --gpus local.")  # fmt: skip
 @click.option("--max-bytes", type=click.IntRange(min=-1), envvar=MAX_BYTES_ENV, show_envvar=True,
-              help="Most bytes that the ledger may take; -1 is what the disk holds. Without it a "
-              "ledger keeps its size.")  # fmt: skip
+              metavar="BYTES",
+              help="Maximum size of the ledger; -1 is no limit.  [default: unchanged]")  # fmt: skip
 @click.option("--no-samples", is_flag=True,
-              help="Submit no sample pods; a ledger begun so gets none later.")  # fmt: skip
-@click.option("--exit-after-samples", is_flag=True, help="End when the samples are decided.")
+              help="Submit no sample pods, now or in later runs on this ledger.")  # fmt: skip
+@click.option("--exit-after-samples", is_flag=True, help="Exit when the samples are decided.")
 def command(
     *, data: Path | None, ephemeral: bool, nats_port: int, port: int, fleet: tuple[str, ...],
     nodes: int | None, gpus: str, library: Path | None, no_samples: bool, max_bytes: int | None,
     exit_after_samples: bool,
 ) -> None:  # fmt: skip
-    """Start everything on this machine, place the sample pods, and stay up until Ctrl-C.
+    """Run everything on this machine, submit sample pods, and stay up until Ctrl-C.
 
-    A ledger keeps its fleet: the next `up` on its folder goes on with that, and refuses another.
+    A ledger keeps its fleet: the next `up` with the same data folder uses it again, and rejects any
+    other fleet.
 
-    The services take their settings from the environment as well, as `apportion gateway --help`
-    names them: APPORTION_PRICES=FILE, what an hour of a card costs, for reports of cost
-    (`apportion report cost --help` shows such a file); APPORTION_TOKENS=FILE, who may ask the
-    gateway, with APPORTION_TOKEN=FILE, a token of it that `up` itself asks with.
+    Services also read settings from the environment, see `apportion gateway --help`.
+    APPORTION_PRICES=FILE sets prices for cost reports, see `apportion report cost --help`.
+    APPORTION_TOKENS=FILE enables a login; then set APPORTION_TOKEN=FILE to a token for `up` itself.
 
-    Exit codes: 0 ended as asked; 1 with --exit-after-samples: a sample was refused; 2 wrong usage,
-    or a fleet that cannot be: all that is wrong with it is said, and nothing is begun; 3 something
-    could not be started."""
+    Exit codes: 0 stopped; 1 with --exit-after-samples, a sample was refused; 2 wrong usage, or an
+    invalid fleet; 3 something could not be started."""
     if ephemeral and data:
-        raise click.UsageError("give --data or --ephemeral, not both")
+        raise click.UsageError("--data and --ephemeral exclude each other")
     if gpus == "local" and (fleet or nodes or exit_after_samples):
         raise click.UsageError(
-            "--gpus local takes neither --fleet nor --nodes, and has no samples: they would hold "
-            "the GPUs"
+            "--gpus local excludes --fleet, --nodes and --exit-after-samples: it uses the GPUs of "
+            "this machine, without samples"
         )
     if gpus != "local" and library:
-        raise click.UsageError("--library is for --gpus local")
+        raise click.UsageError("--library requires --gpus local")
     if os.environ.get(TOKENS_ENV) and not os.environ.get(TOKEN_ENV):
         raise click.UsageError(
-            f"{TOKENS_ENV} gives the gateway a login, and `up` asks it, too: put a token of "
-            f"somebody who may read everything into a file, and set {TOKEN_ENV}=FILE"
+            f"{TOKENS_ENV} enables a login for the gateway, which `up` also uses; put a token with "
+            f"access to all namespaces into a file, and set {TOKEN_ENV}=FILE"
         )
     kept_in = (data or default_data()).absolute()
     simulated = (
@@ -136,8 +138,7 @@ def _local(data: Path, library: Path | None) -> Machines:
         agent += ["--library", str(library.absolute())]
     else:
         advice.append(
-            "Nothing holds commands to their shares but themselves: give HAMi-core's libvgpu.so "
-            "with --library."
+            "Shares are not enforced; to enforce them, give HAMi-core's libvgpu.so with --library."
         )
     return tuple(agent), Fleet(f"the GPUs of {socket.gethostname()}"), tuple(advice)
 
@@ -177,26 +178,25 @@ def _simulated(fleet: tuple[str, ...], nodes: int | None, data: Path | None) -> 
     if not fleet:
         if nodes:
             raise click.UsageError(
-                "--nodes says how many of --fleet SPEC: give that too, as in "
-                f"--fleet 8xH100-80GB --nodes {nodes}"
+                f"--nodes requires --fleet SPEC, for example: --fleet 8xH100-80GB --nodes {nodes}"
             )
         before = kept(data) if data else None
         return before if before and before.text else of_file(FLEET, SAMPLES_FLEET)
     files = [Path(text) for text in fleet if _is_file(text)]
     if files:
         if len(fleet) > 1 or nodes:
-            raise click.UsageError("a fleet file stands alone: no other --fleet, no --nodes")
+            raise click.UsageError("a fleet file excludes --nodes and any other --fleet")
         path = files[0].absolute()
         if data and path.resolve() == nodes_file(data).resolve():
             raise Wrong(
-                f"--fleet: {path} is what the ledger in {data} keeps of its fleet; leave --fleet "
-                "out to go on with it, and write another fleet into a file of your own"
+                f"--fleet: {path} is the stored fleet of the ledger in {data}; omit --fleet to use "
+                "it, or write another fleet into a file of your own"
             )
         _check(lambda fleets: fleets.read_fleet(path, misnamed=misnamed), "--fleet: ")
         return of_file(path, SAMPLES_FLEET if path == FLEET else str(path))
     for spec in fleet:
         if Path(spec).suffix in {".csv", ".yaml", ".yml"}:
-            raise Wrong(f"--fleet: there is no file {spec}")
+            raise Wrong(f"--fleet: no such file: {spec}")
     count = nodes or len(fleet)
     _check(lambda fleets: fleets.numbered_nodes("node-{}", count, fleet, option="--fleet"))
     numbered = ((f"node-{i + 1}", fleet[i % len(fleet)]) for i in range(count))

@@ -55,7 +55,7 @@ from apportion.runtime.ledger.port import LedgerError
 
 PRICES_ENV = "APPORTION_PRICES"  # the gateway's variable; its price file is checked here too
 FREEZE_LOOK_S = 2.0
-NO_SAMPLES = "and without sample pods, as it was begun; `apportion submit -f FILE` adds pods"
+NO_SAMPLES = "no sample pods, as in its first run; add pods with `apportion submit -f FILE`"
 
 
 def stand(wanted: Wanted, fork_server: ForkServer) -> int:
@@ -115,7 +115,7 @@ class Up:
             if self._wanted.ephemeral:
                 shutil.rmtree(self._wanted.data, ignore_errors=True)
             if started:
-                self._out.say("everything has ended")
+                self._out.say("stopped")
 
     async def _work(self) -> int:
         await self._start()
@@ -129,12 +129,12 @@ class Up:
             if samples.never:
                 self._out.say(
                     f"{samples.never} of {many(len(samples.pods), 'sample')} can never fit on "
-                    f"{self._wanted.fleet.name}: the samples are made for the fleet of `apportion "
-                    "up` without --fleet; --no-samples leaves them out"
+                    f"{self._wanted.fleet.name}: the samples are for the default fleet; omit them "
+                    "with --no-samples"
                 )
             if samples.first_placed_s:
                 took_s = samples.first_placed_s - self._wanted.began_s
-                self._out.say(f"first placement {took_s:.1f} s after start")
+                self._out.say(f"first pod placed {took_s:.1f} s after start")
             code = REFUSED if samples.refused else 0
         await self.tell_unpriced()
         if self._wanted.exit_after_samples:
@@ -167,9 +167,9 @@ class Up:
             raise UpFailed(f"--max-bytes (or {MAX_BYTES_ENV}): {refused.why}") from refused
         finally:
             await ledger.close()
-        self._out.say(f"ledger at 127.0.0.1:{server.port}, kept in {wanted.data}")
+        self._out.say(f"ledger at 127.0.0.1:{server.port}, data in {wanted.data}")
         if goes_on:
-            self._out.say(f"it goes on with its fleet: {wanted.fleet.name}")
+            self._out.say(f"continuing with its fleet: {wanted.fleet.name}")
             if wanted.samples and kept_fleet.without_samples(wanted.data):
                 self._out.say(NO_SAMPLES)
         past, monitor = str(wanted.data / "past"), server.monitor_url
@@ -204,9 +204,9 @@ class Up:
             )
             if found and found != reported:
                 why, fix = FREEZES.get(found, (found, "see the logs"))
-                self._out.say(f"no pod is placed or started: {why}; {fix}")
+                self._out.say(f"placements are paused: {why}; {fix}")
             elif reported and not found:
-                self._out.say("pods are placed again")
+                self._out.say("placements resumed")
             reported = found
 
     async def tell_unpriced(self) -> None:
@@ -232,7 +232,7 @@ class Up:
             lacking = prices.lacking(device.model for device in devices if device.present)
             problem = lacking_words(lacking) if lacking else ""
         if problem:
-            self._out.say(f"no report of the cost can be made from {file}: {problem}")
+            self._out.say(f"cannot report costs with {file}: {problem}")
 
     def _tell_how_to_look(self) -> None:
         found = urlsplit(self._supervisor.server.url_for("auditor"))
@@ -250,8 +250,8 @@ class Up:
             login = f'-H "Authorization: Bearer $(cat {shlex.quote(str(Path(token).absolute()))})" '
         self._out.print()
         for line in (
-            f"In a browser, the console: http://{self._gateway}/",
-            "Look further, in a second terminal:",
+            f"Console: http://{self._gateway}/",
+            "In a second terminal, try:",
             *to_call,
             f"  {prefix}apportion top",
             f"  {prefix}apportion get pods",
@@ -259,9 +259,9 @@ class Up:
             f"  {prefix}apportion tail --from 1",
             f"  curl {login}http://{self._gateway}/api/v1/pods",
             f"  nats sub -s {url} 'apportion.v1.placement.>'",
-            f"  (PASSWORD is that of `auditor` in {credentials_file(self._wanted.data)})",
+            f"  (PASSWORD: see `auditor` in {credentials_file(self._wanted.data)})",
             *self._wanted.advice,
-            f"Logs are in {self._wanted.data / 'logs'}. Ctrl-C ends everything.",
+            f"Logs are in {self._wanted.data / 'logs'}. Stop everything with Ctrl-C.",
         ):
             self._out.say(line)
 
@@ -357,7 +357,7 @@ def _outcomes(
 
 def show_samples(out: Screen, samples: Samples) -> None:
     """Print a row per sample, and a line per problem."""
-    made = Rows("POD", "PHASE", "NODE", "HOLDS, OR WHY NOT", wraps=("HOLDS, OR WHY NOT",),
+    made = Rows("POD", "PHASE", "NODE", "SHARES OR REASON", wraps=("SHARES OR REASON",),
                 drops=("PHASE",))  # fmt: skip
     for pod in samples.pods:
         why = samples.whys.get(pod.uid)

@@ -82,8 +82,8 @@ class Child:
         """Return the end of its log."""
         with contextlib.suppress(OSError):
             lines = self.log.read_text("utf-8", "replace").splitlines()[-LOG_TAIL_LINES:]
-            return f"the end of {self.log} says:\n" + "\n".join(lines)
-        return f"{self.log} says nothing"
+            return f"last lines of {self.log}:\n" + "\n".join(lines)
+        return f"{self.log} is empty"
 
 
 class Supervisor:
@@ -161,7 +161,7 @@ class Supervisor:
     async def failed(self) -> Exception:
         """Return the reason once something cannot be kept running."""
         await self._failed.wait()
-        return self._failure or UpFailed("a process could not be kept running")
+        return self._failure or UpFailed("a process keeps failing")
 
     async def stop(self) -> None:
         """End everything; after a timeout, kill it."""
@@ -190,7 +190,7 @@ class Supervisor:
             except OSError as error:  # out of processes, memory or disk: may pass
                 if not self._settled:
                     raise
-                self._say(f"the {child.name} cannot be started: {error}; trying again")
+                self._say(f"cannot start the {child.name}, retrying: {error}")
                 await asyncio.sleep(BACK_OFF.longest_s)
                 continue
             code = await process.wait()
@@ -199,8 +199,8 @@ class Supervisor:
             if code == EXIT_CONFIG and not self._settled:
                 raise UpFailed(f"the {child.name} did not start; {child.log_tail()}")
             failures = 0 if time.monotonic() - began > SETTLED_S else failures + 1
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            self._say(f"the {child.name} {how}; starting it again, see {child.log}")
+            how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+            self._say(f"the {child.name} {how}; restarting it, see {child.log}")
             await asyncio.sleep(BACK_OFF.after(failures))
 
     async def _spawn(self, child: Child) -> Forked:
@@ -211,7 +211,10 @@ class Supervisor:
 
         def pipe() -> int:
             if self._pipe is None:
-                raise UpFailed(f"the {child.name} has no sentinel: start the server first")
+                raise UpFailed(
+                    f"cannot start the {child.name}: the sentinel is not running; start the "
+                    "server first"
+                )
             return self._pipe.fileno()
 
         process = await self._fork_server.fork(order, pipe)
@@ -248,7 +251,7 @@ class Supervisor:
     async def _keep_server(self) -> None:
         while True:
             died = await self.server.died()
-            self._say(f"{died.problem}; starting it again")
+            self._say(f"{died.problem}; restarting it")
             port, monitor_port = self.server.port, self.server.monitor_port
             await self.server.stop()
             # The gateway knows the old monitoring port; without it the ledger still works.

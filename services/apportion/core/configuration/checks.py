@@ -40,7 +40,7 @@ def check(configuration: Configuration) -> None:
         raise ManifestError(
             "policy.weights",
             msgspec.to_builtins(policy.weights),
-            f"would have no effect on nodes preferred by {policy.nodes}",
+            f"has no effect with policy.nodes: {policy.nodes}",
             f"remove it, or set policy.nodes to one of {', '.join(WEIGHABLE)}",
         )
     seen: set[str] = set()
@@ -48,20 +48,20 @@ def check(configuration: Configuration) -> None:
         _check_node(node, f"nodeconfig[{position}]", configuration.nvidia)
         if node.name in seen:
             raise ManifestError(
-                f"nodeconfig[{position}].name", node.name, "comes twice", "make one entry of both"
+                f"nodeconfig[{position}].name", node.name, "has two entries", "merge them"
             )
         seen.add(node.name)
     ours, extended = configuration.scheduler_names, configuration.extended_scheduler_names
     for key, names in (("schedulerNames", ours), ("extendedSchedulerNames", extended)):
         if len(set(names)) < len(names):
-            raise ManifestError(key, names, "names one twice", "name each scheduler once")
+            raise ManifestError(key, names, "has a duplicate", "list each scheduler once")
     for position, name in enumerate(extended):
         if name in (ours or OURS):
             raise ManifestError(
                 f"extendedSchedulerNames[{position}]",
                 name,
-                "is one of our own names, so two would choose the node of its pods",
-                "name the kube-scheduler that asks our extender otherwise, or take the name out of "
+                "is also a name of Apportion, so two schedulers would place its pods",
+                "rename the kube-scheduler that uses the extender, or remove the name from "
                 "schedulerNames",
             )
 
@@ -73,8 +73,8 @@ def _check_names(configuration: Configuration) -> None:
         raise ManifestError(
             "nvidia.dialect",
             nvidia.dialect,
-            "would have no effect without a resource name",
-            f"name a resource, as in {RESOURCE_KEYS['count']}, or remove it",
+            "has no effect without a resource name",
+            f"set a resource name, such as {RESOURCE_KEYS['count']}, or remove it",
         )
     first: dict[str, str] = {}
     named = structs.asdict(original_names(nvidia)) | written
@@ -85,8 +85,8 @@ def _check_names(configuration: Configuration) -> None:
             raise ManifestError(
                 f"nvidia.{key}",
                 name,
-                f"is given to {first[name]} as well",
-                "name each resource differently",
+                f"is already used for {first[name]}",
+                "give each resource its own name",
             )
     for part, name in written.items():
         for dialect in claims(dialect_config(configuration)).get(name, ()):
@@ -94,7 +94,7 @@ def _check_names(configuration: Configuration) -> None:
                 raise ManifestError(
                     f"nvidia.{RESOURCE_KEYS[part]}",
                     name,
-                    f"is a resource of {dialect.name} already",
+                    f"is already a resource of {dialect.name}",
                     "choose another name",
                 )
 
@@ -106,12 +106,12 @@ def _check_geometries(known: tuple[MigGeometries, ...]) -> None:
         for model in dict.fromkeys(map(normal, geometries.models)):
             if owner.setdefault(model, path) != path:
                 raise ManifestError(
-                    f"{path}.models", model, f"is in {owner[model]} as well", "keep one of the two"
+                    f"{path}.models", model, f"is also in {owner[model]}", "keep one of them"
                 )
         names = [group.group for group in geometries.allowed_geometries]
         if len(set(names)) < len(names):
             raise ManifestError(
-                f"{path}.allowedGeometries", names, "names a group twice", "name each differently"
+                f"{path}.allowedGeometries", names, "has two groups of one name", "rename one"
             )
         for at, group in enumerate(geometries.allowed_geometries):
             for model in geometries.models:
@@ -121,20 +121,20 @@ def _check_geometries(known: tuple[MigGeometries, ...]) -> None:
                     raise ManifestError(
                         f"{path}.allowedGeometries[{at}]",
                         group.group,
-                        f"cannot be: {error}",
+                        f"is not possible: {error}",
                         "correct the names and counts, or remove the group",
                     ) from None
 
 
 def _check_node(node: NodeConfiguration, path: str, nvidia: NvidiaConfiguration) -> None:
     if node == NodeConfiguration(name=node.name):
-        raise ManifestError(path, node.name, "says nothing of the node", "remove the entry")
+        raise ManifestError(path, node.name, "has no settings", "add one, or remove the entry")
     if node.mig_strategy not in (None, nvidia.mig_strategy):
         raise ManifestError(
             f"{path}.migstrategy",
             node.mig_strategy,
-            f"differs from nvidia.migStrategy, {nvidia.mig_strategy}",
-            "remove it, or set nvidia.migStrategy: names mean the same on every node",
+            f"differs from nvidia.migStrategy ({nvidia.mig_strategy})",
+            "remove it, or change nvidia.migStrategy, which applies to every node",
         )
     for key, value in (
         ("devicememoryscaling", node.device_memory_scaling),
@@ -144,7 +144,7 @@ def _check_node(node: NodeConfiguration, path: str, nvidia: NvidiaConfiguration)
             raise ManifestError(
                 f"{path}.{key}",
                 value,
-                "would have no effect on cards that are cut into MIG instances",
+                "has no effect on GPUs in MIG mode",
                 "remove it, or choose another operatingmode",
             )
 

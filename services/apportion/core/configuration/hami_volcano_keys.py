@@ -30,23 +30,23 @@ class Passed(NamedTuple):
     why: str
 
 
-_MEMORY: Final = Key("the driver tells the memory of every card", (0,), "remove it")
+_MEMORY: Final = Key("the driver reports the memory of every GPU", (0,), "remove it")
 _NUMA: Final = Key(
-    "off is how it is here", (False,), "remove it, and annotate pods with nvidia.com/numa-bind"
+    "NUMA binding is off by default",
+    (False,),
+    "remove it, and annotate pods with nvidia.com/numa-bind",
 )
-_LOG: Final = Key("it is a log level of the container's library")
+_LOG: Final = Key("it sets a log level of the library in containers")
 _NVIDIA: Final = {
-    "passDeviceSpecs": Key("it is about how a device plugin hands out a card"),
+    "passDeviceSpecs": Key("it concerns how a device plugin passes GPUs to containers"),
     "libCudaLogLevel": _LOG,
     "gpuCorePolicy": Key(
-        "containers say it themselves here",
+        "it is set in each container",
         ("default", "disable"),
         "write default or disable, and set GPU_CORE_UTILIZATION_POLICY in the container",
     ),
     "runtimeClassName": Key(
-        "no runtime class is what pods get here",
-        ("",),
-        "remove it, and set runtimeClassName in the pod",
+        "no runtime class is set on pods", ("",), "remove it, and set runtimeClassName in the pod"
     ),
     "preConfiguredDeviceMemory": _MEMORY,
     "enableNumaTopology": _NUMA,
@@ -57,7 +57,7 @@ _NODE: Final = {
     "libcudaloglevel": _LOG,
     "enablegetpreferredallocation": Key("the scheduler chooses the devices"),
 }
-_NOT_KNOWN: Final = "such devices are not known here, and pods that ask for one get none"
+_NOT_KNOWN: Final = "these devices are not supported, and pods that request one get none"
 _GEOMETRIES: Final = "knownMigGeometries"
 _ALLOWLIST: Final = "migProfileAllowlist"
 _UNKNOWN: Final = (
@@ -80,7 +80,7 @@ def without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Pas
         without = _without_core(listed)
         if without != listed:
             left["nvidia"][_GEOMETRIES] = without
-            why = "core: an instance has its profile's cores"
+            why = "core: an instance has the cores of its profile"
             passed.append(Passed(f"nvidia.{_GEOMETRIES}", why))
     if isinstance(nodes, list):
         left["nodeconfig"] = [
@@ -123,10 +123,10 @@ def _take_allowlist(nvidia: dict[str, Any], passed: list[Passed]) -> None:
                     raise ManifestError(
                         f"{here}.profiles",
                         entry["profiles"],
-                        f"leaves out {profile.name} of {model}, which cards are cut into here",
-                        "remove the list, and say how cards are cut with knownMigGeometries",
+                        f"excludes {profile.name} of {model}, which Apportion creates",
+                        "remove the list, and use knownMigGeometries to choose MIG instances",
                     )
-    passed.append(Passed(path, "it allows all that cards are cut into here"))
+    passed.append(Passed(path, "it allows all MIG profiles that Apportion creates"))
 
 
 def _without_core(part: Any) -> Any:

@@ -37,17 +37,15 @@ def offered(
     )
 
 
-NO_CDI: Final = (
-    f"{MISCONFIGURED}MIG instances are given by CDI, which the agent is told to do without"
-)
+NO_CDI: Final = f"{MISCONFIGURED}MIG instances need CDI, which is turned off for this agent"
 NO_RIGHT: Final = (
-    f"{MISCONFIGURED}the driver lets only a process with CAP_SYS_ADMIN change a card's mode or cut "
-    "it, and the agent has none: set agent.mig or agent.mps of the chart"
+    f"{MISCONFIGURED}the agent needs CAP_SYS_ADMIN to change the GPU's mode or MIG instances; set "
+    "agent.mig or agent.mps of the chart"
 )
 
 NO_MPS: Final = (
-    f"{MISCONFIGURED}every container on a card under MPS can give the card's daemon orders, and so "
-    "stop the others; where they may, set agent.mps of the chart (--mps)"
+    f"{MISCONFIGURED}any container on a GPU under MPS can control its daemon and stop the others; "
+    "to accept this, set agent.mps of the chart (--mps)"
 )
 
 
@@ -69,10 +67,10 @@ def _offered(
         profiles = mig_profiles(device.family, device.model)
         trouble = ""
         if wanted == "mig" and not profiles:
-            trouble = f"operatingmode mig, and {device.model} has no MIG profile"
+            trouble = f"operatingmode is mig, but {device.model} has no MIG profile"
         elif not switchable and (wanted == "mig") != (device.mode == "mig"):
             order = f"nvidia-smi -i {device.index} -mig {int(wanted == 'mig')}"
-            trouble = f"operatingmode {wanted}, and the card is in another: run {order}"
+            trouble = f"operatingmode is {wanted}, but the GPU is in another mode; run {order}"
         if trouble:
             reason = device.health_reason or f"{MISCONFIGURED}{trouble}"
             return structs.replace(device, healthy=False, health_reason=reason)

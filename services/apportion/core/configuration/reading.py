@@ -40,7 +40,7 @@ def passed_over(document: object) -> tuple[Passed, ...]:
 def _clean(document: object) -> dict[str, Any]:
     clean = cleaned(document)
     if not isinstance(clean, dict):
-        raise ManifestError(ROOT, document, "is not an object", "start with nvidia:")
+        raise ManifestError(ROOT, document, "is not an object", "start it with nvidia:")
     return clean
 
 
@@ -54,7 +54,7 @@ def _spelled(document: dict[str, Any]) -> dict[str, Any]:
         name = _SPELLINGS.get(key) or key
         if name != key and name in nvidia and nvidia[name] != value:
             raise ManifestError(
-                f"nvidia.{key}", value, f"differs from {name}, which it spells", "keep one"
+                f"nvidia.{key}", value, f"differs from {name}, the same key", "keep one of them"
             )
         spelled[name] = value
     geometries = spelled.get("knownMigGeometries")
@@ -94,5 +94,5 @@ def _check_keys(value: object, kind: inspect.Type, path: str) -> None:
                 fix = f"write one of {', '.join(fields)}"
                 if like:
                     fix = f"write {like[0]}, or remove it"
-                raise ManifestError(at, entry, "is under a key that is not known", fix)
+                raise ManifestError(at, None, "is not a known key", fix)
             _check_keys(entry, fields[key], at)

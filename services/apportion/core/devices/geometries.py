@@ -75,7 +75,7 @@ def laid_out(
     starts = _starts([wanted[at] for at in order])
     if starts is None:
         names = ", ".join(f"{entry.count} x {entry.name}" for entry in group.geometries)
-        raise Unlaid(f"{names} do not fit on one {model} at once")
+        raise Unlaid(f"{names} do not fit on one {model} together")
     at_start = dict(zip(order, starts, strict=True))
     return tuple(
         place_at(profile, at_start[position])._replace(

@@ -23,7 +23,7 @@ _PART = re.compile(
     r"(?P<count>\d{1,18})\s*x\s*(?P<model>[A-Za-z0-9._-]{1,64})(:(?P<mode>[a-z-]{1,16}))?"
 )
 _SPEC_CHARS_MAX = 1024
-_EXAMPLE = "COUNTxMODEL[:MODE], several joined by +, as in 4xA100-40GB:mig+2xT4"
+_EXAMPLE = "COUNTxMODEL[:MODE], joined by +, such as 4xA100-40GB:mig+2xT4"
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -81,21 +81,21 @@ def simulated_devices(node: str, spec: str) -> tuple[Device, ...]:
     Raises SimulationInvalid if the text cannot be parsed, or names an unknown model or mode."""
     if len(spec) > _SPEC_CHARS_MAX:
         raise SimulationInvalid(
-            f"devices: {len(spec)} characters; at most {_SPEC_CHARS_MAX} of {_EXAMPLE}"
+            f"devices: {len(spec)} characters; write at most {_SPEC_CHARS_MAX}, as {_EXAMPLE}"
         )
     cards: list[tuple[Model, Mode]] = []
     for part in map(str.strip, spec.split("+")):
         found = _PART.fullmatch(part)
         if found is None:
-            raise SimulationInvalid(f"devices: {part!r} cannot be read; write {_EXAMPLE}")
+            raise SimulationInvalid(f"devices: {part!r} is not valid; write {_EXAMPLE}")
         if (count := int(found["count"])) < 1:
-            raise SimulationInvalid(f"devices: {part!r} is no device; write a count of 1 or more")
+            raise SimulationInvalid(f"devices: {part!r} has no device; write a count of 1 or more")
         model = find_model(found["model"])
         mode = next((each for each in model.modes if each == found["mode"]), model.modes[0])
         if found["mode"] not in (None, mode):
             raise SimulationInvalid(
-                f"devices: {part!r}: mode {found['mode']!r} is not one that "
-                f"{found['model']} has; use {', '.join(model.modes)}"
+                f"devices: {part!r}: {found['model']} has no mode {found['mode']!r}; "
+                f"use {', '.join(model.modes)}"
             )
         if len(cards) + count > COUNT_MAX:
             raise SimulationInvalid(
@@ -122,7 +122,7 @@ def find_model(name: str) -> Model:
     longer = [key for key in known if key.startswith(name.lower())]
     close = longer or near(name.lower(), known, alike=0.4, seen_as=str) or known
     raise SimulationInvalid(
-        f"devices: model {name!r} is not known; use {', '.join(known[key][0] for key in close)}"
+        f"devices: unknown model {name!r}; use {', '.join(known[key][0] for key in close)}"
     )
 
 

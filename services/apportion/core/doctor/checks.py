@@ -17,7 +17,7 @@ from apportion.core.doctor.facts import (
     SchedulerFacts,
     WaitingFacts,
 )
-from apportion.core.explain.health import FREEZES, found_silent, moving
+from apportion.core.explain.health import FREEZES, moment, moving
 from apportion.core.explain.text.event_text import LISTED, listed
 from apportion.core.explain.text.words import device_words, many, nodes
 
@@ -34,17 +34,17 @@ FOLD_BEHIND_SOON: Final = 1_000
 FEW: Final = 2  # names listed in addition to the first; more are only counted
 MUTE: Final = "the ledger's server does not answer"
 CURE: Final = (
-    "look at the agent's log on that node; what nobody can explain may be the work of somebody who "
-    "has taken the node over"
+    "check the agent's log on that node; if nothing explains the report, the node may be "
+    "compromised"
 )
 CURES: Final[dict[str, str]] = {
-    "device-of-another-node": "start the agent of the node that had the card, or delete that node",
-    "flapping": "`apportion history NODE` tells which card fails and recovers: cordon it",
-    "implausible-device": "a model that is new goes into the device catalogue; another card lies",
-    "implausible-time": "set the clock of that node",
-    "unknown-format": "upgrade the intakes, which come before the agents",
+    "device-of-another-node": "start the agent of the device's previous node, or delete that node",
+    "flapping": "`apportion history NODE` shows which device fails and recovers; cordon it",
+    "implausible-device": "add a new model to the device catalogue; otherwise the data is wrong",
+    "implausible-time": "correct the clock of that node",
+    "unknown-format": "upgrade the intakes before the agents",
 }
-LET_IN: Final = "ask with the token of somebody who may read the doctor, or everything"
+LET_IN: Final = "use the token of a user who may read the doctor, or everything"
 OLDEST_DRIVER: Final = 450  # the first branch of NVIDIA's driver that supports MIG
 OLDEST: Final = (1, 20)  # the oldest API server in the nightly tests
 
@@ -74,7 +74,7 @@ def soon(words: Words, fix: str) -> Found:
 
 def unknown(words: str) -> Found:
     """Cannot be checked while another check is broken, which names the fix."""
-    return Found("unknown", (f"not known: {words}",))
+    return Found("unknown", (f"unknown: {words}",))
 
 
 def broken(words: Words, fix: str) -> Found:
@@ -117,65 +117,65 @@ def reachable(facts: Facts) -> Found | None:
     """Check that the ledger answers."""
     if facts.ledger_problem:
         fix = (
-            "where no nats-server runs, start it, or tell where it is: --nats URL or "
-            "APPORTION_NATS_URL; one that runs and does not answer is stopped, or has no processor "
-            "or disk: look at its process and its log"
+            "start nats-server, or set its address with --nats URL or APPORTION_NATS_URL; if it "
+            "runs but does not answer, check its process, log, CPU and disk"
         )
         return broken(facts.ledger_problem, fix)
     ledger = facts.ledger
     if ledger is None:
         return None
     first, last = ledger.first_revision, ledger.last_revision
-    return ok(f"answers, as {ledger.user}; revisions {first:,} to {last:,}")
+    return ok(f"connected as {ledger.user}; revisions {first:,} to {last:,}")
 
 
 def server(ledger: LedgerFacts) -> Found | None:
     """Report the version of nats-server; an old one is refused when connecting."""
-    return ok(f"nats-server {ledger.server}; {ledger.oldest} is needed")
+    return ok(f"nats-server {ledger.server}; required: {ledger.oldest}")
 
 
 def durability(ledger: LedgerFacts) -> Found | None:
     """Check that acknowledged writes are on disk (`sync_interval: always`)."""
     if ledger.sync_always is None:
         return soon(
-            "nobody can see from here whether the server syncs each write before it answers",
-            "give --monitor URL of its monitoring port, and set `jetstream { sync_interval: always "
-            "}` as the nats.conf that comes with Apportion does",
+            "cannot see whether the server syncs each write before acknowledging it",
+            "pass --monitor with the URL of its monitoring port, and set `jetstream { "
+            "sync_interval: always }` as in Apportion's nats.conf",
         )
     if not ledger.sync_always:
         return broken(
-            "the server answers before a write is on the disk: a power cut loses up to two "
-            "minutes of the ledger",
+            "the server acknowledges writes before they are on disk; a power failure loses up to "
+            "two minutes of the ledger",
             "set `jetstream { sync_interval: always }` in its configuration and restart it",
         )
-    return ok("every write is on the disk before it is acknowledged (sync_interval: always)")
+    return ok("every write is on disk before it is acknowledged (sync_interval: always)")
 
 
 def replicas(ledger: LedgerFacts) -> Found | None:
     """Check the number of servers with the stream, and that they are in sync."""
     if ledger.lagging:
         return broken(
-            f"{counted(ledger.lagging, 'server')} of {ledger.replicas} not in step with the leader",
-            "look at the log and the disk of that server",
+            f"out of sync with the leader: {counted(ledger.lagging, 'server')} "
+            f"({ledger.replicas} in total)",
+            "check the log and the disk of that server",
         )
     if ledger.replicas < REPLICAS:
         return soon(
-            f"{ledger.replicas} server holds the ledger: it is as safe as that disk",
-            "in production run three servers, and `apportion ledger create --replicas 3`",
+            f"the ledger is on only {many(ledger.replicas, 'server')}; losing a disk can lose it",
+            "in production, run three servers and `apportion ledger create --replicas 3`",
         )
-    return ok(f"{ledger.replicas} servers hold the ledger, all in step")
+    return ok(f"the ledger is on {ledger.replicas} servers, all in sync")
 
 
 def stream(ledger: LedgerFacts) -> Found | None:
     """Check the settings of the stream that the ledger's guarantees depend on."""
     if ledger.drifted:
-        return broken("; ".join(ledger.drifted), "`apportion ledger check` names each setting")
+        return broken("; ".join(ledger.drifted), "run `apportion ledger check` to see each setting")
     if ledger.lost_records:
         return broken(
-            f"{ledger.lost_records:,} events are gone from the middle of the ledger",
-            "`apportion verify` names the first; keep a copy of the server's store",
+            f"{many(ledger.lost_records, 'event')} missing from the middle of the ledger",
+            "run `apportion verify` to find the first; keep a copy of the server's store",
         )
-    return ok("the stream's settings are as Apportion makes them")
+    return ok("the stream has Apportion's settings")
 
 
 def disk(facts: Facts) -> Found | None:
@@ -183,25 +183,25 @@ def disk(facts: Facts) -> Found | None:
     ledger = facts.ledger
     if ledger is None:
         return None
-    takes = f"the ledger takes {size(ledger.size_bytes)}"
+    takes = f"the ledger uses {size(ledger.size_bytes)}"
     parts = [
-        (ledger.size_bytes, ledger.max_bytes, "; it may take {most} ({part:.0%})"),
+        (ledger.size_bytes, ledger.max_bytes, " of its limit of {most} ({part:.0%})"),
         (
             ledger.store_bytes,
             ledger.store_max_bytes,
-            "; with all that is there {used} of {most} of its server's disk are used ({part:.0%})",
+            "; its server's disk has {used} of {most} in use ({part:.0%})",
         ),
     ]
     limited = [part for part in parts if part[1] > 0]
     full = facts.frozen == "ledger-full"
     if not limited and not full:
-        return ok(f"{takes}; no limit is seen from here")
+        return ok(f"{takes}; no limit is visible")
     used, most, said = max(limited, key=lambda part: part[0] / part[1], default=(0, 1, ""))
     words = takes + said.format(used=size(used), most=size(most), part=used / most)
-    words += "; it takes no more" if full else ""
+    words += "; it accepts no more events" if full else ""
     fix = (
-        "archive and trim it: `apportion ledger archive FILE`, `apportion ledger trim`; or give it "
-        "more: `apportion ledger resize`, and max_file_store of the server"
+        "archive and trim it (`apportion ledger archive FILE`, `apportion ledger trim`), or give "
+        "it more space (`apportion ledger resize`, and max_file_store of the server)"
     )
     if used / most >= DISK_BROKEN or full:
         return broken(words, fix)
@@ -215,10 +215,10 @@ def clocks(ledger: LedgerFacts) -> Found | None:
     worst = max(ledger.skews, key=lambda skew: abs(skew.seconds))
     seconds = abs(worst.seconds)
     if seconds < SKEW_SOON_S:
-        return ok(f"{len(ledger.skews)} clocks agree with the server's within {SKEW_SOON_S:g} s")
-    side = "before" if worst.seconds > 0 else "behind"
-    words = f"the clock of {worst.who} is {age(seconds)} {side} that of the ledger's server"
-    fix = "let NTP set the clocks (chrony, systemd-timesyncd)"
+        return ok(f"{len(ledger.skews)} clocks are within {SKEW_SOON_S:g} s of the server's")
+    side = "ahead of" if worst.seconds > 0 else "behind"
+    words = f"the clock of {worst.who} is {age(seconds)} {side} the ledger server's"
+    fix = "synchronize the clocks with NTP (chrony, systemd-timesyncd)"
     return broken(words, fix) if seconds >= SKEW_BROKEN_S else soon(words, fix)
 
 
@@ -228,10 +228,10 @@ def permissions(ledger: LedgerFacts) -> Found | None:
         return None
     if ledger.missing:
         return broken(
-            f"{ledger.user} may not use {counted(ledger.missing, 'subject')}",
-            "take over the role's permissions from the nats.conf of this version",
+            f"{ledger.user} lacks permission for {counted(ledger.missing, 'subject')}",
+            "copy the role's permissions from the nats.conf of this version",
         )
-    return ok(f"{ledger.user} may do all that its role does")
+    return ok(f"{ledger.user} has all permissions of its role")
 
 
 def snapshots(ledger: LedgerFacts) -> Found | None:
@@ -239,32 +239,32 @@ def snapshots(ledger: LedgerFacts) -> Found | None:
     behind = ledger.last_revision - max(ledger.snapshot_revision, ledger.first_revision - 1)
     if not ledger.snapshot_revision and ledger.first_revision > 1:
         return broken(
-            "the ledger's beginning was dropped and there is no snapshot: nothing can start",
-            "put the beginning back from an archive; see recovery",
+            "the ledger's beginning was dropped and there is no snapshot, so nothing can start",
+            "restore the beginning from an archive; see the recovery guide",
         )
     if ledger.snapshots_doubtful:
         return broken(
-            f"{ledger.snapshots_doubtful} snapshots are attested by no intake, and not used",
-            "look at the /readyz and the log of the intakes: either none runs, or a snapshot is "
-            "forged; then replace the schedulers' key and delete it",
+            f"{many(ledger.snapshots_doubtful, 'snapshot')} not attested by an intake, so not used",
+            "check /readyz and the logs of the intakes; if none runs, start one; otherwise the "
+            "snapshot may be forged: replace the schedulers' key and delete it",
         )
     if behind > LONG_EVENTS:
         return soon(
-            f"{behind:,} events since the newest snapshot: each restart folds them",
-            "run a scheduler with --snapshot-every, and look at its log",
+            f"{behind:,} events since the newest snapshot; each restart replays them",
+            "run a scheduler with --snapshot-every, and check its log",
         )
     if not ledger.snapshot_revision:
-        return ok(f"none yet: the ledger has {behind:,} events")
+        return ok(f"none yet; the ledger has {many(behind, 'event')}")
     since = age(ledger.snapshot_age_s)
-    return ok(f"the newest is {since} old, {behind:,} events behind the end")
+    return ok(f"the newest is {since} old and {many(behind, 'event')} behind")
 
 
 def archives(found: ArchiveFacts) -> Found | None:
     """Check that there is a recent copy of the ledger."""
-    fix = "`apportion ledger archive FILE` every day, kept elsewhere"
+    fix = "run `apportion ledger archive FILE` every day, and store it on another machine"
     if not found.archives:
         return soon(f"no archive (*.jsonl) in {found.folder}", fix)
-    words = f"{found.archives} in {found.folder}, the newest {age(found.newest_age_s)} old"
+    words = f"{found.archives} in {found.folder}; the newest is {age(found.newest_age_s)} old"
     return soon(words, fix) if found.newest_age_s > ARCHIVE_AGE_SOON_S else ok(words)
 
 
@@ -273,11 +273,11 @@ def receipts(facts: Facts) -> Found | None:
     found = facts.receipts
     if found is None:
         return None
-    fix = "`apportion receipt write` every hour, by somebody who does not run the ledger"
+    fix = "run `apportion receipt write` every hour, as a user who does not run the ledger"
     if not found.last:
         return soon(f"no receipt in {found.folder}", fix)
     newest = facts.ledger.last_revision if facts.ledger else 0
-    behind = f", and {newest - found.last:,} events since" if newest > found.last else ""
+    behind = f"; {many(newest - found.last, 'event')} since" if newest > found.last else ""
     words = f"signed up to revision {found.last:,}, {age(found.newest_age_s)} ago{behind}"
     return soon(words, fix) if behind and found.newest_age_s > RECEIPT_AGE_SOON_S else ok(words)
 
@@ -285,11 +285,11 @@ def receipts(facts: Facts) -> Found | None:
 def gateway(facts: Facts) -> Found | None:
     """Check that the gateway answers."""
     if facts.not_let_in:
-        return soon(f"answers, and not this: {facts.gateway_problem}", LET_IN)
+        return soon(f"reachable, but access is denied: {facts.gateway_problem}", LET_IN)
     if facts.gateway_problem:
-        fix = "start one, or tell where it is: --gateway URL or APPORTION_GATEWAY"
+        fix = "start one, or set its address with --gateway URL or APPORTION_GATEWAY"
         return broken(facts.gateway_problem, fix)
-    return None if facts.fold is None or facts.fold.unready else ok("answers")
+    return None if facts.fold is None or facts.fold.unready else ok("reachable")
 
 
 def folds(facts: Facts) -> Found | None:
@@ -298,14 +298,14 @@ def folds(facts: Facts) -> Found | None:
     if fold is None:
         return None
     if facts.ledger_problem:
-        return unknown(f"{MUTE}; the gateway has folded up to revision {fold.revision:,}")
+        return unknown(f"{MUTE}; the gateway is at revision {fold.revision:,}")
     if fold.unready:
-        return broken(f"the gateway is not ready: {fold.unready}", "wait, or look at its log")
+        return broken(f"the gateway is not ready: {fold.unready}", "wait, or check its log")
     behind = fold.last_revision - fold.revision
     if behind > FOLD_BEHIND_SOON:
         return soon(
             f"the gateway is {behind:,} events behind the ledger",
-            "ask again; if it stays so, give it more processor",
+            "run the doctor again; if it stays behind, give the gateway more CPU",
         )
     return ok(f"the gateway is at revision {fold.revision:,}, the end of the ledger")
 
@@ -313,18 +313,18 @@ def folds(facts: Facts) -> Found | None:
 def placements(frozen: str) -> Found:
     """Check that nothing prevents pods from being placed and started."""
     if not frozen:
-        return ok("nothing prevents that pods are placed")
-    why, fix = FREEZES.get(frozen, (frozen, "look at the logs of the schedulers"))
+        return ok("nothing prevents pods from being placed")
+    why, fix = FREEZES.get(frozen, (frozen, "check the logs of the schedulers"))
     return broken(f"no pod is placed or started: {why}", fix)
 
 
 def never_fitting(found: WaitingFacts) -> Found | None:
     """Check for pending pods that fit no node, queue or quota of the cluster."""
     if not found.never:
-        return ok(f"every pod that waits could fit ({many(found.waiting, 'pod')})")
+        return ok(f"every pending pod could fit ({many(found.waiting, 'pod')})")
     return soon(
         f"{many(len(found.never), 'pod')} can never fit: {listed(list(found.never))}",
-        f"`apportion why {found.never[0]}` names what every node lacks, or the limit; change what "
+        f"`apportion why {found.never[0]}` shows what each node lacks, or the limit; change what "
         "the pod requests, add such a node, or delete the pod",
     )
 
@@ -332,21 +332,21 @@ def never_fitting(found: WaitingFacts) -> Found | None:
 def starving(found: WaitingFacts) -> Found | None:
     """Check for gangs that are pending for long while other pods are placed."""
     if not found.starving:
-        return ok("no gang waits for long")
+        return ok("no gang has been pending for long")
     first = found.starving[0]
     names = listed([gang.group for gang in found.starving])
-    words = f"starving: {names}; {first.group} has waited {age(first.waits_s)} "
+    words = f"starving: {names}; {first.group} has been pending for {age(first.waits_s)}, "
     if not first.needed:
-        words, fix = words + "for its PodGroup", "create the PodGroup, or delete the pods"
+        words, fix = words + "without its PodGroup", "create the PodGroup, or delete the pods"
     elif first.present < first.needed:
         words += f"with {first.present:,} of {first.needed:,} pods"
         fix = "create the pods that are missing, lower minAvailable, or delete the gang"
     else:
-        words += f"for {first.needed:,} places together"
-        words += f", and {many(first.overtaken, 'later pod')} got placed" if first.overtaken else ""
+        words += f"because {many(first.needed, 'pod')} must be placed together"
+        words += f"; {many(first.overtaken, 'later pod')} placed since" if first.overtaken else ""
         fix = (
-            f"`apportion why {first.pod}` names the nearest nodes; cordon them until they are "
-            "free, or give the gang a higher priority"
+            f"`apportion why {first.pod}` shows the nearest nodes; cordon them until they are "
+            "free, or raise the gang's priority"
         )
     return soon(words, fix)
 
@@ -354,14 +354,14 @@ def starving(found: WaitingFacts) -> Found | None:
 def schedulers(found: SchedulerFacts) -> Found | None:
     """Check that a scheduler runs, and that names are unique."""
     if not found.members:
-        return broken("no scheduler is heard: nothing is placed", "start `apportion scheduler`")
+        return broken("no scheduler reports, so nothing is placed", "start `apportion scheduler`")
     names = Counter(member.rpartition("/")[0] for member in found.members)
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
         return soon(
-            f"{counted(twice, 'name')} of more than one scheduler: decisions do not tell whose "
-            "they are",
-            "give each a --name of its own",
+            f"more than one scheduler uses {counted(twice, 'name')}, so decisions cannot be told "
+            "apart",
+            "give each scheduler its own --name",
         )
     return ok(counted(sorted(names), "scheduler"))
 
@@ -369,10 +369,10 @@ def schedulers(found: SchedulerFacts) -> Found | None:
 def agents(cluster: ClusterFacts) -> Found | None:
     """Check that the agent of every node reports."""
     if not cluster.silent:
-        return ok(f"no agent is silent ({nodes(cluster.nodes)})")
+        return ok(f"every agent reports ({nodes(cluster.nodes)})")
     first = min(cluster.silent, key=lambda each: each.time)
-    whose = f"the first was {first.node}, " if len(cluster.silent) > 1 else ""
-    since = whose + found_silent(first.time)
+    whose = f"first noticed on {first.node}" if len(cluster.silent) > 1 else "noticed"
+    since = f"{whose} at {moment(first.time)}"
     pods = sum(each.pods for each in cluster.silent)
     silent = counted_nodes([(each.node, "") for each in cluster.silent], "agent")
     held = [each.node for each in cluster.silent if each.pods]
@@ -381,9 +381,9 @@ def agents(cluster: ClusterFacts) -> Found | None:
     # something that the agents share.
     mostly_silent = len(cluster.silent) * 2 > cluster.nodes
     if held and not mostly_silent:
-        fix += f". If it stays away {moving(held[0])}{_and_so(held)}"
-    held_by = f", with {many(pods, 'pod')}" if pods else ""
-    return broken(("not heard: ", *silent, f", {since}{held_by}"), fix)
+        fix += f". If it does not come back, {moving(held[0])}{_and_so(held)}"
+    held_by = f"; {many(pods, 'pod')} there" if pods else ""
+    return broken(("not reporting: ", *silent, f"; {since}{held_by}"), fix)
 
 
 def _bring_back(cluster: ClusterFacts) -> str:
@@ -392,38 +392,38 @@ def _bring_back(cluster: ClusterFacts) -> str:
     One agent simulates many nodes, and `simulate lose` stops them one by one. If none of them
     reports, the agent itself has probably stopped."""
     start = (
-        "start the agent there again (`kubectl -n apportion get pods -o wide`, or `systemctl "
-        "status` on the node); the node takes pods by itself once it is heard"
+        "restart the agent there (`kubectl -n apportion get pods -o wide`, or `systemctl status` "
+        "on the node); the node accepts pods again once its agent reports"
     )
     if not cluster.simulated:
         return start
     back = f"`apportion simulate return {cluster.simulated[0]}`{_and_so(cluster.simulated)}"
     if len(cluster.simulated) < max(cluster.simulated_nodes, len(cluster.silent)):
-        return f"{back}, if `simulate lose` lost it; else {start}"
+        return f"if `simulate lose` was used, run {back}; otherwise {start}"
     return (
-        "look at the process of the agent that simulates, and at its log (logs/agent.log in the "
-        "folder of `apportion up`): let it go on if it is stopped, else start it again; its nodes "
-        f"take pods by themselves once it is heard. Where `simulate lose` was the cause: {back}"
+        "check the process of the simulating agent and its log (logs/agent.log in the folder of "
+        "`apportion up`); resume it if it is suspended, or start it again. Its nodes accept pods "
+        f"again once it reports. If `simulate lose` was used, run {back}"
     )
 
 
 def _and_so(names: Sequence[str]) -> str:
     rest = list(names[1:])
     if len(rest) > FEW:
-        return f", and so for the other {len(rest):,}"
-    return f", and so for {listed(rest)}" if rest else ""
+        return f", and the same for the other {len(rest):,}"
+    return f", and the same for {listed(rest)}" if rest else ""
 
 
 def reports(cluster: ClusterFacts) -> Found | None:
     """Check that the reports of agents are accepted."""
     if not cluster.refused:
-        return ok("no report of an agent is refused")
+        return ok("no agent report is refused")
     said = counted_nodes([(name, f" ({why})") for name, why in cluster.refused], "node")
     node, cause = cluster.refused[0]
     cure = CURES.get(cause, CURE).replace("NODE", node)
     return soon(
-        ("refused what the agents say of ", *said),
-        f"`apportion get nodes` shows why; {cure}. An agent reports again within a minute",
+        ("reports refused from ", *said),
+        f"`apportion get nodes` shows why; {cure}. Agents report again within a minute",
     )
 
 
@@ -437,26 +437,24 @@ def devices(cluster: ClusterFacts) -> Found | None:
     words = (f"{count:,} of {cluster.devices:,} devices failed, on ", *where)
     node = next((failed.node for failed in cluster.failed if failed.pods), cluster.failed[0].node)
     rest = [failed.node for failed in cluster.failed if failed.node != node]
-    others = f", and so for {listed(rest)}" if rest else ""
-    shows = f"`apportion get devices --node {node}` shows which, and why"
+    others = f", and the same for {listed(rest)}" if rest else ""
+    shows = f"`apportion get devices --node {node}` shows which and why"
     if not pods:
         # A cordon still closes a repaired device.
         shut = [device_words(target) for failed in cluster.failed for target in failed.cordoned]
-        more = f", and so for {listed(shut[1:])}" if shut[1:] else ""
+        more = f", and the same for {listed(shut[1:])}" if shut[1:] else ""
         opens = (
-            f", but for what is cordoned, which `apportion uncordon {shut[0]}` opens again{more}"
-            if shut
-            else ""
+            f", but cordoned ones only after `apportion uncordon {shut[0]}`{more}" if shut else ""
         )
         return soon(
-            (*words, "; no pod is on them"),
-            f"{shows}{others}; repair them: they take pods by themselves then{opens}",
+            (*words, "; no pods on them"),
+            f"{shows}{others}; once repaired, they accept pods again{opens}",
         )
     held = [device_words(device) for failed in cluster.failed for device in failed.held]
-    more = f", and so for {listed(held[1:])}" if held[1:] else ""
+    more = f", and the same for {listed(held[1:])}" if held[1:] else ""
     return broken(
-        (*words, f"; {pods:,} pod{' is' if pods == 1 else 's are'} on them"),
-        f"{shows}{others}; `apportion who {held[0]}` tells whose pods, `apportion drain {held[0]} "
+        (*words, f"; {many(pods, 'pod')} on them"),
+        f"{shows}{others}; `apportion who {held[0]}` lists its pods, `apportion drain {held[0]} "
         f"--reason WHY` moves them{more}",
     )
 
@@ -467,20 +465,20 @@ def cordons(cluster: ClusterFacts) -> Found | None:
         return ok("no node or device is cordoned")
     said = [f"{device_words(each.target)}: {each.words}" for each in cluster.cordoned]
     more = len(said) - LISTED
-    rest = [f"and {more:,} more, which `apportion get nodes` and `get devices` show"]
+    rest = [f"and {more:,} more; see `apportion get nodes` and `apportion get devices`"]
     return ok("cordoned: " + ";\n".join([*said[:LISTED], *(rest if more > 0 else ())]))
 
 
 def nodes_without_agent(cluster: ClusterFacts) -> Found | None:
     """Check for nodes with devices that no agent reports."""
     if not cluster.without_agent:
-        return ok("every node with devices is reported by an agent")
+        return ok("every node with devices has an agent")
     return soon(
         (
+            "no agent reports the devices of ",
             *counted_nodes([(name, "") for name in cluster.without_agent], "node"),
-            " with devices that no agent reports",
         ),
-        "let the agent's DaemonSet run there: its node selector and tolerations",
+        "run the agent's DaemonSet there; check its node selector and tolerations",
     )
 
 
@@ -489,8 +487,8 @@ def agents_without_node(cluster: ClusterFacts) -> Found | None:
     if not cluster.without_node:
         return ok("every agent is on a node of the cluster")
     return soon(
-        f"{counted(cluster.without_node, 'agent')} on no node of the cluster",
-        "give the agent the --node that `kubectl get nodes` shows",
+        f"not a node of the cluster: {counted(cluster.without_node, 'agent')}",
+        "set the agent's --node to the name that `kubectl get nodes` shows",
     )
 
 
@@ -505,14 +503,14 @@ def drivers(cluster: ClusterFacts) -> Found | None:
     ]
     if old:
         return soon(
-            f"{counted(old, 'driver')} before {OLDEST_DRIVER}, which does not know MIG",
+            f"older than {OLDEST_DRIVER}, without MIG support: {counted(old, 'driver')}",
             f"install a driver of branch {OLDEST_DRIVER} or newer",
         )
     versions = [f"{version} ({len(there)})" for version, there in cluster.drivers.items()]
     if len({_branch(version) for version in cluster.drivers}) > 1:
         return soon(
             f"nodes have {counted(versions, 'driver')}",
-            "containers of one image may run here and not there: bring all to one branch",
+            "use one driver branch on all nodes; otherwise an image may run on some nodes only",
         )
     return ok(counted(versions, "driver"))
 
@@ -520,12 +518,12 @@ def drivers(cluster: ClusterFacts) -> Found | None:
 def refused_events(cluster: ClusterFacts) -> Found | None:
     """Check for events that no reader applies, except those that came late."""
     if not cluster.last_refusal:
-        late = f", but for {many(cluster.late_events, 'word')} that came while the pod ended"
+        late = f", except {many(cluster.late_events, 'late event')} about pods that had ended"
         return ok("every event of the ledger is applied" + (late if cluster.late_events else ""))
     return soon(
-        f"{many(cluster.refused_events - cluster.late_events, 'event')} that no reader applies; "
-        f"the last is at {cluster.last_refusal}",
-        "`apportion verify` names them; one that goes on comes from a writer that is broken",
+        f"{many(cluster.refused_events - cluster.late_events, 'event')} not applied by any reader; "
+        f"the last at {cluster.last_refusal}",
+        "`apportion verify` lists them; if there are more and more, their writer is faulty",
     )
 
 
@@ -534,8 +532,8 @@ def prices(found: PriceFacts) -> Found | None:
     if not found.problem:
         return ok(f"{found.file} has a price for every model of the fleet")
     return broken(
-        f"no report of the cost can be made from {found.file}: {found.problem}",
-        "mend that file; the next report reads it anew",
+        f"cost reports cannot use {found.file}: {found.problem}",
+        "correct the file; the next report reads it again",
     )
 
 
@@ -547,18 +545,14 @@ def _branch(version: str) -> int:
 def api_server(kube: KubeFacts) -> Found | None:
     """Check that the API server answers, and that its version is supported."""
     if kube.problem:
-        return broken(kube.problem, "look at the kubeconfig: `kubectl version` must answer")
+        return broken(kube.problem, "check the kubeconfig; `kubectl version` must work")
     match = re.match(r"v?(\d+)\.(\d+)", kube.version)
     oldest = ".".join(map(str, OLDEST))
     if match is None:
-        return soon(
-            f"{kube.url} is of version {kube.version!r}", f"use Kubernetes {oldest} or newer"
-        )
+        return soon(f"{kube.url} has version {kube.version!r}", f"use Kubernetes {oldest} or newer")
     if (int(match[1]), int(match[2])) < OLDEST:
-        return broken(
-            f"{kube.url} is of version {kube.version}", f"use Kubernetes {oldest} or newer"
-        )
-    return ok(f"{kube.url} is of version {kube.version}")
+        return broken(f"{kube.url} has version {kube.version}", f"use Kubernetes {oldest} or newer")
+    return ok(f"{kube.url} has version {kube.version}")
 
 
 def rights(kube: KubeFacts) -> Found | None:
@@ -567,11 +561,11 @@ def rights(kube: KubeFacts) -> Found | None:
         return None
     if kube.denied:
         return soon(
-            f"this user may not {counted(kube.denied, 'request')}",
-            "the services need it; apply deploy/kubernetes/rbac, or ask as their accounts: a "
-            "kubeconfig with their token",
+            f"this user lacks {counted(kube.denied, 'permission')}",
+            "the services need them; apply deploy/kubernetes/rbac, or use a kubeconfig with the "
+            "token of their accounts",
         )
-    return ok("this user may do all that watcher and binder do")
+    return ok("this user has all permissions of the watcher and the binder")
 
 
 def webhook(kube: KubeFacts) -> Found | None:
@@ -579,11 +573,11 @@ def webhook(kube: KubeFacts) -> Found | None:
     if kube.problem or kube.webhook is None:
         return None
     if not kube.webhook:
-        return ok("no webhook is set up")
+        return ok("no webhook is configured")
     if kube.webhook == "ready":
-        return ok("the webhook has a certificate and somebody who answers")
+        return ok("the webhook has a certificate and a ready endpoint")
     return broken(
-        f"the webhook is set up, and {kube.webhook}",
+        f"the webhook is configured, but {kube.webhook}",
         "start `apportion admission` with its Service, or delete the webhook configuration",
     )
 

@@ -87,8 +87,8 @@ class PodClaims:
         try:
             pod = _decode(raw)
         except msgspec.MsgspecError as error:
-            fix = f"name at most {CLAIMS_MAX}"
-            raise ManifestError(_IN_PODS, None, f"cannot be read ({error})", fix) from None
+            fix = f"use at most {CLAIMS_MAX}"
+            raise ManifestError(_IN_PODS, None, f"is not valid ({error})", fix) from None
         self.pod = pod.metadata.uid
         self.namespace = pod.metadata.namespace
         self.node = pod.spec.node_name
@@ -137,7 +137,7 @@ class PodClaims:
             if claim is not None:
                 by_name[named.name] = claim
             elif not named.made:
-                problem, fix = "is not there", "make it"
+                problem, fix = "does not exist", "create it"
                 raise ManifestError(f"{_IN_PODS}[{i}].resourceClaimName", named.claim, problem, fix)
         if len(by_name) < len(self.named):
             return None
@@ -151,15 +151,15 @@ class PodClaims:
         uses: Counter[str] = Counter()
         for named, each in zip(self.named, asked, strict=True):
             uses[each.asks[0].container] += self._beside[named.name]
-        problem = "is a part of a card for several containers at once, which is not implemented"
+        problem = "shares part of a GPU among several containers, which is not supported"
         for i, each in enumerate(asked):
             parts = any(not (ask.whole or ask.profile) for ask in each.asks)
             if parts and uses[each.asks[0].container] > 1:
-                at, fix = f"{_IN_PODS}[{i}]", "write a claim for each of them"
+                at, fix = f"{_IN_PODS}[{i}]", "use a claim for each container"
                 raise ManifestError(at, self.named[i].name, problem, fix)
         if len({each.devices for each in asked}) > 1:
-            fix = "choose alike in all of them"
-            raise ManifestError(_IN_PODS, None, "choose among devices differently", fix)
+            fix = "use the same selectors in all claims"
+            raise ManifestError(_IN_PODS, None, "has different selectors", fix)
         # Each claim once: the container of its asks is its uid.
         once = {each.asks[0].container: each for each in asked}
         asks = tuple(ask for each in once.values() for ask in each.asks)
@@ -172,31 +172,31 @@ class PodClaims:
     def _asked(self, claim: ResourceClaim, field: str, taken: Callable[[str], bool]) -> Wanted:
         if others := claim.classes - {CLASS}:
             other = ", ".join(sorted(others))
-            fix = f"ask for {CLASS} alone"
-            raise ManifestError(field, claim.key, f"is of {other}, which is not ours", fix)
+            fix = f"use {CLASS} only"
+            raise ManifestError(field, claim.key, f"uses the device class {other}", fix)
         if claim.metadata.deletion_timestamp is not None:
-            raise ManifestError(field, claim.key, "is being deleted", "make it anew")
+            raise ManifestError(field, claim.key, "is being deleted", "create it again")
         users = [each.name for each in claim.status.reserved_for if each.uid != self.pod]
         if taken(claim.metadata.uid) or users or claim.pod not in ("", self.pod):
             whose = f"pod {users[0]}" if users else "another pod"
-            problem = f"is the claim of {whose}, and pods that share one are not implemented yet"
-            fix = "name a resourceClaimTemplateName, or wait until that pod has ended"
+            problem = f"is used by {whose}, and sharing a claim is not supported"
+            fix = "use a resourceClaimTemplateName, or wait until that pod ends"
             raise ManifestError(field, claim.key, problem, fix)
         return wanted(claim)
 
     # A container that got two of our grants would get contradicting edits.
     def _check_use(self, claims: Mapping[str, ResourceClaim | None], draft: PodDraft) -> None:
         if draft.shape.asks:
-            fix = "ask in one way"
-            raise ManifestError(_IN_PODS, None, "are beside amounts in resources.limits", fix)
+            problem = "is set together with device amounts in resources.limits"
+            raise ManifestError(_IN_PODS, None, problem, "use one of them")
         for field, used in self._containers.items():
             names = dict.fromkeys(each.name for each in used)
             if len(names) > 1:
-                fix = "put them into one claim"
-                raise ManifestError(f"{field}.claims", list(names), "are several claims", fix)
+                fix = "combine them into one claim"
+                raise ManifestError(f"{field}.claims", list(names), "names several claims", fix)
             for i, each in enumerate(used):
                 claim = claims.get(each.name)
                 if each.request and claim is not None and len(claim.requests) > 1:
-                    problem = "is a part of its claim, which is not implemented yet"
-                    fix = "name the claim alone, or write a claim of this request"
+                    problem = "selects part of its claim, which is not supported"
+                    fix = "name only the claim, or create a claim for this request"
                     raise ManifestError(f"{field}.claims[{i}].request", each.request, problem, fix)

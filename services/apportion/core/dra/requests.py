@@ -196,19 +196,19 @@ def wanted(claim: ResourceClaim) -> Wanted:
     if devices.constraints:
         raise ManifestError(f"{at}.constraints", devices.constraints, *_later("remove them"))
     if any(each.opaque is not None and each.opaque.driver == DRIVER for each in devices.config):
-        problem = "has parameters, and this driver takes none"
+        problem = "does not accept parameters"
         raise ManifestError(f"{at}.config", DRIVER, problem, "remove them")
     found = [
         _request(each, f"{at}.requests[{i}]", container_of(claim.metadata.uid))
         for i, each in enumerate(devices.requests)
     ]
     if len({each.devices for each in found}) > 1:
-        fix = "choose alike in all of them"
-        raise ManifestError(f"{at}.requests", None, "choose among devices differently", fix)
+        fix = "use the same selectors in all requests"
+        raise ManifestError(f"{at}.requests", None, "has different selectors", fix)
     asks = tuple(ask for each in found for ask in each.asks)
     if not asks or sum(ask.count for ask in asks) > DEVICES_MAX:
-        fix = f"ask for 1 to {DEVICES_MAX}"
-        raise ManifestError(f"{at}.requests", None, "ask for no device, or too many", fix)
+        fix = f"request 1 to {DEVICES_MAX}"
+        raise ManifestError(f"{at}.requests", None, "requests no device, or too many", fix)
     return Wanted(asks, found[0].devices)
 
 
@@ -223,32 +223,39 @@ def requests_of(claim: ResourceClaim) -> list[str]:
 
 
 def _later(fix: str) -> tuple[str, str]:
-    return "is not implemented yet", fix
+    return "is not supported", fix
 
 
 def _request(request: Request, at: str, container: str) -> Wanted:
     exactly = request.exactly
     if exactly is None:
-        problem = _later("ask for one kind of device, under exactly")
+        problem = _later("request one kind of device under exactly")
         raise ManifestError(f"{at}.firstAvailable", request.first_available, *problem)
     at = f"{at}.exactly"
     if exactly.device_class_name != CLASS:
         fix = f"write {CLASS}"
-        raise ManifestError(f"{at}.deviceClassName", exactly.device_class_name, "is not ours", fix)
+        raise ManifestError(
+            f"{at}.deviceClassName", exactly.device_class_name, "is not supported", fix
+        )
     if exactly.admin_access:
         raise ManifestError(f"{at}.adminAccess", value=True, problem=_later("")[0], fix="remove it")
     if exactly.allocation_mode != "ExactCount":
-        problem = _later("write ExactCount, and a count")
+        problem = _later("write ExactCount and a count")
         raise ManifestError(f"{at}.allocationMode", exactly.allocation_mode, *problem)
     if not 1 <= exactly.count <= COUNT_MAX:
-        raise ManifestError(f"{at}.count", exactly.count, "is too many", f"write 1 to {COUNT_MAX}")
+        raise ManifestError(
+            f"{at}.count", exactly.count, "is out of range", f"write 1 to {COUNT_MAX}"
+        )
     chosen = _chosen(exactly.selectors, f"{at}.selectors")
     asked = exactly.capacity.requests if exactly.capacity is not None else {}
     ask = _amounts(asked, f"{at}.capacity.requests", container)
     profile = chosen.pop("profile", "")
     if profile and asked:
         raise ManifestError(
-            f"{at}.capacity.requests", None, f"is beside the MIG profile {profile}", "keep one"
+            f"{at}.capacity.requests",
+            None,
+            f"is set together with the MIG profile {profile}",
+            "keep one of them",
         )
     constraints = structs.replace(
         DeviceConstraints(), **{name: (value,) for name, value in chosen.items()}
@@ -264,14 +271,14 @@ def _amounts(asked: dict[str, Any], at: str, container: str) -> Ask:
     for key, value in asked.items():
         name, field = key.removeprefix(f"{DRIVER}/"), within(at, key)
         if name not in AMOUNTS:
-            fix = f"ask for {' and '.join(AMOUNTS)}"
-            raise ManifestError(field, value, "cannot be asked for", fix)
+            fix = f"request {' or '.join(AMOUNTS)}"
+            raise ManifestError(field, value, "is not a known capacity", fix)
         if name == "cores":
             ask = structs.replace(ask, cores=whole(value, field, limit=WHOLE))
             continue
         memory_mib = math.ceil(quantity(value, field) / MIB)
         if not 1 <= memory_mib <= MEMORY_MIB_MAX:
-            raise ManifestError(field, value, "is no memory of a card", "write it as in 4Gi")
+            raise ManifestError(field, value, "is not a GPU's memory", "write it as in 4Gi")
         ask = structs.replace(ask, memory_mib=memory_mib)
     return ask
 
@@ -286,11 +293,11 @@ def _chosen(selectors: list[_Selector], at: str) -> dict[str, Any]:
             parts = _TERM.fullmatch(term.strip())
             key = _FIELDS.get(parts["name"], "") if parts else ""
             if parts is None or not key or found.get(key, parts["value"]) != parts["value"]:
-                fix = f"compare {', '.join(_FIELDS)}, as in {_EXAMPLE}"
-                raise ManifestError(field, term.strip(), "is no comparison that we know", fix)
+                fix = f"compare {', '.join(_FIELDS)}, such as {_EXAMPLE}"
+                raise ManifestError(field, term.strip(), "is not a supported comparison", fix)
             if key == "modes" and parts["value"] not in PUBLISHED:
                 fix = f"write one of {', '.join(sorted(PUBLISHED))}"
-                raise ManifestError(field, parts["value"], "is no way of sharing a card", fix)
+                raise ManifestError(field, parts["value"], "is not a sharing mode", fix)
             found[key] = parts["value"]
     return found
 
@@ -313,7 +320,7 @@ def allocation(
     requests = requests_of(claim)
     if len(requests) != len(shares):
         raise NotOfClaim(
-            f"claim {claim.key} asks for {len(requests)} devices, and its pod was given "
+            f"claim {claim.key} requests {len(requests)} devices, but its pod was allocated "
             f"{len(shares)} for it"
         )
     results = []

@@ -33,12 +33,12 @@ from apportion.core.similarity import near
 from apportion_schemas import Device, NearMiss, PodRefused, RefusalCode, Shape
 
 CORDONS_NAMED = 3  # cordoned nodes or devices that are listed with their author
-NO_CURE = "nothing: none of them could hold it"
+NO_CURE = "no fix: none of these could ever run the pod"
 SHORT_CAUSES = 2  # causes that a short sentence names; of more only the first
-LIFTED = "nothing: it is lifted since then"  # the causes are those of the decision
-LEFT = "nothing: what is cordoned is not there any more"
-AND_END = ", and pods there end"  # if no cordoned node has room for the pod now
-AND_ELSE = ", and what else keeps it off offer is mended"
+LIFTED = "nothing to do: uncordoned since then"  # the causes are those of the decision
+LEFT = "nothing to do: the cordoned device has left"
+AND_END = ", then wait for pods there to end"  # if no cordoned node has room for the pod now
+AND_ELSE = ", then resolve its other cordons or failures"
 CORDONS = (
     RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED, RefusalCode.NODE_UNSCHEDULABLE,
 )  # fmt: skip
@@ -110,15 +110,15 @@ def limit_words(explained: Explained) -> str:
     match explained.limit:
         case BeyondLimit(queue, quota, resource, most, needed, together):
             allowed, wanted = (words.of_resource(resource, of) for of in (most, needed))
-            whose = f"its queue {queue}" if queue else f"the quota {quota} of its namespace"
-            needs = f"its gang needs {wanted} together" if together else f"it needs {wanted}"
-            return f"{whose} allows {allowed} of {resource} in all, and {needs}"
+            whose = f"its queue {queue}" if queue else f"its ResourceQuota {quota}"
+            needs = f"its gang needs {wanted} together" if together else f"the pod needs {wanted}"
+            return f"{whose} caps {resource} at {allowed}, but {needs}"
         case TooFewPlaces(needed, places, none):
             said = (
-                f"its gang needs {needed:,} places together, and this fleet has {places:,} with "
-                "nothing there"
+                f"its gang needs to place {many(needed, 'pod')} together, but only {places:,} "
+                "would fit on an empty fleet"
             )
-            return said + (f", and none for {listed(list(none))}" if none else "")
+            return said + (f", with no node for {listed(list(none))}" if none else "")
         case PodRefused() as refused:
             return words.refusal(refused, explained.shape)
     return ""
@@ -188,7 +188,7 @@ def refused_rows(
         count = room.once(("could", pod.shape_key), lambda: sum(1 for _ in room.could(shape)))
         of = explained.refused.nodes
         if 0 < 2 * count <= of:  # if most nodes could take the pod, the count is no help
-            could = f" (only {count:,} of {words.nodes(of)} could hold it)"
+            could = f" (only {count:,} of {words.nodes(of)} could ever run the pod)"
     causes = tuple(
         _cause_row(state, code, count, explained, pod, room=room, could=could)
         for code, count in ranked
@@ -258,7 +258,7 @@ def _cause_row(
         cure += could
         # If causes differ, it is unknown for which of them the gang itself uses the devices.
         if explained.own and len(words.FREED & refused.reasons.keys()) == 1:
-            said += f" (on {explained.own:,} of these by other pods of its gang)"
+            said += f" (on {explained.own:,} of these because of its own gang)"
     return cause_with_text(reads.CauseRow(
         code=code, words=said, nodes=count, command=command, cure=cure,
         held_by=tuple(each.full_name for each in held[:HOLDERS_NAMED]), holders=len(held),
@@ -275,7 +275,7 @@ def _besides(
     seen = (node.observed for node in state.nodes.values())
     unnamed = (each.unnamed_families for each in seen if each is not None)
     if ails and not all(map(wanted.isdisjoint, unnamed)):
-        said = ", or pods of another scheduler that hold such devices there end"
+        said = ", or for pods of another scheduler to release such devices there"
     said += fleet_words(state, code, shape)
     if not ails:
         return said
@@ -408,7 +408,7 @@ def kind_words(code: RefusalCode, shape: Shape, node: NodeState) -> tuple[str, s
         return words.modes(shape), " or ".join(_there([node], shape, _MODES))
     if code is _C.INDEX_MISMATCH and shape.devices.indexes:
         has = _there([node], shape, lambda device: str(device.index))
-        return words.indexes(shape.devices), f"cards {listed(has, KINDS_NAMED)}"
+        return words.indexes(shape.devices), f"device indexes {listed(has, KINDS_NAMED)}"
     if code is _C.NODE_LABELS_MISMATCH:
         terms, labels = shape.node.required, node.host.labels
         keys = {*shape.node.selector, *(each.key for term in terms for each in term)}
@@ -507,7 +507,7 @@ def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, rea
             yield f"{device_words(device)} of {where}", off
 
 
-LIMITED = "nobody is evicted for what a limit keeps out"
+LIMITED = "a pod over a limit evicts no other pod"
 
 
 def spared_words(
@@ -526,10 +526,10 @@ def spared_words(
         if not rules or room.lacks_only(pod.submitted.shape, node, others):
             continue  # not the reason: evicting the other pods would be enough
         if room.lacks_only(pod.submitted.shape, node, lower):
-            holds, stays = ("holds", "stays") if len(rules) == 1 else ("hold", "stay")
+            uses, is_ = ("uses", "is") if len(rules) == 1 else ("use", "are")
             return (
-                f"On {node.name} {many(len(rules), 'pod')} of lower priority {holds} what it "
-                f"lacks, and {stays}: {'; '.join(dict.fromkeys(rules))}"
+                f"On {node.name}, {many(len(rules), 'pod')} of lower priority {uses} what it "
+                f"needs, but {is_} not evicted: {'; '.join(dict.fromkeys(rules))}"
             )
     return ""
 
@@ -540,10 +540,10 @@ def _within_limit(state: State, pod: PodState, refused: PodRefused, room: Room) 
     if not lower or never_within(room, state, pod, refused):
         return ""
     if refused.queue:  # pods of other namespaces are not counted for the user
-        return f"Pods of lower priority hold what the queue allows, and stay: {LIMITED}"
-    holds, stays = ("holds", "stays") if lower == 1 else ("hold", "stay")
+        return f"Pods of lower priority use what the queue allows, but stay: {LIMITED}"
+    uses, stays = ("uses", "stays") if lower == 1 else ("use", "stay")
     return (
-        f"{many(lower, 'pod')} of lower priority {holds} what the quota allows, and {stays}: "
+        f"{many(lower, 'pod')} of lower priority {uses} what the quota allows, but {stays}: "
         f"{LIMITED}"
     )
 
@@ -564,10 +564,10 @@ def _with_lower(
 def _rule(state: State, pod: PodState, other: PodState) -> str:
     """Return the rule that spares the other pod; empty if it could be evicted."""
     if not pod.submitted.preempts:
-        return "preemptionPolicy of the pod that waits is Never"
+        return "the preemptionPolicy of the pending pod is Never"
     if not other.submitted.evictable:
-        return "they say that they may not be evicted (volcano.sh/preemptable: false)"
+        return "volcano.sh/preemptable: false forbids it"
     queue = queue_of(state, pod)
     if queue_of(state, other) != queue:
-        return f"only pods of its own queue, {queue}, go for it, and they are of others"
+        return f"a pod evicts only pods of its own queue ({queue})"
     return ""

@@ -11,28 +11,28 @@ from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.text.words import device_words
 from apportion.core.ledger.state import ALLOCATED, NodeState, PodState, State
 
-GONE = "its agent does not report it any more"
+GONE = "its agent no longer reports it"
 _MAKE_ROOM: Final = (
-    "archive and trim it (`apportion ledger archive FILE`, `apportion ledger trim`), or give it "
-    "more room: `apportion ledger resize`, and max_file_store of its server"
+    "archive and trim it (`apportion ledger archive FILE`, `apportion ledger trim`), or enlarge "
+    "it: `apportion ledger resize`, and max_file_store of its server"
 )
 # Reasons why no pod can be placed or started, by code, with the fix; all end by themselves
 FREEZES: Final = {
     "ledger-full": ("the ledger is full", _MAKE_ROOM),
     "ledger-silent": (
-        "the ledger acknowledges nothing",
-        "look at the log and the disk of nats-server; restart it if its disk was full",
+        "the ledger does not acknowledge writes",
+        "check the log and the disk of nats-server; restart it if its disk was full",
     ),
     "ledger-drifted": (
-        "the ledger's settings are not as they must be",
+        "the ledger's settings are wrong",
         "`apportion ledger check` names each setting",
     ),
-    "no-scheduler": ("no scheduler is heard", "start `apportion scheduler`"),
+    "no-scheduler": ("no scheduler is running", "start `apportion scheduler`"),
     "no-intake": (
-        "no intake is heard, so no report of an agent is taken",
+        "no intake is running, so agent reports are not accepted",
         "start `apportion intake`",
     ),
-    "no-agent": ("no agent is heard", "start the agents of the nodes, or look at their logs"),
+    "no-agent": ("no agent is reporting", "start the agents on the nodes, or check their logs"),
 }
 
 
@@ -61,13 +61,13 @@ def consequences(unready: str, phase: str, failed: tuple[FailedDevice, ...]) -> 
     if not unready:
         return said
     allocated = phase == ALLOCATED.value
-    means = "Whether it still runs is not known" if allocated else "Nobody hands out its shares"
+    means = "It may no longer be running" if allocated else "Its devices cannot be allocated"
     return f"{said}. {means}: {unready}"
 
 
 def moving(target: str) -> str:
     """Return how to move pods off a failed device or a silent node."""
-    return f"`apportion drain {target} --reason WHY` moves what is on it"
+    return f"`apportion drain {target} --reason REASON` moves its pods"
 
 
 def unready(state: State, pod: PodState) -> str:
@@ -76,15 +76,15 @@ def unready(state: State, pod: PodState) -> str:
     if node is None or node.ready:
         return ""
     if not node.present:
-        return f"{node.name} is not in the cluster any more"
+        return f"{node.name} has left the cluster"
     if not node.runs:
         return f"{node.name} is not ready"
-    return f"the agent of {node.name} is not heard, {found_silent(node.silent)}"
+    return f"the agent of {node.name} has not reported, {found_silent(node.silent)}"
 
 
 def found_silent(time: str) -> str:
     """Return when an agent was found silent; its last report was some time before."""
-    return f"found silent at {moment(time)}"
+    return f"detected at {moment(time)}"
 
 
 def moment(time: str) -> str:

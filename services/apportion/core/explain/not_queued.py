@@ -9,7 +9,7 @@ from apportion.core.ledger.state import Phase, PodState, State
 
 
 def unlooked(state: State, pod: PodState) -> str:
-    """Return text such as `until its gates are taken away: example.com/hold`."""
+    """Return text such as `until its scheduling gates are removed: example.com/hold`."""
     if pod.phase is not Phase.PENDING or pod.refusal is not None:
         return ""
     if pod.submitted.gates:
@@ -21,12 +21,12 @@ def unlooked(state: State, pod: PodState) -> str:
 
 def gates_words(gates: Sequence[str]) -> str:
     """Return what a pod with gates waits for."""
-    return f"until its gates are taken away: {', '.join(gates)}"
+    return f"until its scheduling gates are removed: {', '.join(gates)}"
 
 
 def chooser_words(chooser: str) -> str:
     """Return what a pod waits for whose node another scheduler chooses."""
-    return f"until {chooser} has chosen its node"
+    return f"until {chooser} chooses its node"
 
 
 def gang_words(state: State, pod: PodState) -> str:
@@ -40,5 +40,5 @@ def gang_words(state: State, pod: PodState) -> str:
     if here >= group.min_available:
         return ""
     return (
-        f"its gang {pod.submitted.group} needs {group.min_available} pods together and has {here}"
+        f"its gang {pod.submitted.group} needs {group.min_available} pods to start, but has {here}"
     )

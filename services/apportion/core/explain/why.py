@@ -179,7 +179,7 @@ def _placed(state: State, pod: PodState, placement: Placement) -> reads.WhyPlace
 def choice_words(state: State, pod: PodState, placement: Placement, score: Score) -> str:
     """Return how the devices were chosen within the node.
 
-    As in `among the devices of n1 it went by bestfit: to where the least is left over`. Empty if
+    As in `within n1, bestfit prefers the device with the least leftover`. Empty if
     the policy has changed since, another scheduler chose, or the pod has its own device weights."""
     submitted = pod.submitted
     elsewhere = submitted.chooser or not placement.rationale or not placement.shares
@@ -194,4 +194,4 @@ def choice_words(state: State, pod: PodState, placement: Placement, score: Score
     if not names:
         return ""
     which = POLICIES[names[0]].of_devices
-    return f"among the devices of {placement.node} it went by {names[0]}: {which}"
+    return f"within {placement.node}, {names[0]} prefers the device {which}"

@@ -23,8 +23,8 @@ PIPES = "/tmp/nvidia-mps"  # noqa: S108 - the path where CUDA looks for its daem
 def _grant_mps(held: Held, node: Node) -> Grant:
     if len(held.parts) > 1:
         raise GrantRefused(
-            f"container {held.container!r} of pod {held.pod} holds {len(held.parts)} cards under "
-            "MPS; a process is served by one daemon: ask for one card, or for another mode"
+            f"container {held.container!r} of pod {held.pod} has {len(held.parts)} GPUs under MPS, "
+            "but an MPS daemon serves one GPU; request one GPU, or another mode"
         )
     (part,) = held.parts
     env = {
@@ -50,8 +50,9 @@ def _grant_npus(held: Held, node: Node) -> Grant:  # noqa: ARG001 - the signatur
     templates = [part.share.template for part in held.parts if part.share.template]
     if templates and len(held.parts) > 1:
         raise GrantRefused(
-            f"container {held.container!r} of pod {held.pod} holds {len(held.parts)} NPUs, one of "
-            f"them cut by {templates[0]}; Ascend's runtime cuts the only one of a container"
+            f"container {held.container!r} of pod {held.pod} has {len(held.parts)} NPUs, one of "
+            f"them split by {templates[0]}, but Ascend's runtime splits only a single NPU of a "
+            "container; request one NPU, or whole ones"
         )
     if templates:
         env["ASCEND_VNPU_SPECS"] = templates[0]
@@ -119,8 +120,8 @@ def grant(held: Held, node: Node) -> Grant:
     modes = {part.device.mode for part in held.parts}
     if len(modes) > 1:
         raise GrantRefused(
-            f"container {held.container!r} of pod {held.pod} holds devices that are shared in "
-            f"different ways ({', '.join(sorted(modes))}); one container has one of them"
+            f"container {held.container!r} of pod {held.pod} has devices in different sharing "
+            f"modes ({', '.join(sorted(modes))}); a container can use only one mode"
         )
     device = held.parts[0].device
     family = FAMILIES.get(device.family)  # it need not be one of the catalogue

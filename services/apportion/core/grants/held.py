@@ -119,12 +119,12 @@ class Held(Struct, frozen=True):
         GrantRefused if it has no share here, or one of a device that this node does not have."""
         own = [share for share in shares if share.container == container]
         if not own:
-            raise GrantRefused(f"container {container!r} of pod {pod} holds no share here")
+            raise GrantRefused(f"container {container!r} of pod {pod} has no share on this node")
         for share in own:
             if share.device not in devices:
                 raise GrantRefused(
-                    f"container {container!r} of pod {pod} holds {share.device}, which this node "
-                    "does not have; it was taken out, or another driver answers"
+                    f"container {container!r} of pod {pod} has a share of {share.device}, which is "
+                    "not on this node; the device was removed, or another driver is loaded"
                 )
         starts = {each: each.instance.start if each.instance else 0 for each in own}
         own.sort(key=lambda each: (devices[each.device].index, starts[each]))

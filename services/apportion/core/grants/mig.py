@@ -10,8 +10,8 @@ def grant(held: Held, node: Node) -> Grant:  # noqa: ARG001 - the signature of e
     for part in held.parts:
         if part.instance is None:
             raise GrantRefused(
-                f"the instance of container {held.container!r} of pod {held.pod} on "
-                f"{part.device.id} is not made"
+                f"the MIG instance of container {held.container!r} of pod {held.pod} on "
+                f"{part.device.id} does not exist yet"
             )
         made.append(part.instance)
     visible = ",".join(instance.id for instance in made)

@@ -28,12 +28,12 @@ def on_host(made: Grant) -> Grant:
     `LD_PRELOAD`."""
     if _VISIBLE not in made.edits.env:
         raise GrantRefused(
-            "a vNPU is given to containers alone: start the command by `podman run` or `docker run`"
+            "a vNPU works only in a container; start the command with `podman run` or `docker run`"
         )
     if made.daemons:
         raise GrantRefused(
-            "a share under MPS is given to containers alone, which share memory with the card's "
-            "daemon apart from the machine: start the command by `podman run` or `docker run`"
+            "a share under MPS works only in a container, where shared memory with the MPS daemon "
+            "is separate from the machine's; start the command with `podman run` or `docker run`"
         )
     env = dict(made.edits.env)
     for name, value in made.edits.env.items():  # paths of the container become the node's
@@ -52,8 +52,8 @@ def on_host(made: Grant) -> Grant:
         path = next(path for inside, path in mounts.items() if inside.endswith(_LIBRARY))
         if any(each.isspace() or each == ":" for each in path):
             raise GrantRefused(
-                f"the agent's --library is {path!r}: the loader takes a space or a colon for the "
-                "end of a path; put the file elsewhere"
+                f"the agent's --library is {path!r}, but for the loader a space or colon ends a "
+                "path; move the file"
             )
         env[PRELOAD] = path
     return Grant(Edits(env), region=made.region)
@@ -67,15 +67,15 @@ def unheld(edits: Edits, devices: Mapping[str, Device]) -> str:
         return ""
     if PRELOAD not in edits.env and not _preloads(edits):
         return (
-            "nothing holds the command to its share but itself: its agent has no HAMi-core; give "
-            "it the path of libvgpu.so with --library"
+            "the command's share is not enforced, because the agent has no HAMi-core; set the "
+            "agent's --library to the path of libvgpu.so"
         )
     cards = edits.env.get(_CUDA_VISIBLE, "").split(",")
     own = [devices[card].index for card in cards if card in devices]
     if 0 < int(edits.env.get(_CORES, 0)) < WHOLE and own != list(range(len(own))):
         return (
-            "nothing holds the command to its cores, only to its memory: outside of a container "
-            "HAMi-core measures the machine's first cards; start it by `podman run` or `docker run`"
+            "only the command's memory is enforced, not its cores: outside a container, HAMi-core "
+            "measures the machine's first GPUs; start it with `podman run` or `docker run`"
         )
     return ""
 

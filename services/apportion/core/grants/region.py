@@ -83,7 +83,7 @@ def made(plan: RegionPlan) -> bytes:
     Raises RegionInvalid if it has more devices than fit into a region."""
     if len(plan.devices) > DEVICES_MAX:
         raise RegionInvalid(
-            f"a container with {len(plan.devices)} devices; HAMi-core's region has room for "
+            f"the container has {len(plan.devices)} devices, but HAMi-core's region holds at most "
             f"{DEVICES_MAX}"
         )
     data = bytearray(SIZE)
@@ -120,15 +120,15 @@ class Region:
         """Check the header. Raises RegionInvalid if the version is unknown, or it is too short."""
         size, head = len(stored), stored.read(0, _HEAD.size)
         if len(head) < _HEAD.size:
-            raise RegionInvalid(f"{size} bytes are no usage region of HAMi-core")
+            raise RegionInvalid(f"{size} bytes are too few for a usage region of HAMi-core")
         magic, major, minor = _HEAD.unpack(head)
         if magic != MAGIC or major != _MAJOR or not _OLDEST <= minor <= _NEWEST:
             raise RegionInvalid(
-                f"magic {magic} and version {major}.{minor}; a usage region of HAMi-core has "
+                f"magic {magic} and version {major}.{minor} are not HAMi-core's, which are "
                 f"{MAGIC} and {_MAJOR}.{_OLDEST} or {_MAJOR}.{_NEWEST}"
             )
         if size < SIZE - 1:
-            raise RegionInvalid(f"{size} bytes; a usage region has {SIZE}")
+            raise RegionInvalid(f"the usage region has {size} bytes instead of {SIZE}")
         self._stored = stored
         self._locked = minor >= _NEWEST
         self._shift = _ODD_SHIFT if size >= _ODD_SIZE else 0

@@ -47,7 +47,7 @@ def accounts_of(namespace: str, more: Iterable[str] = ()) -> Accounts:
         space, _, name = where.partition("/")
         if not space or not name or role not in BY_NAME or role in OFFLINE:
             roles = ", ".join(each for each in BY_NAME if each not in OFFLINE)
-            raise InvalidIdentity(f"account {text!r}: write NAMESPACE/NAME=ROLE, of {roles}")
+            raise InvalidIdentity(f"account {text!r}: write NAMESPACE/NAME=ROLE; roles are {roles}")
         accounts[space, name] = Given(role, "" if space == namespace else f"{space}_")
     return accounts
 
@@ -66,5 +66,5 @@ def identity_of(bearer: Bearer, asked: str, accounts: Accounts) -> Identity:
     if role != "agent":
         return Identity(role, check_name(name))
     if not bearer.node:
-        raise InvalidIdentity(f"agent {name}: its token is bound to no pod that is on a node")
+        raise InvalidIdentity(f"agent {name}: its token is not bound to a pod on a node")
     return Identity(role, check_name(name), nodes=(bearer.node,))

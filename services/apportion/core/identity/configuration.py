@@ -98,7 +98,7 @@ def accounts(users: Sequence[User]) -> str:
         if account in (LEDGER, STORE):
             lines += ["    jetstream: enabled"]
         elif account == AUDIT:
-            lines += ["    # Whatever auditors use up is their own."]
+            lines += ["    # Auditors have their own limits and cannot use up the ledger's."]
             lines += ["    jetstream: { max_streams: 1, max_consumers: 128 }"]
         elif account in CONNECTIONS:
             subscriptions = subscriptions_of(i for i in among if role_of(i).account == account)

@@ -47,8 +47,8 @@ def check_name(name: str) -> str:
     """Return the name if it is valid. Raises `InvalidIdentity`."""
     if len(name) > NAME_MAX or not _NAME.fullmatch(name):
         raise InvalidIdentity(
-            f"name {name!r}: write up to {NAME_MAX} lower-case letters, digits and hyphens, "
-            "beginning and ending with a letter or digit"
+            f"name {name!r}: use up to {NAME_MAX} lower-case letters, digits and hyphens, "
+            "starting and ending with a letter or digit"
         )
     return name
 

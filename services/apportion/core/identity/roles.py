@@ -66,7 +66,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
 ROLES: Final = (
     Role(
         name="bootstrap",
-        does="makes the ledger, and drops its beginning: `apportion ledger create | resize | trim`",
+        does="creates and trims the ledger: `apportion ledger create | resize | trim`",
         account=BOOTSTRAP,
         reads="nothing",
         sends=(
@@ -91,7 +91,7 @@ ROLES: Final = (
     ),
     Role(
         name="agent",
-        does="tells of its nodes, and hands out their shares",
+        does="reports its nodes and hands out their shares",
         account="NODES",
         sends=(
             # events that the intake appends for it, and current usage, which is not stored
@@ -106,7 +106,7 @@ ROLES: Final = (
     ),
     Role(
         name="intake",
-        does="judges what agents report and appends it; reads for agents; attests snapshots",
+        does="checks and appends what agents report; reads for agents; attests snapshots",
         account="INTAKE",
         appends=("inventory.*", "allocation.*", "usage.*", "intake.*"),
         sends=(
@@ -124,7 +124,7 @@ ROLES: Final = (
     ),
     Role(
         name="watcher",
-        does="tells of pods, nodes and what else Kubernetes or a folder of manifests has",
+        does="reports pods, nodes and other objects of Kubernetes or a manifest folder",
         account="WATCHER",
         appends=("workload.*", "adoption.>", "cluster.>"),
         sends=("apportion.beat.watcher.>",),
@@ -132,7 +132,7 @@ ROLES: Final = (
     ),
     Role(
         name="scheduler",
-        does="places pods, writes prices and snapshots, and notes which agents are silent",
+        does="places pods, writes prices and snapshots, records which agents stop reporting",
         account="SCHEDULER",
         appends=("placement.*", "pending.*", "policy.prices", "presence.*"),
         sends=(
@@ -149,7 +149,7 @@ ROLES: Final = (
     ),
     Role(
         name="binder",
-        does="binds pods to the nodes that were decided",
+        does="binds pods to their chosen nodes",
         account="BINDER",
         appends=("binding.*",),
         sends=(
@@ -166,7 +166,7 @@ ROLES: Final = (
     ),
     Role(
         name="gateway",
-        does="answers people and programs from a fold of its own; writes what they cordon",
+        does="answers users and programs from its own fold; writes their cordons",
         account="FRONT",
         appends=("operator.node.*", "operator.device.*"),
         sends=("apportion.beat.gateway.>", "$SYS.REQ.USER.INFO"),
@@ -175,20 +175,20 @@ ROLES: Final = (
     ),
     Role(
         name="extender",
-        does="answers kube-scheduler, and hands on where it wants a pod",
+        does="answers kube-scheduler and passes on the node that it chooses for a pod",
         account="FRONT",
         sends=("apportion.beat.extender.>", "apportion.command.scheduler.*"),
         hears=("apportion.beat.>",),
     ),
     Role(
         name="admission",
-        does="the webhook: reads the configuration, and appends nothing",
+        does="the webhook: reads the configuration and appends nothing",
         account="FRONT",
         reads="configuration",
     ),
     Role(
         name="operator",
-        does="the command line: what people do, and what they submit where there is no Kubernetes",
+        does="the command line: what users change, and what they submit without Kubernetes",
         account="PEOPLE",
         appends=("operator.>", "workload.*", "adoption.>", "cluster.>"),
         sends=(
@@ -205,7 +205,7 @@ ROLES: Final = (
     ),
     Role(
         name="auditor",
-        does="reads along with any NATS client, in a copy of the ledger",
+        does="reads a copy of the ledger with any NATS client",
         account="READERS",
         reads="copy",
         hears=("apportion.v1.>", "apportion.beat.>", "apportion.usage.*"),
@@ -213,7 +213,7 @@ ROLES: Final = (
     ),
     Role(
         name="callout",
-        does="says who a ServiceAccount is, and what it may do: the server asks it",
+        does="tells the server the identity and the permissions of a ServiceAccount",
         account=AUTH,
         reads="nothing",
         hears=("$SYS.REQ.USER.AUTH",),

@@ -41,9 +41,9 @@ def implausible(report: NodeReported, configuration: Configuration) -> str:
     """Return why the report is impossible, or an empty string."""
     ids = {device.id for device in report.devices}
     if len(ids) != len(report.devices):
-        return "a device id stands there twice"
+        return "two devices have the same id"
     if len({device.index for device in report.devices}) != len(report.devices):
-        return "two devices have one index"
+        return "two devices have the same index"
     said = next((n for n in configuration.nodeconfig if n.name == report.node), None)
     for device in report.devices:
         trouble = _implausible(device, configuration, said)
@@ -57,29 +57,32 @@ def _implausible(
 ) -> str:
     family = FAMILIES.get(device.family)
     if family is None:
-        return f"family {device.family!r} is not one of {', '.join(sorted(FAMILIES))}"
+        return f"unknown family {device.family!r}; known are {', '.join(sorted(FAMILIES))}"
     most_mib = memory_most_mib(device.model)
     if device.physical_memory_mib > most_mib:
         return (
-            f"{device.physical_memory_mib:,} MiB, and a {device.model} has at most {most_mib:,}; "
-            "a new model goes into the device catalogue"
+            f"{device.physical_memory_mib:,} MiB, but a {device.model} has at most "
+            f"{most_mib:,} MiB; add a new model to the device catalogue"
         )
     nvidia = configuration.nvidia
     memory = (said and said.device_memory_scaling) or nvidia.device_memory_scaling
     cores = (said and said.device_core_scaling) or nvidia.device_core_scaling
     offered = int(device.physical_memory_mib * max(1.0, memory)) + 1
     if device.memory_mib > offered:
-        return f"offers {device.memory_mib:,} MiB of {device.physical_memory_mib:,}"
+        return (
+            f"offers {device.memory_mib:,} MiB, more than its {device.physical_memory_mib:,} MiB "
+            "times deviceMemoryScaling"
+        )
     whole = max(WHOLE, family.cores)
     if device.cores > int(whole * max(1.0, cores)) + 1:
-        return f"offers {device.cores:,} cores of {whole}"
+        return f"offers {device.cores:,} % cores, more than {whole} % times deviceCoreScaling"
     sizes = device.mig_sizes
     for profile in mig_profiles(device.family, device.model, sizes) if sizes else ():
         part_mib = memory_charged_mib(profile, device)
         if profile.memory_mib > part_mib * MARGIN:
             return (
-                f"MIG profile {profile.name} has {profile.memory_mib:,} MiB, and its slices are "
-                f"{part_mib:,} MiB of the card"
+                f"MIG profile {profile.name} has {profile.memory_mib:,} MiB, but its slices have "
+                f"{part_mib:,} MiB"
             )
     return ""
 
@@ -93,9 +96,9 @@ def jump(before: NodeReported | None, now: NodeReported) -> str:
     gone, new = len(had.keys() - has.keys()), len(has.keys() - had.keys())
     for what, many in (("vanished", gone), ("appeared", new)):
         if many >= JUMP_CARDS and 2 * many > len(had):
-            return f"{many} devices {what} at once, where {len(had)} were"
+            return f"{many} devices {what} at once; the node had {len(had)}"
     nature = attrgetter("family", "model", "physical_memory_mib")
     for name in sorted(had.keys() & has.keys()):
         if nature(had[name]) != nature(has[name]):
-            return f"device {name} is a {has[name].model} now, and was a {had[name].model}"
+            return f"device {name} changed from {had[name].model} to {has[name].model}"
     return ""

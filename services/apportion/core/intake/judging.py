@@ -58,9 +58,9 @@ def source_of(node: str) -> str:
 def judge(state: State, node: str, event: Event) -> Verdict:
     """Judge an event whose payload, by its subject, is about this node."""
     if event.source != source_of(node):
-        return Refusal("foreign-source", f"it is signed {event.source!r}, not {source_of(node)!r}")
+        return Refusal("foreign-source", f"the source is {event.source!r}, not {source_of(node)!r}")
     if event.cause > event.basis:
-        return Refusal("future-basis", f"cause {event.cause} lies behind basis {event.basis}")
+        return Refusal("future-basis", f"cause {event.cause} is newer than basis {event.basis}")
     return _JUDGES[type(event.data)](state, event, event.data)
 
 
@@ -81,18 +81,18 @@ def _report(state: State, event: Event, data: NodeReported) -> Verdict:
             return Refusal(
                 "device-of-another-node",
                 f"device {device.id} is on node {owner.name}, which reported it at revision "
-                f"{owner.reported_revision}; if it was moved, start the agent there first",
+                f"{owner.reported_revision}; if it was moved, start that node's agent first",
             )
     trouble = implausible(data, state.configuration)
     if trouble and event.basis < state.configuration_revision:
-        return Refusal("stale", f"the configuration changed since: {trouble}")
+        return Refusal("stale", f"the configuration has changed since: {trouble}")
     return Refusal("implausible-device", trouble) if trouble else None
 
 
 def _health(state: State, _event: Event, data: DeviceHealthChanged) -> Verdict:
     node = state.nodes.get(data.node)
     if node is None or data.device not in node.by_id:
-        return Refusal("unknown-device", f"device {data.device} is not one of node {data.node}")
+        return Refusal("unknown-device", f"node {data.node} has no device {data.device}")
     return None
 
 
@@ -102,10 +102,10 @@ def _of_placement(
     pod = state.pods.get(data.pod)
     placed = pod.placement if pod is not None else None
     if pod is None or placed is None or placed.attempt != data.attempt:
-        return Refusal("late", f"pod {data.pod} has no place by attempt {data.attempt} any more")
+        return Refusal("late", f"pod {data.pod} is no longer placed by attempt {data.attempt}")
     if placed.node != data.node:
         return Refusal(
-            "pod-of-another-node", f"pod {data.pod} is placed on {placed.node} by that attempt"
+            "pod-of-another-node", f"pod {data.pod} is placed on {placed.node}, not {data.node}"
         )
     if pod.phase is Phase.ALLOCATED and not isinstance(data, ShareBreached):
         return Known(pod.allocated_revision)
@@ -117,7 +117,7 @@ def _of_placement(
     held = {share.device for share in placed.shares}
     for device in named:
         if device not in held:
-            return Refusal("unknown-device", f"pod {data.pod} holds nothing of {device}")
+            return Refusal("unknown-device", f"pod {data.pod} has no share of device {device}")
     return None
 
 
@@ -133,7 +133,7 @@ def _usage(state: State, _event: Event, data: UsageRecorded) -> Verdict:
             # An unknown device may be another node's, not reported yet.
             return Refusal("unknown-device", f"device {used.device} is not on node {data.node}")
         if trouble := _too_much(used, owner):
-            return Refusal("implausible-use", f"of device {used.device}: {trouble}")
+            return Refusal("implausible-use", f"device {used.device}: {trouble}")
     for share in data.shares:
         pod = state.pods.get(share.pod)
         if pod is not None and pod.full_name != f"{share.namespace}/{share.name}":
@@ -157,13 +157,13 @@ def misnamed(share: ShareUsed, name: str) -> Refusal:
 
 def _too_much(used: ShareUsed | UnsharedUsed, node: NodeState) -> str:
     if used.seconds > USE_SECONDS_MAX:
-        return f"{used.seconds:,} seconds are more than two days"
+        return f"{used.seconds:,} s is more than two days"
     offered = node.by_id[used.device].device
     most_mib = int(MARGIN * max(offered.memory_mib, offered.physical_memory_mib))
     if used.memory_mib_seconds > most_mib * (used.seconds + ROUNDED_S):
-        return f"{used.memory_mib_seconds:,} MiB seconds in {used.seconds:,} seconds"
+        return f"{used.memory_mib_seconds:,} MiB-seconds in {used.seconds:,} s is more than it has"
     if used.memory_mib_peak > most_mib:
-        return f"{used.memory_mib_peak:,} MiB of {most_mib:,}"
+        return f"peak of {used.memory_mib_peak:,} MiB, but it has at most {most_mib:,} MiB"
     return ""
 
 

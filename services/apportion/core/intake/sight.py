@@ -126,7 +126,7 @@ def read_asked(payload: bytes) -> Asked:
     try:
         return _decode_asked(payload)
     except msgspec.MsgspecError as error:
-        raise NotForAgents(f"the request cannot be read: {error}") from None
+        raise NotForAgents(f"invalid request: {error}") from None
 
 
 def call_of(node: str, asked: Asked) -> Call:
@@ -143,13 +143,13 @@ def call_of(node: str, asked: Asked) -> Call:
             config = creation.config
             filters = [*filter(None, [config.filter_subject]), *config.filter_subjects]
             if not filters:
-                raise NotForAgents("a consumer of every subject")
+                raise NotForAgents("a consumer without a subject filter")
             _check_subjects(node, filters)
             if config.name not in readers_of_node(node):
-                raise NotForAgents(f"a consumer {config.name!r}")
+                raise NotForAgents(f"consumer {config.name!r}")
             return Call(f"{_CREATE}{config.name}", _encode(creation))
     except msgspec.MsgspecError as error:
-        raise NotForAgents(f"the body of {asked.api} cannot be read: {error}") from None
+        raise NotForAgents(f"invalid body of {asked.api}: {error}") from None
     for verb in ("INFO", "DELETE"):
         for name in readers_of_node(node):
             if asked.api == f"CONSUMER.{verb}.{_STREAM}.{name}":
@@ -184,7 +184,7 @@ def shown(node: str, call: Call, answer: bytes) -> bytes:
 
 def refusal(why: str) -> bytes:
     """Return the reply to a request that was refused."""
-    return _encode({"error": _Error(f"no agent of this node may ask for it: {why}"[:1_000])})
+    return _encode({"error": _Error(f"not allowed for an agent of this node: {why}"[:1_000])})
 
 
 def part_of(state: State, node: str) -> State:

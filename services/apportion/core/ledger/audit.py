@@ -130,7 +130,7 @@ class Auditor:
     ) -> Iterator[tuple[str, str]]:
         expected = self.state.revision + 1
         if revision != expected:
-            yield "gap", f"revision {revision} stands where {expected} was expected"
+            yield "gap", f"revision {revision} found where {expected} was expected"
         try:
             event = self.state.rules.read(revision, subject, payload)
         except (UnreadableEvent, InvalidEvent) as error:
@@ -163,7 +163,7 @@ class Auditor:
         signed = event.source.partition("/")[0]
         by_login = signed == "gateway" and type(data) in _BY_LOGIN
         if not by_login and signed not in _WRITERS.get(row.writer, {row.writer}):
-            yield "owner", f"{row.name} is {row.writer}'s to write, and {event.source!r} wrote it"
+            yield "owner", f"{row.name} is written by {row.writer} only, not by {event.source!r}"
         for name in ("basis", "cause"):
             if getattr(event, name) >= revision:
                 yield "basis", f"{row.name} at {revision} names the {name} {getattr(event, name)}"
@@ -173,22 +173,20 @@ class Auditor:
     def _placement(self, event: Event, data: _Chained) -> Iterator[tuple[str, str]]:
         known = self._chain.get(data.node, "")
         if data.previous != known:
-            text = (
-                f"node {data.node}: what is decided of {data.pod} names {data.previous[:12]!r} as "
-            )
-            yield "chain", f"{text}the one before it, and that is {known[:12]!r}"
+            text = f"node {data.node}: the decision on {data.pod} names {data.previous[:12]!r} as "
+            yield "chain", f"{text}its predecessor, which is {known[:12]!r}"
         wanted = (
             f"{data.pod}/resized/{data.asked}"
             if isinstance(data, PodResized)
             else f"{data.pod}/{data.attempt}/{_ID[type(data)]}"
         )
         if event.id != wanted and not self._reported_again(event.id, data, wanted):
-            yield "identity", f"the id is {event.id!r} and must be {wanted!r}"
+            yield "identity", f"the id is {event.id!r}, but must be {wanted!r}"
         for share in data.shares if isinstance(data, PodPlaced) else ():
             closed = self._closed.get(share.device)
             if closed is not None and closed.at(event.basis):
-                text = f"pod {data.pod} got a share of {share.device}, which was off offer from "
-                when = f"revision {closed.since} on, and this was decided at {event.basis}"
+                text = f"pod {data.pod} got a share of {share.device}, which was unavailable from "
+                when = f"revision {closed.since} on; it was decided at {event.basis}"
                 yield "closed", text + when
 
     def _reported_again(self, event_id: str, data: _Chained, once: str) -> bool:
@@ -247,7 +245,7 @@ class Auditor:
                 continue
             placed = sum(pod.placement is not None for pod in group.pods.values())
             if placed < group.min_available:
-                yield "gang", f"gang {name} has {placed} places of {group.min_available}"
+                yield "gang", f"gang {name} has {placed} of {group.min_available} pods placed"
         for name in sorted(self._gangs_evicted):
             group = self.state.groups.get(name)
             pods = group.pods.values() if group is not None and group.together else ()

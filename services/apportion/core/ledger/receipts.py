@@ -152,12 +152,12 @@ def root_by(leaf: bytes, index: int, size: int, path: Sequence[str]) -> str:
         sides.append(index < middle)
         start, end = (start, middle) if index < middle else (middle, end)
     if len(sides) != len(path):
-        raise ReceiptInvalid(f"the path has {len(path)} hashes where {len(sides)} lead to the root")
+        raise ReceiptInvalid(f"the path has {len(path)} hashes, but {len(sides)} are needed")
     for is_left, beside in zip(reversed(sides), path, strict=True):
         try:
             other = bytes.fromhex(beside)
         except ValueError:
-            raise ReceiptInvalid(f"{beside[:20]!r} is no hash") from None
+            raise ReceiptInvalid(f"{beside[:20]!r} is not a hash") from None
         leaf = _node(leaf, other) if is_left else _node(other, leaf)
     return leaf.hex()
 
@@ -202,9 +202,9 @@ def read_proof(data: bytes) -> Proof:
 def _check(found: Checkpoint, proof: int = FORMAT) -> None:
     for number in (proof, found.apportion_receipt):
         if number != FORMAT:
-            raise ReceiptInvalid(f"it is of format {number}, and this build reads {FORMAT}")
+            raise ReceiptInvalid(f"its format is {number}, but this build reads {FORMAT}")
     if not 0 < found.first <= found.last < found.first + SEGMENT_MAX:
-        raise ReceiptInvalid(f"it is of revisions {found.first} to {found.last}")
+        raise ReceiptInvalid(f"its revisions {found.first} to {found.last} are not a valid segment")
 
 
 def check_proof(proof: Proof) -> Checkpoint:
@@ -214,11 +214,11 @@ def check_proof(proof: Proof) -> Checkpoint:
     checkpoint = proof.receipt.checkpoint
     index, size = proof.revision - checkpoint.first, checkpoint.last - checkpoint.first + 1
     if not 0 <= index < size:
-        what = f"revisions {checkpoint.first} to {checkpoint.last}, and not {proof.revision}"
-        raise ReceiptInvalid(f"its receipt is of {what}")
+        what = f"revisions {checkpoint.first} to {checkpoint.last}, not {proof.revision}"
+        raise ReceiptInvalid(f"its receipt covers {what}")
     leaf = leaf_of(proof.revision, proof.subject, proof.message())
     if root_by(leaf, index, size, proof.path) != checkpoint.root:
-        raise ReceiptInvalid(f"revision {proof.revision} is not what the receipt was made for")
+        raise ReceiptInvalid(f"revision {proof.revision} does not match its receipt")
     return checkpoint
 
 
@@ -226,4 +226,4 @@ def _decoded(decode: Any, data: bytes, what: str) -> Any:
     try:
         return decode(data)
     except msgspec.DecodeError as error:
-        raise ReceiptInvalid(f"is no {what}: {error}") from None
+        raise ReceiptInvalid(f"is not a {what}: {error}") from None

@@ -276,13 +276,13 @@ def restore(data: bytes | bytearray) -> State:
     """Return the state of a snapshot. Raises OtherFormat or CorruptSnapshot."""
     start = len(MAGIC) + _START.size
     if not data.startswith(MAGIC) or len(data) < start + _DIGEST_BYTES:
-        raise CorruptSnapshot("it is no snapshot of Apportion, or its beginning is gone")
+        raise CorruptSnapshot("not a snapshot of Apportion, or its beginning is missing")
     (written,) = _START.unpack_from(data, len(MAGIC))
     if written != FORMAT:
-        raise OtherFormat(f"it is of format {written} and this build reads {FORMAT}")
+        raise OtherFormat(f"its format is {written}, but this build reads {FORMAT}")
     view = memoryview(data)
     if sha256(view[:-_DIGEST_BYTES]).digest() != view[-_DIGEST_BYTES:]:
-        raise CorruptSnapshot("its digest is not that of its bytes")
+        raise CorruptSnapshot("its digest does not match its bytes")
     body = view[start:-_DIGEST_BYTES]
     state, shapes = State(), list[tuple[bytes, Shape]]()
     head: _Head | None = None
@@ -297,7 +297,7 @@ def restore(data: bytes | bytearray) -> State:
             else:
                 _part_in(state, decoded, shapes)
         if head is None or (head.nodes, head.pods) != (len(state.nodes), len(state.pods)):
-            raise CorruptSnapshot("it does not hold as many nodes and pods as it says")
+            raise CorruptSnapshot("it has fewer nodes or pods than it declares")
         _head_in(state, head)
     except _UNREADABLE as error:
         raise CorruptSnapshot(f"a frame cannot be read: {error}") from None

@@ -65,7 +65,7 @@ def focus_rows(read: Reading, prices: Prices, account: str) -> Iterator[dict[str
             "BillingPeriodStart": text_of(month),
             "BillingPeriodEnd": text_of(after),
             "ChargeCategory": "Usage",
-            "ChargeDescription": f"Shares of {model} held by {read.by} {key}",
+            "ChargeDescription": f"Shares of {model} allocated to {read.by} {key}",
             "ChargeFrequency": "Usage-Based",
             "ChargePeriodStart": _whole(start),
             "ChargePeriodEnd": _whole(end),

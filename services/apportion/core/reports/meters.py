@@ -90,7 +90,7 @@ class Meters:
         meter = self._meters.get(key)
         if meter is None:
             if len(self._meters) >= ROWS_MAX:
-                raise TooMuch(f"more than {ROWS_MAX:,} rows; add up by something coarser")
+                raise TooMuch(f"more than {ROWS_MAX:,} rows; group by something coarser")
             meter = self._meters[key] = Meter(self.now, [0] * PARTS, [0] * PARTS, Sums.nothing())
         meter.settle(self.now)
         meter.cards[part] += cards
@@ -138,5 +138,5 @@ class Meters:
                 del self._meters[key]
         if len(self._cells) > CELLS_MAX:
             raise TooMuch(
-                f"more than {CELLS_MAX:,} rows and steps; ask for longer steps, or fewer rows"
+                f"more than {CELLS_MAX:,} values of rows and steps; use longer steps or fewer rows"
             )

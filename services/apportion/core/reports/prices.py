@@ -77,15 +77,15 @@ def prices_of(data: bytes) -> Prices:
     except RecursionError:
         raise PriceError(f"the file is nested too deep; write it as in\n{EXAMPLE}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise PriceError(f"the file is no TOML: {error}") from None
+        raise PriceError(f"the file is not valid TOML: {error}") from None
     unknown = sorted(set(found) - {"currency", "models"})
     if unknown:
         raise PriceError(
-            f"{unknown[0]!r} is not known; write currency and [models], as in\n{EXAMPLE}"
+            f"unknown key {unknown[0]!r}; write currency and [models], as in\n{EXAMPLE}"
         )
     currency = found.get("currency")
     if currency is None:
-        raise PriceError('no currency is named; write a code of ISO 4217, as in currency = "EUR"')
+        raise PriceError('no currency is set; write a code of ISO 4217, as in currency = "EUR"')
     if not isinstance(currency, str) or not re.fullmatch("[A-Z]{3}", currency):
         raise PriceError(f'currency is {currency!r}; write a code of ISO 4217, such as "EUR"')
     table = found.get("models")
@@ -96,7 +96,7 @@ def prices_of(data: bytes) -> Prices:
         number = isinstance(price, int | Decimal) and not isinstance(price, bool)
         if not number or not Decimal(price).is_finite() or not 0 <= price <= PRICE_MAX:
             raise PriceError(
-                f"models.{model!r} is {price!r}; write the price of a card's hour, 0 to {PRICE_MAX}"
+                f"models.{model!r} is {price!r}; write the price per GPU-hour, 0 to {PRICE_MAX}"
             )
         models[model] = Decimal(price)
     return Prices(currency, models)

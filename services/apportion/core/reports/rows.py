@@ -54,5 +54,7 @@ def by_of(text: str) -> By:
     """Parse `namespace`, `queue`, `user`, `node` or `label:KEY`. Raises `WrongBy`."""
     kind, colon, label = text.partition(":")
     if kind not in KINDS or bool(colon) != (kind == "label") or (colon and not label):
-        raise WrongBy(f"by is {text[:300]!r}; use namespace, queue, user, node or label:KEY")
+        raise WrongBy(
+            f"by: {text[:300]!r} is not valid; use namespace, queue, user, node or label:KEY"
+        )
     return By(kind, label)

@@ -4,6 +4,7 @@ Invariant: reading any value ends in a result or a `ManifestError`, a line of bo
 numbers and text that no event can carry are refused here, and names that Kubernetes refuses (RFC
 1123)."""
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -34,7 +35,9 @@ class ManifestError(ValueError):
         field = self.field
         if len(field) > FIELD_CHARS_MAX:
             field = "…" + field[-FIELD_CHARS_MAX:]
-        return f"{field}: {shown(self.value)} {self.problem}: {self.fix}"
+        if self.value is None or isinstance(self.value, dict | list | tuple):
+            return f"{field} {self.problem}; {self.fix}"
+        return f"{field}: {shown(self.value)} {self.problem}; {self.fix}"
 
 
 def within(field: str, key: str) -> str:
@@ -56,7 +59,7 @@ def shown(value: object) -> str:
             return "it"
         case str():
             cut = value[:VALUE_CHARS_MAX]
-            return ascii(cut) + ("…" if len(value) > len(cut) else "")
+            return json.dumps(cut) + ("…" if len(value) > len(cut) else "")
         case bool() | float():
             return str(value).lower()
         case int():
@@ -65,7 +68,7 @@ def shown(value: object) -> str:
             return f"a list of {len(value)}"
         case dict():
             return f"an object of {len(value)}"
-    return f"a {type(value).__name__}"
+    return f"a value of type {type(value).__name__}"
 
 
 DEPTH_MAX = 100
@@ -74,12 +77,14 @@ ROOT = "document"  # the path of the document as a whole
 INTEGER_BITS_MAX = 1024
 _STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\[(\d+)\]")
 _WORDS = {
-    "str": "text in quotes",
-    "int": "a whole number without quotes",
-    "bool": "true or false without quotes",
-    "object": "an object with fields below it",
-    "array": "a list",
+    "str": ("text", "put it in quotes"),
+    "int": ("a whole number", "write a whole number without quotes"),
+    "bool": ("true or false", "write true or false without quotes"),
+    "object": ("an object", "write an object with fields"),
+    "array": ("a list", "write a list"),
 }
+
+_SIGNS = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
 
 T = TypeVar("T")
 
@@ -90,7 +95,7 @@ def cleaned(value: object, field: str = "", depth: int = 0) -> Any:
     Raises ManifestError if it is nested too deep, or has a key that is not text or a value that
     JSON lacks."""
     if depth > DEPTH_MAX:
-        raise ManifestError(field, value, "is nested too deep", f"nest at most {DEPTH_MAX} levels")
+        raise ManifestError(field, value, "is nested too deeply", f"use at most {DEPTH_MAX} levels")
     if isinstance(value, dict):
         return {
             _text(key, field): cleaned(entry, below(field, str(key)), depth + 1)
@@ -103,10 +108,10 @@ def cleaned(value: object, field: str = "", depth: int = 0) -> Any:
         return _text(value, field)
     if isinstance(value, int) and value.bit_length() > INTEGER_BITS_MAX:
         fix = "write a smaller one"
-        raise ManifestError(field or ROOT, value, "is no number that we can hold", fix)
+        raise ManifestError(field or ROOT, value, "is out of range", fix)
     if value is None or isinstance(value, bool | int | float):
         return value
-    raise ManifestError(field or ROOT, value, "is not a JSON value", "write text, in quotes")
+    raise ManifestError(field or ROOT, value, "is not a JSON value", "write text in quotes")
 
 
 def typed(document: dict[str, Any], kind: type[T]) -> T:
@@ -135,9 +140,14 @@ def refusal(document: dict[str, Any], message: str, root: str = "") -> ManifestE
         return ManifestError(f"{field}.{missing[1]}".strip("."), None, "is missing", "add it")
     wrong_type = re.match(r"Expected `(\w+)(?: \| null)?`, got", problem)
     if wrong_type and wrong_type[1] in _WORDS:
-        word = _WORDS[wrong_type[1]]
-        return ManifestError(field or ROOT, value, f"is not {word}", f"write {word}")
-    return ManifestError(field or ROOT, value, f"is out of bounds ({problem})", "stay within them")
+        noun, fix = _WORDS[wrong_type[1]]
+        return ManifestError(field or ROOT, value, f"is not {noun}", fix)
+    if beyond := re.match(r"Expected `\w+`( of length)? ([<>]=?) (\S+)", problem):
+        length, sign, bound = beyond.groups()
+        wrong = f"is too {'short' if '>' in sign else 'long'}" if length else "is out of range"
+        fix = f"use {'a length of ' if length else ''}{_SIGNS[sign]} {bound}"
+        return ManifestError(field or ROOT, value, wrong, fix)
+    return ManifestError(field or ROOT, value, f"is not valid ({problem})", "correct it")
 
 
 def part(whole: object, *keys: str) -> dict[Any, Any]:
@@ -161,18 +171,18 @@ def texts(mapping: dict[str, Any], field: str) -> dict[str, str]:
     Raises ManifestError with the key of a value that is not text, such as an unquoted number."""
     for key, value in mapping.items():
         if not isinstance(value, str):
-            raise ManifestError(within(field, key), value, "is not text", "write it in quotes")
+            raise ManifestError(within(field, key), value, "is not text", "put it in quotes")
     return mapping
 
 
 def _text(value: object, field: str) -> str:
     if not isinstance(value, str):
-        raise ManifestError(field or ROOT, value, "is a key that is not text", "quote it")
+        raise ManifestError(field or ROOT, value, "is a key but not text", "put it in quotes")
     try:
         value.encode()
     except UnicodeEncodeError:
-        problem = "is not Unicode text: it has half of a character"
-        raise ManifestError(field or ROOT, value, problem, "write it anew") from None
+        problem = "is not valid Unicode (it has half of a surrogate pair)"
+        raise ManifestError(field or ROOT, value, problem, "type it again") from None
     return value
 
 
@@ -182,9 +192,9 @@ def items_of(document: object) -> tuple[list[tuple[str, object]], ManifestError 
         return [("", document)], None
     items: Any = document.get("items") or []
     if not isinstance(items, list):
-        return [], ManifestError("items", items, "is no list", "write a list of documents")
+        return [], ManifestError("items", items, "is not a list", "write a list of documents")
     if len(items) > LIST_ITEMS_MAX:
-        return [], ManifestError("items", items, "is too long", f"at most {LIST_ITEMS_MAX}")
+        return [], ManifestError("items", items, "is too long", f"use at most {LIST_ITEMS_MAX}")
     return [(f"items[{i}].", item) for i, item in enumerate(items)], None
 
 
@@ -198,8 +208,8 @@ def dns_label(value: str, field: str) -> str:
 
     Raises ManifestError if it is empty, too long, or has other characters."""
     if len(value) > LABEL_MAX or not _LABEL.fullmatch(value):
-        fix = f"write at most {LABEL_MAX} of a-z, 0-9 and '-', no '-' at the ends"
-        raise ManifestError(field, value, "is no DNS label", fix)
+        fix = f"use up to {LABEL_MAX} of a-z, 0-9 and '-', without '-' at either end"
+        raise ManifestError(field, value, "is not a DNS label", fix)
     return value
 
 
@@ -210,8 +220,8 @@ def dns_subdomain(value: str, field: str) -> str:
     if not value:
         raise ManifestError(field, None, "is missing", "add it")
     if len(value) > NAME_MAX or not all(map(_LABEL.fullmatch, value.split("."))):
-        fix = f"write at most {NAME_MAX} of a-z, 0-9, '-' and '.', no '-' or '.' at the ends"
-        raise ManifestError(field, value, "is no DNS name", fix)
+        fix = f"use up to {NAME_MAX} of a-z, 0-9, '-' and '.', without '-' or '.' at either end"
+        raise ManifestError(field, value, "is not a DNS name", fix)
     return value
 
 
@@ -223,8 +233,8 @@ def qualified_name(value: str, field: str) -> str:
     if slash:
         dns_subdomain(prefix, field)
     if len(name) > LABEL_MAX or not _QUALIFIED.fullmatch(name):
-        fix = "write a name as in example.com/quota"
-        raise ManifestError(field, value, "is no qualified name", fix)
+        fix = "write a name such as example.com/quota"
+        raise ManifestError(field, value, "is not a qualified name", fix)
     return value
 
 
@@ -232,6 +242,6 @@ def joined_name(*parts: object, field: str, by: str = "-") -> str:
     """Join parts of a name. Raises ManifestError if the result is too long."""
     name = by.join(map(str, parts))
     if len(name) > NAME_MAX:
-        fix = f"stay within {NAME_MAX}"
-        raise ManifestError(field, name, f"makes names of {len(name)} characters", fix)
+        fix = f"shorten it to {NAME_MAX}"
+        raise ManifestError(field, name, f"is a name of {len(name)} characters", fix)
     return name

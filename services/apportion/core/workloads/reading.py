@@ -60,22 +60,23 @@ def read_document(document: object, config: ManifestConfig = DEFAULT_CONFIG) -> 
     """Read a single document that is not a List. Raises ManifestError if it cannot be used."""
     clean = cleaned(document)
     if not isinstance(clean, dict):
-        raise ManifestError(ROOT, document, "is not an object", "start with apiVersion, kind")
+        raise ManifestError(ROOT, document, "is not an object", "start it with apiVersion and kind")
     api_version, kind = (clean.get(field) for field in ("apiVersion", "kind"))
     for field, value in (("apiVersion", api_version), ("kind", kind)):
         if not isinstance(value, str):
-            fix = "say what the document is"
+            fix = "set apiVersion and kind"
             raise ManifestError(field, value, "is missing or not text", fix)
     if unusable(clean):  # its pods would report the class as missing instead
         name, value = part(clean, "metadata").get("name"), clean.get("value")
         if not isinstance(name, str):
-            raise ManifestError("metadata.name", name, "is no name", f"name the {PRIORITY_CLASS}")
+            fix = f"name the {PRIORITY_CLASS}"
+            raise ManifestError("metadata.name", name, "is missing or not text", fix)
         fix = f"write a whole number from {-PRIORITY_MAX} to {PRIORITY_MAX}, without quotes"
-        raise ManifestError("value", value, "is no priority", fix)
+        raise ManifestError("value", value, "is not a valid priority", fix)
     read = KINDS.get((str(api_version), str(kind)))
     if read is None:
-        fix = f"submit one of {known_kinds()}"
-        raise ManifestError("kind", f"{kind} ({api_version})", "is not read", fix)
+        fix = f"use one of {known_kinds()}"
+        raise ManifestError("kind", f"{kind} ({api_version})", "is not supported", fix)
     return read(clean, config)
 
 
@@ -219,7 +220,7 @@ def passed_over_words(names: Collection[str]) -> str:
     """Format the line that lists the skipped documents."""
     first = list(names)[:LISTED]
     more = len(names) - len(first)
-    return f"passed over: {', '.join(first)}" + (f" and {more:,} more" if more > 0 else "")
+    return f"skipped: {', '.join(first)}" + (f" and {more:,} more" if more > 0 else "")
 
 
 def nothing_taken_words(contents: Iterable[object]) -> str:
@@ -227,7 +228,7 @@ def nothing_taken_words(contents: Iterable[object]) -> str:
     items = (item for document in contents for _, item in items_of(document)[0])
     if any(class_of(item) is not None for item in items):
         return (
-            f"holds no workload, and a {PRIORITY_CLASS} counts for the pods that are given with it "
-            "alone: give both at once, as in -f class.yaml -f pods.yaml"
+            f"contains no workload; a {PRIORITY_CLASS} applies only to pods in the same command, "
+            "as in -f class.yaml -f pods.yaml"
         )
-    return f"holds neither a workload nor a limit: write one of {known_kinds()}"
+    return f"contains no workload, queue or quota; use one of {known_kinds()}"

@@ -19,8 +19,8 @@ class Chooser(Enum):
     """Which scheduler chooses the node of a pod."""
 
     US = "us"
-    EXTENDED = "a kube-scheduler that asks our extender"
-    NOBODY = "nobody yet: no scheduler is named"
+    EXTENDED = "a kube-scheduler with our extender"
+    NOBODY = "none: no scheduler is named"
     OTHERS = "another scheduler"
 
 

@@ -41,7 +41,9 @@ def read_trace_pods(lines: Iterable[str]) -> Iterator[PodDraft]:
     Raises ManifestError with the line and the column, as in `line 7.gpu_milli`."""
     for field, row in _rows(lines):
         if row.num_gpu and not row.gpu_milli:
-            raise ManifestError(f"{field}.gpu_milli", 0, "is no share of a GPU", "write 1 to 1000")
+            raise ManifestError(
+                f"{field}.gpu_milli", 0, "is not a share of a GPU", "write 1 to 1000"
+            )
         asks: tuple[Ask, ...] = ()
         percent = math.ceil(row.gpu_milli * 100 / WHOLE_MILLI)
         if row.num_gpu > 1 or (row.num_gpu and percent == WHOLE):
@@ -74,5 +76,5 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[str, _Row]]:
             except msgspec.ValidationError as error:
                 raise refusal(filled, str(error), field) from None
     except csv.Error as error:
-        fix = "mend it"
-        raise ManifestError(f"line {reader.line_num}", None, f"is no CSV ({error})", fix) from None
+        fix = "correct the line"
+        raise ManifestError(f"line {reader.line_num}", None, f"is not CSV ({error})", fix) from None

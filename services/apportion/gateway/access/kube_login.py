@@ -2,7 +2,7 @@
 
 The resources `ledger`, `pods`, `metrics`, `doctor`, `nodes` and `devices` of `apportion.dev`
 need not exist, because RBAC compares only names. Invariants: without an answer of the API server
-nobody is let in; a token for another audience is refused."""
+no user is let in; a token for another audience is refused."""
 
 import asyncio
 from typing import Any

@@ -144,8 +144,11 @@ class Reports:
         )
 
     def _no_money(self, error: PriceError) -> RequestRefused:
-        problem = f"the gateway's price file {self._prices} cannot be used: {error}"
-        return RequestRefused(404, problem, fix="mend that file; the next report reads it anew")
+        return RequestRefused(
+            404,
+            f"the gateway's price file {self._prices} cannot be used: {error}",
+            fix="correct the file; the next report reads it again",
+        )
 
 
 def _csv_response(text: str) -> web.Response:

@@ -48,7 +48,7 @@ def console_routes() -> Iterable[web.AbstractRouteDef]:
     async def asset(request: web.Request) -> web.Response:
         file = files.get(request.match_info["path"])
         if file is None:
-            raise web.HTTPNotFound(text="the console has no such file\n", headers=HEADERS)
+            raise web.HTTPNotFound(text="no such file in the console\n", headers=HEADERS)
         return _answer(request, file)
 
     return (web.get("/", page), web.get("/console/{path:.+}", asset))

@@ -1,5 +1,5 @@
-// What the checker of types cannot see in the console's modules: what the gateway makes, and that all
-// events come from elements.
+// Types that tsc cannot infer for the console's modules: the generated vocabulary module, and event targets,
+// which are always elements.
 
 declare module "*/vocabulary.js" {
   export const PHASES: Record<string, string>;

@@ -155,7 +155,7 @@ async def _webhook(api: KubeApi) -> str | None:
         hook.get("clientConfig", {}) for hook in msgspec.json.decode(answer.body)["webhooks"]
     ]
     if not all(config.get("caBundle") for config in configs):
-        return "the API server has no certificate to trust it by (caBundle is empty)"
+        return "the API server has no CA certificate for it (caBundle is empty)"
     services = {
         (service.get("namespace", ""), service.get("name", ""))
         for config in configs
@@ -169,5 +169,5 @@ async def _webhook(api: KubeApi) -> str | None:
             raise found.refusal()
         subsets = msgspec.json.decode(found.body).get("subsets") if found.ok else None
         if not any(each.get("addresses") for each in subsets or ()):
-            return f"nobody answers behind its Service {space}/{name}"
+            return f"its Service {space}/{name} has no ready endpoint"
     return "ready"

@@ -117,7 +117,7 @@ def _be_the_fork(work: Callable[[Tell], bytes], pipe: int, seconds: float) -> No
         gc.freeze()  # the collector writes to objects that it visits, which unshares their pages
         _send(pipe, work(lambda said: _send(pipe, said)), last=True)
         code = 0
-    except BaseException as error:  # noqa: BLE001 - there is nobody above us
+    except BaseException as error:  # noqa: BLE001 - no caller is above us
         with contextlib.suppress(OSError):
             os.write(2, f"what was done apart failed: {error!r}\n".encode())
     finally:

@@ -18,7 +18,7 @@ from apportion.watcher.kubernetes.view import ClusterView
 from apportion_schemas import PodGone, subject_of
 from apportion_schemas.decoding import from_outside
 
-DOUBTED_MAX = 50_000  # ends that a watcher remembers; its watch has reported older ones by then
+DOUBTED_MAX = 50_000  # ends that a watcher remembers; the watch has long reported older ones
 
 DOUBT_PAUSE_S = 1.0
 # Delay before a pod is submitted again; the ledger accepts its placement's id once in 2 minutes.

@@ -208,7 +208,7 @@ def test_H5_a_gang_that_nobody_declares_is_told_of_once() -> None:
         running = asyncio.create_task(told.run())
         told.write(member(told.uids["a"], ask(1000), group="default/job", name="a"))
         await rest(10 * DECLARED_WITHIN_S)
-        said = "its gang default/job is not declared yet: there is no PodGroup of that name"
+        said = "its gang default/job has no PodGroup yet"
         assert told.messages() == [("a", said)]
         (condition,) = told.ask("GET", f"{PODS}/a")["status"]["conditions"]
         assert (condition["type"], condition["message"]) == ("PodScheduled", said)

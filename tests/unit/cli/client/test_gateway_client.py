@@ -120,7 +120,7 @@ def test_names_are_quoted(gateway: Gateway) -> None:
 
 def test_an_empty_name_is_wrong_usage(gateway: Gateway) -> None:
     """The path would be another one, of which the gateway has much to say and a person little."""
-    with pytest.raises(Wrong, match="a name is empty"):
+    with pytest.raises(Wrong, match="empty name"):
         gateway.ask("pods", "default", "", "why", answer=RevisionAnswer)
     assert _Answering.asked == []
 
@@ -134,12 +134,12 @@ def test_connection_that_was_closed_meanwhile(gateway: Gateway) -> None:
 
 def test_nobody_there() -> None:
     """A refused connection says where, and what should run there."""
-    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1 does not answer"):
+    with pytest.raises(Unreachable, match=r"cannot reach .*127\.0\.0\.1:1: "):
         Gateway("http://127.0.0.1:1").ask("revision", answer=RevisionAnswer)
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8470", "ftp://h", "http://", ""])
 def test_url_that_is_none(url: str) -> None:
     """A host without a scheme is a common mistake."""
-    with pytest.raises(Wrong, match="http://host:port"):
+    with pytest.raises(Wrong, match="http://HOST:PORT"):
         Gateway(url)

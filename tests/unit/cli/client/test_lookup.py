@@ -24,9 +24,9 @@ PODS = (
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("web", "; it is a Deployment, and its pods are serving/web-0, serving/web-1"),
-        ("gang", "; it is a gang, and its pods are serving/gang-worker-0"),
-        ("train", "; it is a Job, and its pods are serving/gang-worker-0"),
+        ("web", "; it is a Deployment with pods serving/web-0, serving/web-1"),
+        ("gang", "; it is a gang with pods serving/gang-worker-0"),
+        ("train", "; it is a Job with pods serving/gang-worker-0"),
         ("both", "; did you mean serving/both?"),
         ("web-2", "; did you mean serving/web-1, serving/web-0?"),
         ("nothing-like-it", ""),

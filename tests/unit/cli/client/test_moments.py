@@ -93,7 +93,7 @@ def test_every_verb_that_takes_a_moment_reads_it_alike() -> None:
         option
         for verb in commands(root, click.Context(root))
         for option in verb.params
-        if option.metavar == "MOMENT"
+        if option.metavar == "TIME"
     ]
     assert len(asked) > 10
     assert [option.name for option in asked if option.type is not MOMENT] == []

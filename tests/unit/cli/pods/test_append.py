@@ -111,12 +111,12 @@ NEW = [Submitted("default", "a", "", 0)]
             Report(dry_run=True, replaced=["default/a"], ended={"default/b": 0}),
             "1 would be replaced, 1 would be ended",
         ),
-        (Report(limits={"queue ml": 7}), "1 limit in force"),
+        (Report(limits={"queue ml": 7}), "1 limit applied"),
         (Report(gangs={"default/g": 3}), "1 gang declared"),
         (Report(dry_run=True, gangs={"default/g": 3}), "1 gang would be declared"),
-        (Report(dry_run=True, limits={"queue ml": 0, "b": 0}), "2 limits would be in force"),
+        (Report(dry_run=True, limits={"queue ml": 0, "b": 0}), "2 limits would be applied"),
         (Report(limits_unchanged=["queue ml"]), "1 limit unchanged"),
-        (Report(problems=["wrong"]), "0 submitted, 1 document wrong"),
+        (Report(problems=["wrong"]), "0 submitted, 1 document rejected"),
         (Report(submitted=NEW * 50, seconds=0.5), "50 submitted"),
         (
             Report(submitted=NEW, placed={"default/a": "n"}, evicted={"default/a": ["x/b", "x/c"]}),
@@ -245,7 +245,7 @@ def test_of_many_that_wait_the_causes_are_counted(golden: Golden) -> None:
     found = causes(awaited, awaited.decided, {})
     assert (found[phrase(memory)], found[phrase(cpu)], sum(found.values())) == (2, 1, 4)
     said = list(of_waiting(Report(causes=found)))
-    assert said[0] == f"2 waiting: {phrase(memory)}"
+    assert said[0] == f"2 pending: {phrase(memory)}"
     many = list(of_waiting(Report(causes={str(number): 1 for number in range(7)})))
     assert len(many) == 5 + 2
     golden({"four pods, three causes": "\n".join(said), "seven causes": "\n".join(many)})

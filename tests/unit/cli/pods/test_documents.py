@@ -26,8 +26,8 @@ QUOTA = "{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard:
 GPUS = QUOTA.replace("HARD", "requests.nvidia.com/gpu")
 PODS = QUOTA.replace("HARD", "pods")
 LIST = "{apiVersion: v1, kind: List, items: [ITEM]}"
-NOTHING = "holds neither a workload nor a limit: write one of Pod (v1)"
-ALONE = "a PriorityClass counts for the pods that are given with it alone"
+NOTHING = "contains no workload, queue or quota; use one of Pod (v1)"
+ALONE = "a PriorityClass applies only to pods in the same command"
 
 
 @pytest.mark.parametrize(
@@ -38,10 +38,14 @@ ALONE = "a PriorityClass counts for the pods that are given with it alone"
         ("{apiVersion: v1, kind: ConfigMap, metadata: {}}", ["ConfigMap"], ""),
         ("{replicas: 3, image: {tag: x}}", ["a document without a kind in FILE:6"], ""),
         (CLASS, [], ""),
-        (CLASS.replace("7", "abc"), [], "value: 'abc' is no priority: write a whole number"),
-        (CLASS.replace("7", "2000000000"), [], "value: 2000000000 is no priority"),
-        (LIST.replace("ITEM", CLASS.replace(", value: 7", "")), [], "items[0].value:"),
-        (CLASS.replace("{name: c}", "{}"), [], "metadata.name:"),
+        (
+            CLASS.replace("7", "abc"),
+            [],
+            'value: "abc" is not a valid priority; write a whole number',
+        ),
+        (CLASS.replace("7", "2000000000"), [], "value: 2000000000 is not a valid priority"),
+        (LIST.replace("ITEM", CLASS.replace(", value: 7", "")), [], "items[0].value "),
+        (CLASS.replace("{name: c}", "{}"), [], "metadata.name "),
         (
             CLASS.replace("7", "2000000000").replace("name: c", "name: system-own"),
             ["PriorityClass system-own"],
@@ -49,11 +53,11 @@ ALONE = "a PriorityClass counts for the pods that are given with it alone"
         ),
         (GPUS, [], ""),
         (LIST.replace("ITEM", GPUS), [], ""),
-        (PODS, [], "spec.hard:"),
-        (LIST.replace("ITEM", PODS), [], "items[0].spec.hard:"),
+        (PODS, [], "spec.hard "),
+        (LIST.replace("ITEM", PODS), [], "items[0].spec.hard "),
         ("{apiVersion: scheduling.volcano.sh/v1, kind: Queue}", [], "kind:"),
         ("{apiVersion: batch/v2, kind: Job}", [], "kind:"),
-        ("{kind: Service}", [], "apiVersion:"),
+        ("{kind: Service}", [], "apiVersion "),
         ("{apiVersion: v1, kind: List, items: 7}", [], "items:"),
         (LIST.replace("ITEM", "{apiVersion: v1, kind: List}"), [], "items[0].kind:"),
     ],
@@ -146,7 +150,7 @@ def test_what_is_doubtful_has_its_own_line(tmp_path: Path) -> None:
     (slip,) = wish.slips
     assert slip.startswith(f"{file}, line {line}: {field}: ")
     done = CliRunner().invoke(check.command, ["-f", str(file)])
-    assert f"  doubtful  line {line}, {field}: " in done.stdout
+    assert f"  warning   line {line}, {field}: " in done.stdout
     said = json.loads(CliRunner().invoke(check.command, ["-f", str(file), "--json"]).stdout)
     (note,) = said["documents"][0]["notes"]
     assert (note["line"], note["field"]) == (line, field)

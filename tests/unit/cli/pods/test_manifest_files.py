@@ -30,7 +30,7 @@ def test_bad_document_hides_no_other(tmp_path: Path) -> None:
     assert [pod.name for pod in wish.pods] == ["a", "c"]
     assert (problem.source, problem.document) == (str(file), 2)
     assert "nvidia.com/gpu" in problem.message
-    assert "'many'" in problem.message
+    assert '"many"' in problem.message
 
 
 def test_same_name_twice(tmp_path: Path) -> None:

@@ -74,10 +74,10 @@ def test_tables_say_what_matters(golden: Golden) -> None:
     now = datetime.fromisoformat(ledger.pod("a").submitted_time) + timedelta(minutes=5)
     answers = [pod_answer(ledger.state, ledger.pod(uid)) for uid in "ab"]
     shown = printed(tables.pods(answers, tables.Look(now=now)))
-    assert " waiting " in shown
+    assert " pending " in shown
     assert "refused" not in shown
     assert " 5m " in shown
-    assert "can never fit" in shown
+    assert "never fits" in shown
     golden({"pods": shown})
     shown = printed(tables.devices(device_answers(ledger.node("n1"))))
     assert "failed: XID 79" in shown
@@ -96,7 +96,7 @@ def test_queues_on_other_cards_look_other(golden: Golden) -> None:
     lines = printed(tables.queues([research, free]), width=80).splitlines()
     assert max(map(len, lines)) <= 80
     golden({"80 columns": "\n".join(lines)})
-    assert lines[3].split() == ["free", "open", "0", "0", "no", "limit"]
+    assert lines[3].split() == ["free", "1", "open", "0", "0", "no", "limit"]
 
 
 def test_a_unit_is_said_once(golden: Golden) -> None:
@@ -151,7 +151,7 @@ def test_a_device_says_each_reason_with_its_own_word() -> None:
 @pytest.mark.parametrize(
     ("closed", "said"),
     [
-        (NodeSilent(node="n1", grace_s=40), "node silent"),
+        (NodeSilent(node="n1", grace_s=40), "agent not reporting"),
         (observed("n1", ready=False), "node not ready"),
     ],
 )
@@ -159,7 +159,7 @@ def test_a_device_of_a_node_that_nobody_hears_is_not_ok(closed: Payload, said: s
     """In the API's row as well; what is known of the device itself stands before it."""
     ledger = Ledger(rack("n1", 1), closed)
     (device,) = device_answers(ledger.node("n1"))
-    assert (device.node_ready, bool(device.node_silent)) == (False, said == "node silent")
+    assert (device.node_ready, bool(device.node_silent)) == (False, said == "agent not reporting")
     assert tables.device_state(device).plain == said
     ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"))
     (device,) = device_answers(ledger.node("n1"))
@@ -200,10 +200,10 @@ def test_lists_say_who_is_on_a_node_that_is_not_heard() -> None:
     shown = printed(
         tables.pods([pod_answer(ledger.state, ledger.pod(uid)) for uid in ("m0", "m1")])
     )
-    said = f"; the agent of {lost} is not heard, found silent at "
+    said = f"; the agent of {lost} has not reported, detected at "
     assert [said in line for line in shown.splitlines()[1:]] == [True, False]
     gangs = tables.gangs([gang_answer(ledger.state, "team/job", ledger.state.groups["team/job"])])
-    assert f"2 placed; 1 on {lost}, " in printed(gangs)
+    assert f"2 placed; 1 on {lost} (not ready)" in printed(gangs)
 
 
 def test_the_wide_list_of_pods_has_what_they_ask_of_their_nodes() -> None:
@@ -233,11 +233,11 @@ def test_columns_without_room_are_named(
 ) -> None:
     """Beside the table, which stays as it is for whoever reads it by a program."""
     ledger = Ledger(rack("n1", 4))
-    for width, wanted in (("200", ""), ("60", "no room for MEMORY: a wider terminal")):
+    for width, wanted in (("200", ""), ("60", "hidden columns: MEMORY")):
         monkeypatch.setenv("COLUMNS", width)
         show(tables.nodes([node_answer(ledger.node("n1"))]))
         said = capsys.readouterr()
-        assert "no room" not in said.out
+        assert "hidden columns" not in said.out
         assert said.err.startswith(wanted)
         assert bool(said.err) is bool(wanted)
 
@@ -255,7 +255,7 @@ def test_why_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
         assert max(map(len, lines)) <= width
         assert answer.sentence in " ".join(line.rstrip() for line in lines)
         assert "needed 70,000 MiB" in " ".join(lines)
-    assert "no room" not in capsys.readouterr().err
+    assert "hidden columns" not in capsys.readouterr().err
     pipe = Screen(file=io.StringIO(), width=60)
     show_why(pipe, answer)
     assert isinstance(pipe.file, io.StringIO)
@@ -305,7 +305,7 @@ def test_why_counts_no_nodes_for_a_limit() -> None:
     show_why(out, why(ledger.state, ledger.pod("p")))
     assert isinstance(out.file, io.StringIO)
     header, row = out.file.getvalue().splitlines()[1:3]
-    assert header.split() == ["CAUSE", "WHAT", "WOULD", "UNBLOCK", "IT"]
+    assert header.split() == ["CAUSE", "FIX"]
     assert re.search(r"\bml\b.*\b0\b.*\b1\b", row)
     assert "node" not in row
 
@@ -323,7 +323,7 @@ def test_samples_take_a_line_or_two_on_a_narrow_terminal() -> None:
     lines = out.getvalue().splitlines()
     assert len(lines) <= 1 + 2 * len(pods)
     assert max(len(line.rstrip()) for line in lines) <= 80
-    assert lines[0].split() == ["POD", "NODE", "HOLDS,", "OR", "WHY", "NOT"]
+    assert lines[0].split() == ["POD", "NODE", "SHARES", "OR", "REASON"]
     assert [line.split()[:2] for line in lines if "worker" in line] == [
         [name, "l40s-mps-1"] for name in names
     ]

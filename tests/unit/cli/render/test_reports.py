@@ -29,8 +29,8 @@ def test_steps_say_what_was_free_in_the_row_of_nobody() -> None:
     out.print(rows_of(answer, answer.steps, money=False, steps=True))
     assert isinstance(out.file, io.StringIO)
     head, nobody, default = out.file.getvalue().splitlines()
-    assert head.split()[-3:] == ["FREE", "CORDONED", "BROKEN"]
-    assert nobody.split()[1:] == ["(nobody)", "1.50", "0.00", "0.00"]
+    assert head.split()[-3:] == ["FREE", "CORDONED", "UNHEALTHY"]
+    assert nobody.split()[1:] == ["(unallocated)", "1.50", "0.00", "0.00"]
     assert default.split()[1:3] == ["default", "0.50"]
 
 
@@ -41,10 +41,10 @@ def test_what_nobody_measured_is_blank() -> None:
     [row] = answer.rows
     assert cells(row, answer) == ["default", "0.50", "40.00"]
     measured = structs.replace(row, reported_gpu_hours=1.0)
-    assert cells(measured, answer) == ["default", "0.50", "40.00", "0", "%", "0.00"]
+    assert cells(measured, answer) == ["default", "0.50", "40.00", "0%", "0.00"]
     heads = [printed(rows_of(answer, (each,), money=False))[0] for each in (row, measured)]
-    assert ["WORK" in head and "GiB HOURS USED" in head for head in heads] == [False, True]
-    assert all("GPU HOURS GRANTED" in head and "GiB HOURS GRANTED" in head for head in heads)
+    assert ["UTILIZED" in head and "GiB-HOURS USED" in head for head in heads] == [False, True]
+    assert all("GPU-HOURS" in head and "GiB-HOURS" in head for head in heads)
 
 
 def test_what_is_added_up_has_one_number_of_decimals(golden: Golden) -> None:
@@ -64,9 +64,9 @@ def test_what_is_added_up_has_one_number_of_decimals(golden: Golden) -> None:
 @pytest.mark.parametrize(
     ("hours", "said"),
     [
-        ((1 / 3, 1 / 3, 1 / 3, 0), "1.00 GPU hours = 0.34 granted + 0.33 free + 0.33 cordoned"),
-        ((0.016, 0.016, 1.968, 0), "2.00 GPU hours = 0.02 granted + 0.02 free + 1.96 cordoned"),
-        ((1_999.996, 0.166, 0.166, 0.166), "2,000.49 GPU hours = 1,999.98 granted + 0.17 free"),
+        ((1 / 3, 1 / 3, 1 / 3, 0), "1.00 GPU-hours = 0.34 allocated + 0.33 free + 0.33 cordoned"),
+        ((0.016, 0.016, 1.968, 0), "2.00 GPU-hours = 0.02 allocated + 0.02 free + 1.96 cordoned"),
+        ((1_999.996, 0.166, 0.166, 0.166), "2,000.49 GPU-hours = 1,999.98 allocated + 0.17 free"),
     ],
 )
 def test_parts_of_the_capacity_come_to_it_as_they_are_printed(

@@ -92,7 +92,7 @@ def wide() -> Rows:
     """A table of 80 columns and more, with each sort of column."""
     made = Rows("NAME", "SIZE", "WHY", "NOTE", "NODE", right=("SIZE",), wraps=("WHY",),
                 drops=("NOTE", "SIZE"))  # fmt: skip
-    why = "not enough memory free on the device (5 nodes)"
+    why = "not enough free memory on the device (5 nodes)"
     made.add_row("default/distributed-training-worker-0", "4,096 MiB", why, "a note", "a100-mig-1")
     return made
 

@@ -68,7 +68,7 @@ def test_filtering() -> None:
     """By node or pod; while one types every key is text, and Esc drops it."""
     view = pressed("/", *"node-12", "enter")
     assert names(view) == ["node-12", "node-12"]
-    assert "of 2 with 'node-12'" in view.status(2, 2)
+    assert "of 2 matching 'node-12'" in view.status(2, 2)
     assert len(names(pressed("/", *"trainer", "enter"))) == 1
     assert names(pressed("/", *"q", "backspace", "enter")) == names(pressed())
     assert not pressed("/", "q").done

@@ -59,11 +59,11 @@ def machine(*memory_mib: int, family: str = "nvidia") -> NodeDetail:
 @pytest.mark.parametrize(
     ("asked", "of", "told"),
     [
-        (Asked(1, None, 1), machine(), "no GPU"),
-        (Asked(1, None, 1), machine(1000, family="ascend"), "no GPU"),
-        (Asked(16_000, None, 1), machine(15_360, 8_000), "15360 MiB"),
-        (Asked(9_000, None, 2), machine(15_360, 8_000), "has 1 of them"),
-        (Asked(None, None, 3), machine(15_360, 8_000), "has 2 of them"),
+        (Asked(1, None, 1), machine(), "no NVIDIA GPU"),
+        (Asked(1, None, 1), machine(1000, family="ascend"), "no NVIDIA GPU"),
+        (Asked(16_000, None, 1), machine(15_360, 8_000), "15,360 MiB"),
+        (Asked(9_000, None, 2), machine(15_360, 8_000), "has only 1 GPU "),
+        (Asked(None, None, 3), machine(15_360, 8_000), "has only 2 GPUs"),
     ],
 )
 def test_what_the_machine_never_has_is_not_waited_for(

@@ -211,9 +211,12 @@ def test_up_says_where_what_is_kept_cannot_be_read(
     spoil(tmp_path)
     tried = CliRunner().invoke(up.command, ["--data", str(tmp_path)])
     assert tried.exit_code == Unreachable.exit_code
-    for part in (f"is kept in {tmp_path / KEPT} and cannot be read (", "choose another --data"):
+    for part in (
+        f"cannot read the stored fleet of the ledger in {tmp_path / KEPT} (",
+        "choose another --data",
+    ):
         assert part in tried.output
-    with pytest.raises(Unreachable, match="cannot be read"):
+    with pytest.raises(Unreachable, match="cannot read"):
         refusal(tmp_path, of_nodes([("a", "1xT4")], "1xT4"))
 
 

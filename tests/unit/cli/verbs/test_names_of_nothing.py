@@ -26,8 +26,8 @@ FLEET = Ledger(node("t4-1", gpu(CARD, index=0)))
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("t4-11", "or a pod 't4-11'; did you mean t4-1?\n"),
-        ("nosuch", "; `apportion get pods`, `get nodes` and `get devices` list those that are "),
+        ("t4-11", "pod 't4-11' has ever existed; did you mean t4-1?\n"),
+        ("nosuch", "; list names with `apportion get pods`, "),
         ("GPU-", "'GPU-' is too little of a device id; write more of the id\n"),
     ],
 )
@@ -45,7 +45,7 @@ def test_history_says_what_may_be_meant_by_a_name_of_nothing(name: str, said: st
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("training", "did you mean train?\n"), ("default", "there are train\n")]
+    ("name", "said"), [("training", "did you mean train?\n"), ("default", "known: train\n")]
 )
 def test_a_queue_that_nobody_declared_is_no_slip_of_the_pen_alone(name: str, said: str) -> None:
     """Pods may be in it all the same, as reports and gangs show it: what that means is said."""
@@ -75,7 +75,7 @@ def test_a_pod_that_waits_is_said_to_wait_where_it_cannot_be_resized() -> None:
     with answering({"pods/default/p": detail}) as url:
         done = CliRunner().invoke(root, ["resize", "p", "--memory", "1", "--gateway", url])
     assert done.exit_code == 1
-    assert "default/p is waiting" in done.stderr
+    assert "default/p is pending" in done.stderr
 
 
 @pytest.mark.parametrize(

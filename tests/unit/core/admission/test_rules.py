@@ -300,15 +300,15 @@ def test_the_environment_is_nobodys_business_by_default() -> None:
     [
         (
             kube_pod("p", share() | {"nvidia.com/gpumem-percentage": "101"}),
-            "is not a percentage from 1 to 100: write 1 to 100, or leave it out for the whole",
+            "is not a percentage from 1 to 100; write 1 to 100, or remove it to request all memory",
         ),
         (
             kube_pod("p", share() | {"volcano.sh/vgpu-memory": "1"}),
-            "write all amounts of a pod in one dialect",
+            "use one dialect for all amounts of a pod",
         ),
-        (kube_pod("p", share(), nodeName="n1"), "has been placed already: remove it"),
+        (kube_pod("p", share(), nodeName="n1"), "already assigns the pod; remove it"),
         (kube_pod("p", {"tencent.com/vcuda-core": "150"}), "write 100 or 200"),
-        (kube_pod("p", {"nvidia.com/gpu": "1.5"}), "is a fraction: write a whole number"),
+        (kube_pod("p", {"nvidia.com/gpu": "1.5"}), "is a fraction; write a whole number"),
     ],
 )
 def test_a_contradiction_is_rejected_with_its_fix(pod: dict[str, Any], words: str) -> None:

@@ -133,7 +133,7 @@ def test_devices_that_are_not_offered() -> None:
         (gpu(model=A100_40), "mig", True, ""),
         (gpu(model=A100_40, mode="mig"), "hami-core", True, ""),
         (gpu(model=A100_40), "mps", False, ""),
-        (gpu(model=T4), "mig", True, "operatingmode mig, and Tesla T4 has no MIG profile"),
+        (gpu(model=T4), "mig", True, "operatingmode is mig, but Tesla T4 has no MIG profile"),
         (gpu("g3", model=A100_40), "mig", False, "run nvidia-smi -i 3 -mig 1"),
         (gpu("g3", model=A100_40, mode="mig"), "hami-core", False, "run nvidia-smi -i 3 -mig 0"),
     ],
@@ -181,4 +181,4 @@ def test_a_foreign_writer_s_nonsense_is_refused_by_every_fold() -> None:
     """A contradictory configuration that decodes is refused by every fold and changes nothing."""
     nonsense = changed(nvidia=NvidiaConfiguration(resource_memory_name="nvidia.com/gpu"))
     said = Ledger().contradict(nonsense)
-    assert said.startswith("nvidia.resourceMemoryName: 'nvidia.com/gpu' ")
+    assert said.startswith('nvidia.resourceMemoryName: "nvidia.com/gpu" ')

@@ -166,7 +166,7 @@ def test_F6_nodes_of_the_plugin_for_npus(key: str, value: object) -> None:
     assert [each.path for each in passed_over({"nodes": [node]})] == ["nodes"]
     with pytest.raises(ManifestError) as caught:
         read_configuration({"nodes": [node | {key: value}]})
-    assert (caught.value.field, caught.value.value) == (below("nodes[0]", key), value)
+    assert caught.value.field == below("nodes[0]", key)
 
 
 def test_F6_a_core_policy_of_disable_is_obeyed() -> None:
@@ -181,21 +181,21 @@ def test_F6_a_core_policy_of_disable_is_obeyed() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
-        ("nvidia.gpuCorePolicy", "force", "'force' is not obeyed here: write default or disable"),
-        ("nvidia.runtimeClassName", "nvidia", "'nvidia' is not obeyed here: remove it, and set"),
-        ("nvidia.preConfiguredDeviceMemory", 8192, "8192 is not obeyed here: remove it"),
+        ("nvidia.gpuCorePolicy", "force", '"force" is not supported; write default or disable'),
+        ("nvidia.runtimeClassName", "nvidia", '"nvidia" is not supported; remove it, and set'),
+        ("nvidia.preConfiguredDeviceMemory", 8192, "8192 is not supported; remove it"),
         ("nvidia.enableNumaTopology", True, "annotate pods with nvidia.com/numa-bind"),
-        ("nvidia.enableNumaTopology", 0, "0 is not obeyed here"),
-        ("nvidia.migProfileAllowlist.0.profiles", ["1g.6gb"], "leaves out 2g.12gb of A30"),
+        ("nvidia.enableNumaTopology", 0, "0 is not supported"),
+        ("nvidia.migProfileAllowlist.0.profiles", ["1g.6gb"], "excludes 2g.12gb of A30"),
         ("nvidia.migProfileAllowlist.0.profiles", "1g.6gb", "is not a list"),
         ("nvidia.migProfileAllowlist.0.models", [1], "is not text"),
         ("nvidia.migProfileAllowlist", [7], "is not an object"),
-        ("cambricon.resourceCountName", "cambricon.com/mlu", "'cambricon.com/vmlu'"),
+        ("cambricon.resourceCountName", "cambricon.com/mlu", '"cambricon.com/vmlu"'),
         ("cambricon", [], "is not an object"),
-        ("vnpus.hamiVnpuCore", True, "true is not obeyed here"),
-        ("vnpus.configs.0.resourceName", "huawei.com/npu", "'huawei.com/Ascend910A'"),
-        ("vnpus.configs.1.memoryFactor", 1024, "1024 is not obeyed here"),
-        ("vnpus.configs.5.superPod", False, "false is not obeyed here"),
+        ("vnpus.hamiVnpuCore", True, "true is not supported"),
+        ("vnpus.configs.0.resourceName", "huawei.com/npu", '"huawei.com/Ascend910A"'),
+        ("vnpus.configs.1.memoryFactor", 1024, "1024 is not supported"),
+        ("vnpus.configs.5.superPod", False, "false is not supported"),
         ("vnpus.configs.6.templates.0.memory", 4096, "vir01 (4096 MiB)"),
         ("vnpus.configs.6.templates", [], "vir01 (3072 MiB)"),
         ("vnpus.configs.6.templates", 7, "is not a list"),

@@ -138,8 +138,11 @@ def test_refusals(golden: Golden) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"name": "3g.20gb"}, "'group1' cannot be: A30 has no MIG profile 3g.20gb; it has 1g.6gb"),
-        ({"count": 5}, "'group1' cannot be: 5 x 1g.6gb do not fit on one A30 at once"),
+        (
+            {"name": "3g.20gb"},
+            '"group1" is not possible: A30 has no MIG profile 3g.20gb; it has 1g.6gb',
+        ),
+        ({"count": 5}, '"group1" is not possible: 5 x 1g.6gb do not fit on one A30 together'),
     ],
 )
 def test_A8_geometries_that_no_card_has(change: dict[str, object], says: str) -> None:
@@ -155,7 +158,7 @@ def test_geometries_of_one_model_twice() -> None:
     """Two entries for one model, in any spelling, are refused."""
     both = [A30, A30 | {"models": ["a30"]}]
     said = refused(nvidia(knownMigGeometries=both))
-    assert said.startswith("nvidia.knownMigGeometries[1].models: 'a30' ")
+    assert said.startswith('nvidia.knownMigGeometries[1].models: "a30" ')
     assert "nvidia.knownMigGeometries[0]" in said
 
 

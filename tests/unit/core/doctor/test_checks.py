@@ -98,13 +98,13 @@ def others(**fields: Any) -> Facts:
 
 CASES: list[tuple[str, str, Facts, str]] = [
     ("ledger", "broken", others(ledger=None, ledger_problem="no answer"), "no answer"),
-    ("snapshots", "broken", ledger(snapshots_doubtful=1), "attested by no intake"),
-    ("durability", "broken", ledger(sync_always=False), "a power cut loses"),
-    ("durability", "soon", ledger(sync_always=None), "nobody can see"),
-    ("replicas", "soon", ledger(replicas=1), "1 server holds the ledger"),
+    ("snapshots", "broken", ledger(snapshots_doubtful=1), "not attested by an intake"),
+    ("durability", "broken", ledger(sync_always=False), "a power failure loses"),
+    ("durability", "soon", ledger(sync_always=None), "cannot see"),
+    ("replicas", "soon", ledger(replicas=1), "the ledger is on only 1 server"),
     ("replicas", "broken", ledger(lagging=("nats-2",)), "nats-2"),
     ("stream", "broken", ledger(drifted=("max_age is 5",)), "max_age is 5"),
-    ("stream", "broken", ledger(lost_records=3), "3 events are gone"),
+    ("stream", "broken", ledger(lost_records=3), "3 events missing"),
     ("disk", "soon", ledger(store_bytes=80), "80%"),
     ("disk", "broken", ledger(store_bytes=95), "95%"),
     ("disk", "broken", ledger(size_bytes=97, max_bytes=100), "97%"),
@@ -130,10 +130,15 @@ CASES: list[tuple[str, str, Facts, str]] = [
         "receipts",
         "soon",
         others(receipts=ReceiptFacts(folder="/r", last=480, newest_age_s=26 * 3_600)),
-        "signed up to revision 480, 1 day ago, and 20 events since",
+        "signed up to revision 480, 1 day ago; 20 events since",
     ),
     ("gateway", "broken", others(fold=None, gateway_problem="it is away"), "it is away"),
-    ("gateway", "soon", others(fold=None, gateway_problem="who?", not_let_in=True), "answers, and"),
+    (
+        "gateway",
+        "soon",
+        others(fold=None, gateway_problem="who?", not_let_in=True),
+        "access is denied",
+    ),
     (
         "folds",
         "broken",
@@ -146,7 +151,7 @@ CASES: list[tuple[str, str, Facts, str]] = [
         "schedulers",
         "soon",
         others(schedulers=SchedulerFacts(members=("one/a", "one/b", "two/c"))),
-        "1 name: one of more than one scheduler",
+        "more than one scheduler uses 1 name: one",
     ),
     (
         "never-fitting",
@@ -157,9 +162,12 @@ CASES: list[tuple[str, str, Facts, str]] = [
     *(
         ("starving-gangs", "soon", others(waiting=WaitingFacts(starving=(gang,))), part)
         for gang, part in (
-            (StarvingGang("lab/g", "lab/g-1", 7_200, 4, 4, 3), "lab/g has waited 2 h for 4 places"),
+            (
+                StarvingGang("lab/g", "lab/g-1", 7_200, 4, 4, 3),
+                "lab/g has been pending for 2 h, because 4 pods",
+            ),
             (StarvingGang("lab/g", "lab/g-1", 7_200, 4, 2, 0), "with 2 of 4 pods"),
-            (StarvingGang("lab/g", "lab/g-1", 7_200, 0, 2, 0), "for its PodGroup"),
+            (StarvingGang("lab/g", "lab/g-1", 7_200, 0, 2, 0), "without its PodGroup"),
         )
     ),
     *(
@@ -171,15 +179,15 @@ CASES: list[tuple[str, str, Facts, str]] = [
         "agents",
         "broken",
         cluster(silent=(SilentAgent("n2", "2026-03-01T09:30:00.1Z", 3),)),
-        "n2, found silent at 2026-03-01T09:30:00Z, with 3 pods",
+        "noticed at 2026-03-01T09:30:00Z; 3 pods",
     ),
     (
         "devices",
         "broken",
         cluster(devices=9, failed=(FailedDevices("n1", 2, 1, ("g",)), FailedDevices("n2", 1, 0))),
-        "3 of 9 devices failed, on 2 nodes: n1, n2; 1 pod is on them",
+        "3 of 9 devices failed, on 2 nodes: n1, n2; 1 pod on them",
     ),
-    ("devices", "soon", cluster(devices=8, failed=(FailedDevices("n1", 8, 0),)), "no pod is on"),
+    ("devices", "soon", cluster(devices=8, failed=(FailedDevices("n1", 8, 0),)), "no pods on"),
     ("reports", "soon", cluster(refused=(("n7", "late-ish"),)), "1 node: n7 (late-ish)"),
     ("nodes-without-agent", "soon", cluster(without_agent=("n9",)), "1 node: n9"),
     ("agents-without-node", "soon", cluster(without_node=("n8", "n9")), "2 agents: n8, n9"),
@@ -261,7 +269,7 @@ def test_a_fix_names_the_device_that_it_is_for(golden: Golden) -> None:
     four = cluster(nodes=4, silent=silent, simulated=("s1", "s2"), simulated_nodes=3)
     both = found(four, "agents").fix
     assert "`apportion simulate return s1`" in both
-    assert "`apportion drain s2 --reason WHY`" in both
+    assert "`apportion drain s2 --reason REASON`" in both
     assert "drain" not in lost, "nobody is on it"
     assert "simulate" not in found(cluster(silent=silent[:1]), "agents").fix
     golden({
@@ -284,7 +292,7 @@ def test_one_agent_of_many_nodes_that_is_stopped_is_looked_at_first(golden: Gold
     assert "drain" not in check.fix, "nothing is left to take so many pods"
     others_there = cluster(silent=silent, simulated=names, simulated_nodes=8, nodes=16)
     moved = found(others_there, "agents").fix
-    assert "`apportion drain s1 --reason WHY`" in moved
+    assert "`apportion drain s1 --reason REASON`" in moved
     real = (*silent, SilentAgent("r1", silent[0].time))
     mixed = found(cluster(silent=real, simulated=names, simulated_nodes=8), "agents").fix
     assert not {"s4", "s5", "s6"} & set(re.findall(r"s\d", check.words + check.fix))

@@ -67,28 +67,32 @@ def test_a_pod_waits_for_the_claim_that_is_made_of_its_template() -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({}, {"metadata": {"name": "other"}}, "is not there"),
+    ({}, {"metadata": {"name": "other"}}, "does not exist"),
     ({}, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, "is being deleted"),
     (
         {},
         {"metadata": {"ownerReferences": [{"kind": "Pod", "uid": "q", "controller": True}]}},
-        "is the claim of another pod",
+        "is used by another pod",
     ),
     (
         {},
         {"status": {"reservedFor": [{"resource": "pods", "name": "q", "uid": "q"}]}},
-        "is the claim of pod q",
+        "is used by pod q",
     ),
-    ({}, {"requests": [request(deviceClassName="nic.example.com")]}, "is of nic.example.com"),
+    (
+        {},
+        {"requests": [request(deviceClassName="nic.example.com")]},
+        "uses the device class nic.example.com",
+    ),
     (
         {"containers": [{"resources": {"claims": [{"name": "card"}, {"name": "other"}]}}]},
         {},
-        "are several claims",
+        "names several claims",
     ),
     (
         {"initContainers": [{"resources": {"claims": [{"name": "card", "request": "a"}]}}]},
         {"requests": [request("a", memory="1Gi"), request("b", memory="1Gi")]},
-        "is a part of its claim",
+        "selects part of its claim",
     ),
 ]
 
@@ -144,20 +148,20 @@ def test_a_part_of_a_card_is_for_one_container_at_a_time(
     if taken:
         assert pod.drafted(DRAFT, known, nobody) is not None
         return
-    with pytest.raises(ManifestError, match="several containers at once"):
+    with pytest.raises(ManifestError, match="among several containers"):
         pod.drafted(DRAFT, known, nobody)
 
 
 def test_more_claims_than_a_pod_may_have_are_a_problem_of_that_pod() -> None:
     """Too many claims are an error of that pod alone."""
     many = [{"name": f"c{i}", "resourceClaimName": "mine"} for i in range(65)]
-    with pytest.raises(ManifestError, match="cannot be read"):
+    with pytest.raises(ManifestError, match="is not valid"):
         PodClaims(raw(resourceClaims=many))
 
 
 def test_a_claim_of_another_pod_is_refused() -> None:
     """A claim that another pod uses is refused."""
-    with pytest.raises(ManifestError, match="share one are not implemented"):
+    with pytest.raises(ManifestError, match="sharing a claim is not supported"):
         PodClaims(raw()).drafted(DRAFT, claims(), lambda claim: claim == "c-1")
 
 
@@ -166,5 +170,5 @@ def test_amounts_beside_claims_are_refused() -> None:
     draft = msgspec.structs.replace(
         DRAFT, shape=Shape(asks=(Ask(container="main", family="nvidia", memory_mib=1),))
     )
-    with pytest.raises(ManifestError, match="ask in one way"):
+    with pytest.raises(ManifestError, match="is set together with"):
         PodClaims(raw()).drafted(draft, claims(), nobody)

@@ -112,7 +112,7 @@ def test_what_is_not_understood_is_refused_by_its_name(
 def test_requests_choose_alike() -> None:
     """All requests of a pod must have the same constraints on devices."""
     mig = request("a", cel=f'{ATTRIBUTES}.mode == "mig"')
-    with pytest.raises(ManifestError, match="choose alike"):
+    with pytest.raises(ManifestError, match="has different selectors"):
         wanted(claim(mig, request("b", memory="1Gi")))
 
 

@@ -124,7 +124,7 @@ def test_whether_an_allocation_is_there_can_be_seen() -> None:
 
 def test_shares_of_another_number_are_not_of_the_claim() -> None:
     """Shares that do not match the claim's count are refused: the claim was recreated."""
-    with pytest.raises(NotOfClaim, match="asks for 3 devices"):
+    with pytest.raises(NotOfClaim, match="requests 3 devices"):
         allocation(CLAIM, [held("g0", 1024)], CARDS, node="n1", attempt=1)
 
 

@@ -65,15 +65,16 @@ def test_the_cards_that_alone_will_do_are_named_with_who_holds_them(golden: Gold
 @pytest.mark.parametrize(
     ("wanted", "said", "needed", "there"),
     [
-        (wants("p", ask(1), modes=("mps", "mig")), "no device is shared in the mode mps or mig",
+        (wants("p", ask(1), modes=("mps", "mig")), "no device is in sharing mode mps or mig",
          "mps or mig", "hami-core"),
-        (pod("p", ask(profile="1g.5gb")), "no device is shared in the mode mig",
+        (pod("p", ask(profile="1g.5gb")), "no device is in sharing mode mig",
          "mig", "hami-core"),
-        (wants("p", ask(1), indexes=(9,)), "node has no such device: only card 9 will do",
-         "card 9", "cards 0, 1"),
-        (wants("p", ask(1), use_ids=("x", "y")), "node has no such device: only x and y will do",
+        (wants("p", ask(1), indexes=(9,)),
+         "no matching device: the pod accepts only device index 9",
+         "device index 9", "device indexes 0, 1"),
+        (wants("p", ask(1), use_ids=("x", "y")), "no matching device: the pod accepts only x and y",
          "", ""),
-        (wants("p", ask(1), selector={"pool": "b"}), "no labels of the node meet pool=b",
+        (wants("p", ask(1), selector={"pool": "b"}), "node labels do not match pool=b",
          "pool=b", "pool=train"),
     ],
 )  # fmt: skip
@@ -96,7 +97,7 @@ def test_what_is_wanted_is_said_beside_what_is_there(
         (wants("p", ask(1), modes=("mps",)), "; this fleet has hami-core"),
         (wants("p", ask(1), selector={"pool": "tain"}), "; did you mean pool=train?"),
         (wants("p", ask(1), selector={"pol": "train"}), "; did you mean pool=train?"),
-        (wants("p", ask(1), selector={"disk": "ssd"}), "or another selector"),
+        (wants("p", ask(1), selector={"disk": "ssd"}), "or change the selector or affinity"),
     ],
 )
 def test_a_slip_of_the_pen_is_told_what_may_be_meant(wanted: PodSubmitted, meant: str) -> None:
@@ -251,7 +252,7 @@ def test_whoever_has_a_place_does_not_make_the_rest_of_its_gang_differ() -> None
     ledger.gone("w1", "w2").submit(pod("o1", cards()), pod("o2", cards())).settle()
     ledger.submit(member("w3", cards()), member("w4", cards())).settle()
     for name in ("w3", "w4"):
-        assert "1 empty card" in why(ledger.state, ledger.pod(name)).sentence
+        assert "1 empty GPU" in why(ledger.state, ledger.pod(name)).sentence
 
 
 def test_one_that_is_lacking_is_told_in_nobodys_wishes_either(golden: Golden) -> None:
@@ -297,9 +298,9 @@ def test_a_list_counts_as_why_does_and_says_what_never_fits() -> None:
     assert never.reasons == {cause.code: cause.nodes for cause in answer.refused.causes}
     hard = {"limits.nvidia.com/gpumem": 900}
     ledger.play(QuotaObserved(namespace="default", quota="q", hard=hard))
-    said = answer_of(ledger, pod("r", ask(1_000))).sentence.partition(": ")[2]
-    assert pod_answer(ledger.state, ledger.pod("r")).cause == said
-    assert ("900 of limits.nvidia.com/gpumem" in said, "1,000" in said) == (True, True)
+    said = answer_of(ledger, pod("r", ask(1_000))).sentence.partition(". Its ")[2]
+    assert pod_answer(ledger.state, ledger.pod("r")).cause == f"its {said}"
+    assert ("limits.nvidia.com/gpumem at 900" in said, "1,000" in said) == (True, True)
 
 
 def test_how_few_nodes_could_hold_it_is_said_of_few_alone() -> None:

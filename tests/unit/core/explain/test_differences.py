@@ -98,8 +98,8 @@ def test_a_node_that_joins_is_one_row_with_its_cards() -> None:
     state = happen(State(), first, second)
     after = picture(state)
     assert [shown(row) for row in SHOWN["nodes"](before, after)] == [
-        ("node-00000", "state", "", "joined, 8 cards"),
-        ("node-00001", "state", "", "joined, 1 card"),
+        ("node-00000", "state", "", "joined, 8 devices"),
+        ("node-00001", "state", "", "joined, 1 device"),
     ]
     assert [shown(row) for row in SHOWN["devices"](before, after)] == [
         ("node-00000-g3", "health", "", "failed: XID 79")

@@ -65,7 +65,7 @@ def test_the_nearest_is_the_node_that_could_be_freed(holds: Ask, code: RefusalCo
     near = answer.refused.nearest[0]
     assert near.code in ledger.pod("p").refusal.reasons  # type: ignore[union-attr]
     assert answer.refused.causes[0].code is near.code
-    assert "nearest is z-large" in answer.sentence
+    assert "closest: z-large" in answer.sentence
     assert "a-small" not in answer.sentence
     if code is RefusalCode.MEMORY_INSUFFICIENT:
         assert (near.code, near.needed, near.available) == (code, 70_000, 51_559)
@@ -101,7 +101,7 @@ def test_a_type_that_is_not_there_is_named_beside_those_that_are() -> None:
     ledger.submit(pod("p", shape=wanted)).settle()
     answer = answer_of(ledger)
     assert answer.refused is not None
-    assert "H200 (2 nodes)" in answer.sentence
+    assert "H200 (2 of 3 nodes)" in answer.sentence
     assert answer.refused.causes[0].unblocked_by.endswith(f"this fleet has {H100}, {L40S}")
     near = [(miss.node, miss.needed_words, miss.available_words) for miss in answer.refused.nearest]
     assert near[:2] == [("n", "H200", H100), ("s", "H200", L40S)]
@@ -115,7 +115,7 @@ def test_the_nearest_has_most_of_the_empty_cards_that_are_wanted() -> None:
     assert answer.refused is not None
     near = [(miss.node, miss.missing) for miss in answer.refused.nearest]
     assert near == [("b-half", "4 devices"), ("a-full", "8 devices")]
-    assert "nearest is b-half" in answer.sentence
+    assert "closest: b-half" in answer.sentence
 
 
 def test_who_holds_the_nearest_node_is_named() -> None:
@@ -231,7 +231,7 @@ def test_what_no_node_could_hold_is_said_to_never_fit(golden: Golden, kind: str)
         assert "end on" not in cause.unblocked_by
     [line] = lines_answer(ledger.state).lines
     assert line.lasting
-    assert line.sentence.startswith("can never fit")
+    assert line.sentence.startswith("would not fit")
 
 
 def waits_for(*fleet: object, wanted: PodSubmitted) -> Why:

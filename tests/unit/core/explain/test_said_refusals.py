@@ -17,7 +17,7 @@ def sentence(*events: Payload, wants: Payload) -> str:
     return why(ledger.state, ledger.pod("p")).sentence
 
 
-@pytest.mark.parametrize(("count", "words"), [(1, "1 empty card on"), (4, "4 empty cards on")])
+@pytest.mark.parametrize(("count", "words"), [(1, "1 empty GPU"), (4, "4 empty GPUs on")])
 def test_whole_cards_are_counted_as_such(count: int, words: str) -> None:
     """A request for whole devices is answered in whole devices, not slots."""
     held = [pod(f"s{number}", ask(1_000, cores=60)) for number in range(4)]

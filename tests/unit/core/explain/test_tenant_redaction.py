@@ -146,7 +146,7 @@ def test_evictions_of_others_are_left_out() -> None:
     text, shown = through(why)
     assert isinstance(shown, Why)
     assert (shown.evicts, shown.leaving) == ((), (OF_OTHERS, "ml/a"))
-    assert f"once these have left: {OF_OTHERS}, ml/a" in shown.sentence, "made of what is left"
+    assert f"once {OF_OTHERS}, ml/a have left" in shown.sentence, "made of what is left"
     assert "secret" not in text
 
 

@@ -163,7 +163,7 @@ def test_whoever_is_on_a_node_that_is_not_heard_says_so() -> None:
     lost = ledger.where("m0")
     ledger.play(NodeSilent(node=lost, grace_s=40))
     there, other = (pod_answer(ledger.state, ledger.pod(uid)) for uid in ("m0", "m1"))
-    assert there.unready.startswith(f"the agent of {lost} is not heard, found silent at ")
+    assert there.unready.startswith(f"the agent of {lost} has not reported, detected at ")
     assert other.unready == ""
     answer = gang_answer(ledger.state, "team/job", ledger.state.groups["team/job"])
     assert (answer.phases, answer.unready) == ({"placed": 2}, {lost: 1})

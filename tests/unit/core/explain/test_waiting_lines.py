@@ -166,7 +166,7 @@ def test_what_no_node_has_is_told_apart_from_what_is_taken() -> None:
     answer = lines_answer(ledger.state)
     assert answer.lines[0].lasting
     assert answer.lasting == 1
-    assert answer.lines[0].wants.endswith("of B200")
+    assert answer.lines[0].wants.endswith("type B200")
 
 
 def test_gated_and_unreadable_pods_stand_in_no_line() -> None:

@@ -67,10 +67,8 @@ def test_placed_names_the_runner_up_and_the_deciding_part() -> None:
     assert answer.placed.shares[0].model
 
 
-BESTFIT = "among the devices of n1 it went by bestfit: to where the least is left over"
-SPREAD = (
-    "among the devices of n1 it went by spread: to where the fewest are, of equals to the emptiest"
-)
+BESTFIT = "within n1, bestfit prefers the device with the least leftover"
+SPREAD = "within n1, spread prefers the device with the fewest containers, then the emptiest"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +91,7 @@ def test_how_its_card_was_chosen_is_said(policy: Policy, own: str, said: str) ->
     price = Score(node="n1", total=1.0, parts={"price": 1.0})
     state, there = ledger.state, ledger.pod("p1").placement
     assert there is not None
-    money = "which is no money" in choice_words(state, ledger.pod("p1"), there, price)
+    money = "not money" in choice_words(state, ledger.pod("p1"), there, price)
     assert money == (own == "")
     ledger.play(PolicyChanged(by="ann"))
     later = explained(ledger, "p1").placed
@@ -252,7 +250,7 @@ def test_gang_beyond_what_is_left_of_its_queue(golden: Golden) -> None:
     ledger.submit(*(member(f"m{number}", cards(1)) for number in range(3)))
     answer = explained(ledger.settle(), "m0")
     said = pod_answer(ledger.state, ledger.pod("m0")).cause
-    assert answer.sentence.endswith(f": {said}")
+    assert answer.sentence.endswith(f". {said[:1].upper()}{said[1:]}")
     assert answer.refused is not None
     (cause,) = answer.refused.causes
     assert said.endswith(f" {cause.words}")
@@ -276,7 +274,7 @@ def test_what_a_queue_or_a_quota_never_holds_waits_for_nobody(
     assert answer.refused is not None
     (cause,) = answer.refused.causes
     said = cause.words
-    assert answer.sentence.endswith(f": {said}")
+    assert answer.sentence.endswith(f". {said[:1].upper()}{said[1:]}")
     golden({"2 for a gang of 3" if in_gang else "900 MiB for 1000": said})
     assert " end" not in cause.unblocked_by
     (line,) = lines_answer(ledger.state).lines
@@ -296,7 +294,7 @@ def test_a_gang_beyond_the_cards_of_its_queue_never_has_a_place(
         return
     answer = explained(ledger, "m0")
     said = pod_answer(ledger.state, ledger.pod("m0")).cause
-    assert answer.sentence.endswith(f": {said}")
+    assert answer.sentence.endswith(f". {said[:1].upper()}{said[1:]}")
     assert answer.refused is not None
     (cause,) = (each for each in answer.refused.causes if each.code.value == "QueueCardsExceeded")
     golden({"24 of 16": said, "fix": cause.unblocked_by})
@@ -337,7 +335,7 @@ def test_a_pod_waits_since_its_submission_however_often_it_is_decided(golden: Go
     """A pod waits since its submission, however often it is decided."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1)).submit(pod("p1", ask(100_000))).settle()
     waits = ledger.pod("p1")
-    since = f"default/p1 is waiting since revision {waits.submitted_revision}: "
+    since = f"default/p1 has been pending since revision {waits.submitted_revision}. "
     assert waits.refused_revision > waits.submitted_revision
     assert explained(ledger, "p1").sentence.startswith(since)
 
@@ -406,7 +404,7 @@ def test_other_schedulers_are_spoken_of_where_their_pods_are(unnamed: tuple[str,
     assert answer.refused
     [cause] = answer.refused.causes
     assert cause.code is RefusalCode.DEVICE_UNHEALTHY
-    assert cause.unblocked_by.startswith("the device recovers")
+    assert cause.unblocked_by.startswith("wait for the device to recover")
     assert ("another scheduler" in cause.unblocked_by) == ("nvidia" in unnamed)
 
 
@@ -470,7 +468,7 @@ def test_a_card_with_closed_slices_could_hold_the_pod() -> None:
 def test_a_pod_of_a_gang_names_it() -> None:
     """A pod of a gang names the gang."""
     ledger = Ledger(rack("n1", 1), gang("team/job", 3), member("m1", ask(1000))).settle()
-    assert "gang team/job " in explained(ledger, "m1").sentence
+    assert "gang team/job" in explained(ledger, "m1").sentence
 
 
 def test_a_headline_has_the_reason_that_counts(golden: Golden) -> None:

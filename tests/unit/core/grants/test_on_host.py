@@ -74,11 +74,11 @@ def test_what_only_containers_can_have_is_refused_by_name() -> None:
     """A vNPU and MPS need a container, and are refused on the host."""
     npu = structs.replace(FIRST, id="NPU-1", family="ascend", mode="vnpu")
     share = Share("run", "NPU-1", 1000, 0, template="vir02")
-    with pytest.raises(GrantRefused, match="vNPU is given to containers alone"):
+    with pytest.raises(GrantRefused, match="vNPU works only in a container"):
         on_host(grant(Held.of("uid-1", "run", [share], {npu.id: npu}), NODE))
     card = structs.replace(FIRST, mode="mps")
     share = Share("run", card.id, 1000, 20)
-    with pytest.raises(GrantRefused, match="MPS is given to containers alone"):
+    with pytest.raises(GrantRefused, match="MPS works only in a container"):
         on_host(grant(Held.of("uid-1", "run", [share], {card.id: card}), NODE))
 
 

@@ -94,7 +94,7 @@ def test_numbers_that_a_process_made_up_end_nothing() -> None:
         (b"", "0 bytes"),
         (bytes(SIZE), "magic 0"),
         (struct.pack("<iII", 19_920_718, 2, 0) + bytes(SIZE), "version 2.0"),
-        (struct.pack("<iII", 19_920_718, 1, 2) + bytes(99), "111 bytes; a usage region has"),
+        (struct.pack("<iII", 19_920_718, 1, 2) + bytes(99), "111 bytes instead of"),
     ],
 )
 def test_what_is_no_region_is_refused(data: bytes, problem: str) -> None:

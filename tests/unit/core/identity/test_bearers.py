@@ -65,7 +65,7 @@ def test_no_two_pods_of_other_namespaces_have_one_name() -> None:
         (Bearer("apportion", "bootstrap", "b"), "b", "has no role"),
         (Bearer("apportion", "scheduler", "s-1"), "s-2", "connects as s-1"),
         (Bearer("apportion", "scheduler", "s-1"), "", "connects as s-1"),
-        (Bearer("apportion", "agent", "a-1"), "a-1", "no pod that is on a node"),
+        (Bearer("apportion", "agent", "a-1"), "a-1", "not bound to a pod on a node"),
         (Bearer("apportion", "scheduler", "a.b"), "a.b", "lower-case"),
         (Bearer("monitoring", "billing", "x.*"), "monitoring_x.*", "lower-case"),
     ],

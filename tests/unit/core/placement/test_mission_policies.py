@@ -158,7 +158,7 @@ def test_C6_a_queue_holds_no_more_than_its_capability(
     ledger = Ledger(rack("n1", 8), QueueObserved(queue="ml", capability={resource: 2}))
     ledger.submit(*(queued(f"p{n}", limits) for n in range(3)), pod("other", cards())).settle()
     assert [ledger.where(uid) for uid in ("p0", "p1", "p2", "other")] == ["n1", "n1", "", "n1"]
-    assert f"more of {resource}, and" in words.refusal(ledger.refusal("p2"))
+    assert f"short of {resource}: 0" in words.refusal(ledger.refusal("p2"))
     assert ledger.gone("p0").settle().where("p2") == "n1"
 
 
@@ -195,19 +195,24 @@ def test_E6_the_card_quota_of_a_queue() -> None:
 
 
 CAUSES = [
-    ("plugin off", [observed("n1")], shape(cards()), "no device of the family asked for"),
-    ("exclusive mode", [rack("n1", 1, mode="exclusive")], shape(ask(1)), "in the mode asked for"),
+    ("plugin off", [observed("n1")], shape(cards()), "no device of the requested family"),
+    (
+        "exclusive mode",
+        [rack("n1", 1, mode="exclusive")],
+        shape(ask(1)),
+        "in the requested sharing mode",
+    ),
     (
         "in use",
         [rack("n1", 1), pod("x", ask(1)), placement("x", "n1", [share("n1-g0")])],
         shape(cards()),
-        "is in use and is wanted alone",
+        "too few empty devices",
     ),
     (
         "spread of cards off",
         [rack("n1", 1), pod("x", ask(1)), placement("x", "n1", [share("n1-g0")])],
         shape(ask(1), device_policy="mutex"),
-        "is in use and is wanted alone",
+        "too few empty devices",
     ),
     (
         "no matching type",

@@ -105,7 +105,7 @@ def test_a_claim_that_is_not_ready_holds_the_pod_back(state: Any) -> None:
     refused = ledger.refusal("p")
     assert (refused.reasons, refused.nodes) == ({C.VOLUME_CLAIM_NOT_READY: 0}, 0)
     assert refused.volume == VolumeShortage(claim="data", state=state)
-    assert words.refusal(refused).startswith("its PersistentVolumeClaim data: ")
+    assert words.refusal(refused).startswith("its PersistentVolumeClaim data ")
     ledger.play(claim()).settle()
     assert ledger.where("p") == "n-a"
 

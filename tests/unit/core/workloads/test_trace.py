@@ -53,12 +53,12 @@ def test_columns_may_be_missing_at_the_end() -> None:
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ("p,1,1,1,1001,,", "line 3.gpu_milli: '1001' is out of bounds"),
-        ("p,1,1,1,0,,", "line 3.gpu_milli: 0 is no share of a GPU: write 1 to 1000"),
-        ("p,1,1,-1,0,,", "line 3.num_gpu: '-1' is out of bounds"),
-        ("p,one,1,1,10,,", "line 3.cpu_milli: 'one'"),
-        (",1,1,1,10,,", "line 3.name: it is missing: add it"),
-        ("p,1", "line 3.memory_mib: it is missing: add it"),
+        ("p,1,1,1,1001,,", 'line 3.gpu_milli: "1001" is out of range'),
+        ("p,1,1,1,0,,", "line 3.gpu_milli: 0 is not a share of a GPU; write 1 to 1000"),
+        ("p,1,1,-1,0,,", 'line 3.num_gpu: "-1" is out of range'),
+        ("p,one,1,1,10,,", 'line 3.cpu_milli: "one"'),
+        (",1,1,1,10,,", "line 3.name is missing; add it"),
+        ("p,1", "line 3.memory_mib is missing; add it"),
     ],
 )
 def test_refusals(row: str, says: str) -> None:

@@ -109,7 +109,7 @@ def test_a_limit_of_another_namespace_is_told_to_nobody_else() -> None:
     assert (theirs["causes"], theirs["nearest"], theirs["nodes"]) == ([], [], 0)
     assert (theirs["queue"], theirs["gang"]) == ("", None)
     assert (theirs["wants"], theirs["pods"]) == (whole.lines[0].wants, 1)
-    assert mine["sentence"].startswith("none of 1 node fits")
+    assert mine["sentence"].startswith("no node fits")
     assert msgspec.convert(shown, LinesAnswer).lines[1].whose == "ml"
 
 
@@ -240,7 +240,7 @@ def test_how_many_hold_a_queue_is_told_to_nobody_else() -> None:
     [cause] = shown["refused"]["causes"]
     assert (cause["held_by"], cause["holders"]) == ([OF_OTHERS], 0)
     assert "ops" not in cause["unblocked_by"]
-    assert "Pods of lower priority hold what the queue allows" in shown["sentence"]
+    assert "Pods of lower priority use what the queue allows" in shown["sentence"]
 
 
 def test_the_fleet_is_shown_with_pods_of_others_without_their_names() -> None:

@@ -485,7 +485,7 @@ def test_words_by_names_are_those_of_the_verbs(node: NodeModules) -> None:
     found = node.run("vocabulary.js", "return [m.PHASES, m.OUTCOMES, m.STORY, m.POLICIES];")
     assert found == [PHASES, OUTCOMES, STORY, list(POLICIES)]
     assert node.run("words.js", "return ['refused', 'bound'].map(m.phaseWord);") == [
-        "waiting",
+        "pending",
         "bound",
     ]
 
@@ -504,12 +504,12 @@ def test_every_type_of_event_has_a_chip(node: NodeModules) -> None:
     ("shares", "words"),
     [
         ([], ""),
-        ([share("a", 3000, 50)], "1 card, 3,000 MiB, 50 % cores"),
-        ([share("a", 4096, 0)], "1 card, 4,096 MiB"),
-        ([share("a", 6144, 2, "vir02")], "1 card, 6,144 MiB, vir02"),
-        ([share("a", 30, 5), share("b", 30, 5)], "2 cards, 30 MiB, 5 % cores each"),
-        ([share("a", 30, 5), share("a", 20, 0)], "1 card, 30 MiB, 5 % cores + 20 MiB"),
-        ([share("a", 20, 0), share("a", 20, 0)], "1 card, 2 \N{MULTIPLICATION SIGN} 20 MiB"),
+        ([share("a", 3000, 50)], "1 GPU, 3,000 MiB, 50 % cores"),
+        ([share("a", 4096, 0)], "1 GPU, 4,096 MiB"),
+        ([share("NPU-a", 6144, 2, "vir02")], "1 NPU, 6,144 MiB, vir02"),
+        ([share("a", 30, 5), share("b", 30, 5)], "2 GPUs, 30 MiB, 5 % cores each"),
+        ([share("a", 30, 5), share("a", 20, 0)], "1 GPU, 30 MiB, 5 % cores + 20 MiB"),
+        ([share("a", 20, 0), share("a", 20, 0)], "1 GPU, 2 \N{MULTIPLICATION SIGN} 20 MiB"),
     ],
 )
 def test_what_a_pod_holds_is_told_whole(
@@ -517,6 +517,89 @@ def test_what_a_pod_holds_is_told_whole(
 ) -> None:
     """Cores too, and what each of several containers has."""
     assert node.run("words.js", "return m.holds(given[0]);", shares) == words
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        ({"family": "nvidia", "count": 8, "cores": 100}, "8 whole GPUs"),
+        ({"family": "nvidia", "memory_mib": 3000}, "1 \N{MULTIPLICATION SIGN} GPU 3,000 MiB"),
+        ({"family": "Ascend910B", "cores": 100}, "1 whole Ascend910B device"),
+        (
+            {"family": "Ascend910B", "profile": "vir02"},
+            "1 \N{MULTIPLICATION SIGN} Ascend910B vir02",
+        ),
+    ],
+)
+def test_a_request_has_the_noun_of_its_family(
+    node: NodeModules, ask: dict[str, Any], words: str
+) -> None:
+    """GPU only for NVIDIA, since an NPU is not one; wishes follow the devices."""
+    line = {"asks": [ask], "wishes": ["of H100"]}
+    assert node.run("words.js", "return m.lineWords(given[0]);", line) == f"{words}, of H100"
+
+
+BADGE = """const shown = [], asked = [], timers = [];
+  const had = { document: globalThis.document, setTimeout: globalThis.setTimeout };
+  globalThis.document = { hidden: given[0] };
+  globalThis.setTimeout = (act, wait) => timers.push([act, wait]);
+  try {
+    const badge = new m.Badge("waiting", "pending pod", 3000, async () => asked.push(1));
+    badge.show = count => shown.push(count);
+    for (const round of [1, 2]) {
+      badge.news();
+      badge.news();
+      for (const [act, wait] of timers.splice(0)) {
+        asked.push(wait > 0 ? "later" : "now");
+        await act();
+      }
+    }
+    return asked;
+  } finally { Object.assign(globalThis, had); }"""
+
+
+def test_counts_are_requested_once_per_interval_and_never_when_hidden(node: NodeModules) -> None:
+    """Several news make one request; the next one waits for the interval to end."""
+    assert node.run("badges.js", BADGE, False) == ["now", 1, "later", 1]
+    assert node.run("badges.js", BADGE, True) == []
+
+
+def test_badges_count_pending_pods_and_problems(node: NodeModules) -> None:
+    """Both phases of a pod without a node are pending; a warning is not a problem."""
+    summary = {"phases": {"pending": 2, "refused": 4, "allocated": 9}}
+    assert node.run("badges.js", "return m.pendingOf(given[0]);", summary) == 6
+    checks = {"checks": [{"state": state} for state in ("ok", "soon", "unknown", "broken")]}
+    assert node.run("badges.js", "return m.problemsOf(given[0]);", checks) == 1
+
+
+def test_a_filter_colours_the_free_devices_that_match(node: NodeModules) -> None:
+    """They are pale, so that dimming the others would not show them; used devices keep theirs."""
+    drawn = node.run(
+        "fleet/paint.js",
+        """const painter = Object.create(m.Painter.prototype), drawn = [];
+        painter.colours = { free: ["free", "dim"], freeFound: "found" };
+        painter.shares = painter.cross = painter.hatch = () => {};
+        painter.rect = (x, y, width, tall, colour) => drawn.push(colour);
+        const layout = { cardWidth: 4, cardHeight: 9, gap: 1, nodeAt: () => ({ x: 0, y: 0 }) };
+        const node = { count: 3, state: [0, 0, 0], start: [0, 0, 0, 1], memory: [0.5] };
+        painter.node(layout, {}, node, 0, null, false);
+        painter.node(layout, {}, node, 0, [1, 0, 1], false);
+        return drawn;""",
+    )
+    assert drawn == ["free", "free", "free", "found", "dim", "free"]
+
+
+@pytest.mark.parametrize(("written", "state"), [
+    ("unhealthy", "broken"), ("allocated", "granted"), ("unreachable", "unreached"),
+    ("granted", "granted"), ("free", "free"),
+])  # fmt: skip
+def test_a_state_is_found_by_the_word_that_users_see(
+    node: NodeModules, written: str, state: str
+) -> None:
+    """The words of the page as well as those of older links; any other is reported."""
+    code = "return [m.odd(`state:${given[0]}`), new m.Filter('', given[0]).show];"
+    assert node.run("fleet/model.js", code, written) == [[], state]
+    assert len(node.run("fleet/model.js", "return m.odd('state:fine');")) == 1
 
 
 def test_on_a_phone_nodes_of_four_cards_have_their_names(node: NodeModules) -> None:

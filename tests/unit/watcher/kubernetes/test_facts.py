@@ -401,7 +401,7 @@ def test_a_quota_of_some_pods_only_is_a_problem_by_name() -> None:
     cluster.see("resourcequotas", document)
     assert quota_facts(cluster) == []
     problem = cluster.view.problems["ResourceQuota default/gpus"]
-    assert problem.startswith("spec.scopes: ")
+    assert problem.startswith("spec.scopes ")
     cluster.view.audiences["resourcequotas"].gone(msgspec.json.encode(document))
     assert cluster.view.problems == {}
 

@@ -151,11 +151,11 @@ def test_E6_the_card_quota_of_a_queue_is_read_from_its_annotation() -> None:
 @pytest.mark.parametrize(
     ("quota", "says"),
     [
-        ("8", "is no JSON object"),
-        ('{"A100": ', "is no JSON object"),
+        ("8", "is not a JSON object"),
+        ('{"A100": ', "is not a JSON object"),
         ('{"A100": 1.5}', "is a fraction"),
         ('{"A100": "many"}', "is not a quantity"),
-        ('{"": 1}', "a name that is empty or too long"),
+        ('{"": 1}', "a model name that is empty or too long"),
     ],
 )
 def test_a_card_quota_that_cannot_be_read_is_said_aloud(quota: str, says: str) -> None:

@@ -54,7 +54,7 @@ def test_a_pod_is_read_again_when_its_claim_comes() -> None:
     cluster.claiming("p")
     (said,) = cluster.told()
     assert isinstance(said, PodRejected)
-    assert (said.field, said.value) == ("spec.resourceClaims[0].resourceClaimName", "'mine'")
+    assert (said.field, said.value) == ("spec.resourceClaims[0].resourceClaimName", '"mine"')
     cluster.claim()
     (said,) = cluster.told()
     assert isinstance(said, PodSubmitted)

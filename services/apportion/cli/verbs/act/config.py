@@ -14,6 +14,7 @@ from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import console, print_answer, print_json, say, warn
 from apportion.cli.render.rows import Rows
+from apportion.cli.usage import VerbGroup
 from apportion.core.answers.reads import ConfigurationAnswer, NodeAnswer
 from apportion.core.configuration import passed_over
 from apportion.core.configuration.keys import KEYS
@@ -23,37 +24,43 @@ from apportion_schemas import ConfigurationChanged
 _FILE = click.argument("file", metavar="FILE|-")
 
 
-@click.group(epilog="Example:  apportion config check cluster.yaml")
+@click.group(cls=VerbGroup, epilog="Example:  apportion config check cluster.yaml")
 def command() -> None:
-    """Resource names, defaults, how devices are offered and cut: for every service at once.
+    """Check, apply or show the cluster configuration, which all services follow.
 
-    Exit codes: 0 done; 1 the document is wrong; 3 unreachable."""
+    It sets resource names, defaults, and how devices are shared and partitioned.
+
+    Exit codes: 0 done; 1 invalid document; 3 ledger or gateway unreachable."""
 
 
 @command.command(epilog="Example:  apportion config check cluster.yaml")
 @_FILE
 @JSON
 def check(*, file: str, as_json: bool) -> None:
-    """Say what is wrong with a document, by line, key, value and fix; nothing is asked of anyone.
+    """Check a configuration document offline.
 
-    What a file of HAMi or Volcano says that has no effect here is named as well.
+    Each error has its line, key, value and fix. Also warns of HAMi and Volcano settings that have
+    no effect in Apportion.
 
-    Exit codes: 0 nothing is wrong; 1 something is."""
+    Exit codes: 0 valid; 1 invalid."""
     content, configuration = read_configuration_file(file)
     for path, why in passed_over(content):
-        warn(f"{path}: has no effect here: {why}")
-    print_answer(configuration, f"{file}: nothing is wrong", as_json=as_json)
+        warn(f"{path}: no effect: {why}")
+    print_answer(configuration, f"{file}: valid", as_json=as_json)
 
 
 @command.command(epilog="Example:  apportion config apply cluster.yaml --reason 'A100s by MIG'")
 @_FILE
-@click.option("--reason", default="", help="Why, for whoever asks later.")
+@click.option("--reason", default="", help="Reason, for the audit trail.")
 @by_whom
 @asks_both
 def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> None:
-    """Let every service obey this document from now on, and nothing of an earlier one.
+    """Apply a configuration document.
 
-    Exit codes: 0 in force, or it was already; 1 the document is wrong; 3 unreachable."""
+    It replaces the previous document as a whole.
+
+    Exit codes: 0 in force, or already in force; 1 invalid document; 3 ledger or gateway
+    unreachable."""
     wanted = read_configuration_file(file)[1]
     now = run(configuration_now(where))
     changed = now.configuration != wanted
@@ -62,13 +69,13 @@ def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> No
         event = ConfigurationChanged(by=person(by), reason=reason, configuration=wanted)
         revision = run(write(where.reach(), event, basis=now.revision)).revision or 0
         if configuration_at(where, revision).configuration_revision < revision:
-            raise NotFound(f"revision {revision} was refused; the gateway's log says why")
+            raise NotFound(f"revision {revision} was refused; see the gateway's log")
     if wanted.nodeconfig:  # warn about unknown nodes: not there yet, or misspelt
         _, nodes = Gateway(where.gateway_url()).items("nodes", NodeAnswer)
         there = {node.node for node in nodes}
         for position, node in enumerate(wanted.nodeconfig):
             if node.name not in there:
-                words = f"nodeconfig[{position}].name: {node.name} is no node of the cluster yet"
+                words = f"nodeconfig[{position}].name: {node.name} is not a node of the cluster yet"
                 hint = did_you_mean(node.name, there)
                 warn(f"{words}; {hint}" if hint else words)
     done = "in force since" if changed else "unchanged: in force since"
@@ -81,9 +88,11 @@ def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> No
 @AT
 @asks_both
 def show(*, where: Where, as_json: bool, at: str | None) -> None:
-    """Print the document in force, without what is at its default; it can be applied again.
+    """Print the configuration in force.
 
-    Exit codes: 0 shown; 1 nothing is known of the moment; 3 unreachable."""
+    Defaults are left out. The output can be applied again.
+
+    Exit codes: 0 shown; 1 no data for that time; 3 ledger or gateway unreachable."""
     if at is None:
         now = run(configuration_now(where))
     else:
@@ -94,7 +103,7 @@ def show(*, where: Where, as_json: bool, at: str | None) -> None:
         print_json(now)
         return
     since = now.configuration_revision
-    words = f"in force since revision {since}" if since else "no document was applied yet"
+    words = f"in force since revision {since}" if since else "no configuration has been applied yet"
     say(words, "dim", err=True)
     print_json(now.configuration)
 
@@ -102,11 +111,13 @@ def show(*, where: Where, as_json: bool, at: str | None) -> None:
 @command.command(epilog="Example:  apportion config keys")
 @JSON
 def keys(*, as_json: bool) -> None:
-    """Every key, what it means, and which services obey it. Exit codes: 0."""
+    """List all keys, their meaning, and the services that use them.
+
+    Exit codes: 0 always."""
     if as_json:
         print_json([key._asdict() for key in KEYS])
         return
-    made = Rows("KEY", "OBEYED BY", "MEANING", wraps=("MEANING",))
+    made = Rows("KEY", "USED BY", "MEANING", wraps=("MEANING",))
     for key in KEYS:
         made.add_row(key.path, key.obeyed_by, key.meaning)
     console().print(made)

@@ -12,7 +12,7 @@ from apportion.cli.client.ledger import by_whom, person, run, write
 from apportion.cli.client.lookup import find
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import print_answer, warn
-from apportion.cli.usage import reasoned
+from apportion.cli.usage import Verb, reasoned
 from apportion.core.answers.reads import CordonAnswer, NodeDetail
 from apportion.core.explain.text.event_text import listed
 from apportion.core.explain.text.words import device_words
@@ -32,52 +32,55 @@ class Done(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
 
 
-@click.command(epilog="Example:  apportion cordon gpu-1 --reason 'fan replaced on Monday'")
+@click.command(
+    cls=Verb, epilog="Example:  apportion cordon gpu-1 --reason 'fan replaced on Monday'"
+)
 @click.argument("target", metavar="DEVICE|NODE", shell_complete=TARGETS)
 @click.option("--reason", default="", callback=reasoned,
-              help="Why, for whoever asks later.  [required]")  # fmt: skip
+              help="Reason, for the audit trail.  [required]")  # fmt: skip
 @by_whom
 @asks_both
 def cordon(*, where: Where, as_json: bool, target: str, reason: str, by: str) -> None:
-    """Take a device or a node off offer: nothing new goes there, what runs there stays.
+    """Stop new placements on a device or node; running pods stay.
 
-    What others said against it stands beside it. Your own reason takes the place of the one before;
-    the same once more changes nothing, and is answered with the revision of the first.
-    Of a device's id the beginning will do: four characters after GPU-, if no other begins so.
+    Each user has a cordon of their own. A new reason replaces your previous one. Repeating the same
+    cordon changes nothing.
 
-    Exit codes: 0 done; 1 no such device or node; 3 the ledger or gateway cannot be reached."""
+    Exit codes: 0 cordoned, or already cordoned; 1 no such device or node; 3 ledger or gateway
+    unreachable."""
     who = person(by)
     basis, node, device = find(where, target)
     data = cordoning(node, device, by=who, reason=reason)
-    since = f"{device or node} is cordoned since revision"
+    name = device or node
     if first := run(stands_now(where, node, data)):
-        said = f"{since} {first} by {who} for that reason: nothing was changed"
+        said = f"{name} was already cordoned by {who} for this reason, at revision {first}"
         _tell(data, first, device or node, said, as_json=as_json)
         return
     revision = run(write(where.reach(), data, basis=basis)).revision
-    _tell(data, revision, device or node, f"{since} {revision}", as_json=as_json)
+    _tell(
+        data, revision, device or node, f"{name} cordoned at revision {revision}", as_json=as_json
+    )
 
 
-@click.command(epilog="Example:  apportion uncordon gpu-1     apportion uncordon gpu-1 --all")
+@click.command(
+    cls=Verb, epilog="Example:  apportion uncordon gpu-1     apportion uncordon gpu-1 --all"
+)
 @click.argument("target", metavar="DEVICE|NODE", shell_complete=TARGETS)
-@click.option("--reason", default="", help="Why, for whoever asks later.")
+@click.option("--reason", default="", help="Reason, for the audit trail.")
 @click.option("--of", "whose", default="", metavar="NAME",
-              help="Whose reason to lift.  [your own]")  # fmt: skip
-@click.option("--all", "everybody", is_flag=True, help="Lift every reason, whoever gave it.")
+              help="Remove the cordon of this user.  [default: yours]")  # fmt: skip
+@click.option("--all", "everybody", is_flag=True, help="Remove the cordons of all users.")
 @by_whom
 @asks_both
 def uncordon(
     *, where: Where, as_json: bool, target: str, reason: str, whose: str, everybody: bool, by: str
 ) -> None:
-    """Put a device or a node back on offer, as far as your own reason keeps it off.
+    """Remove your cordon from a device or node; cordons of other users stay.
 
-    Where others have reasons of their own these stand, until they are lifted too. Of a device's id
-    the beginning will do: four characters after GPU-, if no other begins so.
-
-    Exit codes: 0 done; 1 no such device or node, or nobody of that name has a reason against it;
-    3 the ledger or gateway cannot be reached, or the gateway is behind the ledger."""
+    Exit codes: 0 done; 1 no such device or node, or no cordon of that user; 3 ledger or gateway
+    unreachable, or the gateway is behind the ledger."""
     if whose and everybody:
-        raise click.UsageError("give --of NAME or --all, not both")
+        raise click.UsageError("--of and --all exclude each other")
     who = person(by)
     _, node, device = find(where, target)
     detail = run(node_now(where, node))
@@ -88,8 +91,8 @@ def uncordon(
         raise NotFound(not_cordoned(detail, device))
     if not everybody and len(others) == len(stated):
         raise NotFound(
-            f"{lifted} has no reason against {device or node}, but others have: "
-            f"{spoken(stated)}; lift one with --of NAME, or all with --all"
+            f"{device or node} is not cordoned by {lifted}, but for: {spoken(stated)}; remove one "
+            "with --of NAME, or all with --all"
         )
     data: Payload
     if everybody:
@@ -107,10 +110,10 @@ def uncordon(
         )
     revision = run(write(where.reach(), data, basis=detail.revision)).revision
     reasons = spoken(each for each in stated if each not in others)
-    said = f"lifted from {device or node} at revision {revision}: {reasons}"
+    said = f"{device or node} uncordoned at revision {revision}: {reasons}"
     _tell(data, revision, device or node, said, as_json=as_json)
     if others:
-        warn(f"{device or node} is cordoned still: {spoken(others)}")
+        warn(f"{device or node} is still cordoned: {spoken(others)}")
     elif off := still_off(detail, device):
         warn(off)
 
@@ -132,12 +135,12 @@ def still_off(detail: NodeDetail, device: str) -> str:
         if device not in {"", each.device}:
             continue
         if not each.present:
-            said.append(f"{name} is not reported any more")
+            said.append(f"{name} is no longer reported")
         elif not each.healthy:
             said.append(f"{name} has failed: {each.health_reason or 'no reason given'}")
         elif each.cordons and not device:
-            said.append(f"{name} is cordoned itself: {spoken(each.cordons)}")
-    return f"off offer still: {listed(said, OFF_NAMED)}" if said else ""
+            said.append(f"{name} has its own cordon: {spoken(each.cordons)}")
+    return f"still not schedulable: {listed(said, OFF_NAMED)}" if said else ""
 
 
 def spoken(cordons: Iterable[CordonAnswer]) -> str:

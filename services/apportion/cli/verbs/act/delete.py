@@ -18,6 +18,7 @@ from apportion.cli.exits import REFUSED, NotFound
 from apportion.cli.pods.append import end, stands
 from apportion.cli.pods.manifest_files import read_manifests, tell_passed_over, tell_refused
 from apportion.cli.render.output import print_json, say, warn
+from apportion.cli.usage import Verb
 from apportion.core.answers.reads import GangAnswer, PodAnswer, PodDetail
 from apportion.core.explain.health import moving
 from apportion.core.explain.text.event_text import limit_name, listed
@@ -35,25 +36,27 @@ class Report(msgspec.Struct, kw_only=True):
     problems: list[str] = []
 
 
-@click.command(epilog="Example:  apportion delete default/hami-pod")
+@click.command(cls=Verb, epilog="Example:  apportion delete default/hami-pod")
 @click.argument("pods", nargs=-1, metavar="[NAMESPACE/]POD...", shell_complete=PODS)
-@click.option("-n", "--namespace", metavar="NAMESPACE", help="Where the pods are.  [default]")
+@click.option(
+    "-n", "--namespace", metavar="NAMESPACE", help="Namespace of the pods.  [default: `default`]"
+)
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
-              help="The pods, quotas and gangs of these manifests.")  # fmt: skip
+              help="Delete the pods, quotas and gangs of these manifests.")  # fmt: skip
 @asks_both
 def command(
     *, where: Where, as_json: bool, pods: tuple[str, ...], namespace: str | None,
     files: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """End pods: their shares are free from that revision on. With -f also quotas end.
+    """Delete pods and free their shares; with -f, also delete quotas and gangs.
 
-    A gang ends with the last of its pods, or by its PodGroup once it has none. A queue stays:
-    submitted again without what it limits, it limits nothing. Whatever stays is named, and why.
+    A gang ends with its last pod; a gang without pods ends with its PodGroup. Queues cannot be
+    deleted; submit the queue without limits instead. Names everything that stays, with the reason.
 
-    Exit codes: 0 all ended; 1 one was not found or stays, or a document was wrong; 2 wrong usage; 3
-    unreachable."""
+    Exit codes: 0 all deleted; 1 not found, not deleted, or an invalid document; 2 wrong usage; 3
+    ledger or gateway unreachable."""
     if not pods and not files:
-        raise click.UsageError("name pods, or give -f with their manifests")
+        raise click.UsageError("name pods, or give their manifests with -f")
     report = Report()
     names = [split_name(pod, namespace) for pod in pods]
     wish, problems = Wish(), list[Problem]()
@@ -63,9 +66,7 @@ def command(
         tell_passed_over(wish)
         tell_refused(problems)
         names += [(pod.namespace, pod.name) for pod in wish.pods]
-        report.problems += (
-            f"{each} stands for no pods, so none was ended" for each in wish.podless
-        )
+        report.problems += (f"{each} has no pods, so none was deleted" for each in wish.podless)
         if wish.limits:
             with_ledger(where.reach(), lambda ledger: _lift(ledger, wish.limits, report))
     typed = frozenset(pod for pod in pods if "/" not in pod)
@@ -79,7 +80,7 @@ def command(
         print_json(report)
     else:
         for name, revision in (report.limits | report.deleted | report.gangs).items():
-            say(f"{name} ended at revision {revision}")
+            say(f"{name} deleted at revision {revision}")
     for problem in report.problems[len(problems) :]:
         warn(problem, style="red")
     if report.problems:
@@ -101,7 +102,7 @@ def _find(
             if not meant and name in typed:
                 with suppress(NotFound):
                     kind = "device" if find(where, name)[2] else "node"
-                    meant = f"; it is a {kind}, and only pods end here: {moving(name)}"
+                    meant = f"; it is a {kind}, and `delete` ends only pods: {moving(name)}"
             report.problems.append(f"{error.message}{meant}")
         else:
             found.append((detail.revision, detail.pod))
@@ -116,13 +117,15 @@ async def _lift(
             name, there = limit_name(limit), await stands(ledger, limit)
             if isinstance(limit, QueueObserved):
                 report.problems.append(
-                    f"{name} stays: no event ends a queue; submit it again without capability and "
-                    "volcano.sh/card.quota, and it limits nothing"
+                    f"{name} was not deleted: queues cannot be deleted; to remove its limits, "
+                    "submit it without capability and volcano.sh/card.quota"
                 )
             elif not isinstance(there, QuotaObserved):
-                report.problems.append(f"{name} is not in force; `apportion get quotas` lists them")
+                report.problems.append(
+                    f"{name} does not exist; list quotas with `apportion get quotas`"
+                )
             elif there.version:
-                report.problems.append(f"{name} is Kubernetes'; delete it there")
+                report.problems.append(f"{name} belongs to Kubernetes; delete it there")
             else:
                 gone = QuotaGone(namespace=limit.namespace, quota=limit.quota)
                 basis = await ledger.last_revision()
@@ -142,11 +145,11 @@ async def _disband(ledger: JetStreamLedger, gateway: Gateway, wish: Wish, report
                 _, pods = await asyncio.to_thread(gateway.items, "pods", PodAnswer, space)
                 left = [f"{pod.namespace}/{pod.name}" for pod in pods if pod.group == group]
                 report.problems.append(
-                    f"gang {group} stays: it ends with the last of its pods, and has {listed(left)}"
+                    f"gang {group} was not deleted: it still has the pods {listed(left)}"
                 )
             elif gang is not None:
                 gone = PodGroupGone(group=group)
                 report.gangs[f"gang {group}"] = await publish(publisher, gone, basis=basis)
             elif group not in of_pods:
-                problem = f"gang {group} is not there; `apportion get gangs` lists them"
+                problem = f"gang {group} does not exist; list gangs with `apportion get gangs`"
                 report.problems.append(problem)

@@ -33,7 +33,7 @@ from apportion.cli.pods.decisions import Awaited
 from apportion.cli.pods.pending import alike, evicted_for, wait_for_room, waits_for
 from apportion.cli.pods.resubmit import UNIT_MAX, Anew, Blocked, Unit
 from apportion.cli.render.output import console, doubtful, plain, print_answer, warn
-from apportion.cli.usage import SAY_WHY
+from apportion.cli.usage import SAY_WHY, Verb
 from apportion.core.answers.plans import PlanRequest
 from apportion.core.answers.reads import GangAnswer, NodeDetail, PodAnswer, Why
 from apportion.core.explain.text import words
@@ -47,8 +47,8 @@ AGAIN_AFTER_S = 5.0  # as kubectl: a disruption budget may allow an eviction lat
 REASON_MAX = 1024
 DRAINING = "drain: "  # prefix of the reasons of this verb's cordons
 BY_HAND = "by Ctrl-C"
-UNDECIDED = "not decided yet"
-LEAVING = "evicted, and has not ended yet"
+UNDECIDED = "undecided"
+LEAVING = "evicted, still ending"
 NAMED_MAX = 10  # pods named that were placed instead; `--json` has all
 
 
@@ -98,42 +98,45 @@ class Order(msgspec.Struct, frozen=True):
         return pod.node == self.node and (not self.device or self.device in devices)
 
 
-@click.command(epilog="Example:  apportion drain gpu-1 --reason 'firmware'     then: apportion "
-               "uncordon gpu-1")  # fmt: skip
+@click.command(
+    cls=Verb,
+    epilog="Example:  apportion drain gpu-1 --reason 'firmware'     then: apportion uncordon gpu-1",
+)
 @click.argument("target", metavar="NODE|DEVICE", shell_complete=TARGETS)
 @click.option("--reason", default="",
-              help="Why, for whoever asks later; not needed with --dry-run.")  # fmt: skip
+              help="Reason, for the audit trail.  [required, except with --dry-run]")  # fmt: skip
 @click.option("--timeout", "timeout_s", type=click.FloatRange(1, 86_400), default=600.0,
-              show_default=True, metavar="SECONDS", help="How long to try.")  # fmt: skip
+              show_default=True, metavar="SECONDS", help="Time limit for moving pods.")  # fmt: skip
 @click.option(
-    "--dry-run", is_flag=True, help="Say what would be moved, and where to, and change nothing."
+    "--dry-run", is_flag=True, help="Show what would be moved and where, without changing anything."
 )
 @click.option("--force", is_flag=True,
-              help="In Kubernetes, also pods that no controller makes again.")  # fmt: skip
+              help="In Kubernetes, also evict pods without a controller.")  # fmt: skip
 @click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path),
               envvar="APPORTION_KUBECONFIG", show_envvar=True,
-              help="How to reach the cluster of the node.  [default: ~/.kube/config]")  # fmt: skip
-@click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
+              help="Kubeconfig of the cluster.  [default: ~/.kube/config]")  # fmt: skip
+@click.option("--context", metavar="NAME", help="Context in the kubeconfig.")
 @by_whom
 @asks_both
 def command(
     *, where: Where, as_json: bool, target: str, reason: str, timeout_s: float, dry_run: bool,
     force: bool, kubeconfig: Path | None, context: str | None, by: str,
 ) -> None:  # fmt: skip
-    """Cordon a node or device, and move what runs there: gangs whole, within disruption budgets.
+    """Cordon a node or device and move its pods, gangs as a whole, within disruption budgets.
 
-    In Kubernetes pods are evicted, and their controllers make new ones; a pod whose budget does not
-    allow it is waited for, and named. Without Kubernetes a pod ends and is submitted anew in the
-    same moment. Standard error has a line for each as it goes. Ctrl-C stops between two pods and
-    says what was done, what goes on by itself and what was not done; the cordon stays. Of a node
-    that is not heard nobody knows whether its pods run on: they may then run twice. `apportion
-    uncordon` lifts the cordon; pods that moved stay where they are. Of a device's id the beginning
-    will do: four characters after GPU-, if no other begins so.
+    In Kubernetes, pods are evicted and their controllers recreate them; `drain` retries while a
+    disruption budget blocks a pod, and does not wait for the new pods. Without Kubernetes, each pod
+    is ended and resubmitted in one step.
 
-    Exit codes: 0 nothing runs there any more; 1 something does, or there is no such node or device;
-    3 the ledger, gateway or API server cannot be reached; 5 nothing runs there any more, and a pod
-    that ran there waits for a place. What controllers in Kubernetes make anew is not waited for;
-    130 it was stopped by Ctrl-C. With --dry-run these are what would be."""
+    Progress is printed on standard error. Ctrl-C stops between two pods and reports what was done;
+    the cordon stays. `apportion uncordon` removes the cordon; moved pods stay where they are. If
+    the agent of a node is not reporting, its pods may still be running and then run twice.
+
+    With --dry-run, exit codes are those of the predicted outcome.
+
+    Exit codes: 0 no pods are left; 1 pods are left, or no such node or device; 3 ledger, gateway or
+    API server unreachable; 5 no pods are left, but a moved pod is pending; 130 stopped with
+    Ctrl-C."""
     if not (reason.strip() or dry_run):
         raise click.UsageError(SAY_WHY)
     kube = KubeChoice(wanted=True, kubeconfig=kubeconfig, context=context)
@@ -226,7 +229,7 @@ def _note_before(report: Report, order: Order, units: Iterable[Unit]) -> None:
 
 
 def _plan(gateway: Gateway, url: str, order: Order, report: Report) -> None:
-    report.left = dict.fromkeys(report.left, "would stay where it is, and not be moved")
+    report.left = dict.fromkeys(report.left, "would not be moved")
     if not report.left:
         return
     answer = ask(url, PlanRequest(drain=(order.device or order.node,)))
@@ -269,8 +272,8 @@ def _units(gateway: Gateway, order: Order, *, at_least: int) -> list[Unit]:
     for unit in units.values():
         if len(unit.pods) > UNIT_MAX:
             raise NotFound(
-                f"gang {unit.gang} has {len(unit.pods)} pods, and {UNIT_MAX} can be moved in one "
-                "piece; end it and submit it anew"
+                f"gang {unit.gang} has {len(unit.pods)} pods, and at most {UNIT_MAX} can be moved "
+                "together; delete and resubmit it"
             )
     return list(units.values())
 
@@ -395,9 +398,9 @@ async def _through_kubernetes(
     except TimeoutError:
         report.stopped = f"after {order.timeout_s:g} s"
     except ConfigError as error:
-        raise Unreachable(f"the API server of {order.node}: {error}") from None
+        raise Unreachable(f"API server of {order.node}: {error}") from None
     except KubeRefused as error:
-        raise NotFound(f"the API server refuses: {error}") from None
+        raise NotFound(f"refused by the API server: {error}") from None
 
 
 class Progress:
@@ -421,40 +424,38 @@ def _tell(report: Report, *, dry_run: bool) -> None:
     out = console()
     doubtful(words.mixed_gang(*gang) for gang in report.mixed_gangs.items())
     if report.stopped == BY_HAND and (dry_run or not report.revision):
-        said = f"nothing was done: {report.target} is not cordoned by this, and no pod was moved"
-        out.say(f"stopped {BY_HAND}; {said}")
+        said = f"{report.target} was not cordoned, and no pod was moved"
+        out.say(f"stopped {BY_HAND}: {said}")
         return
     if dry_run:
         _tell_plan(report)
         return
-    out.print(plain(f"{report.target} is cordoned since revision {report.revision}"))
+    out.print(plain(f"{report.target} cordoned at revision {report.revision}"))
     for name, node in report.moved.items():
-        went = "begun anew on" if node == report.was.get(name) else "moved to"
-        said = f"{name} {went} {node}" if node else f"{name} left"
+        went = "restarted on" if node == report.was.get(name) else "moved to"
+        said = f"{name} {went} {node}" if node else f"{name} ended"
         out.say(said + evicted_for(report.evicted.get(name, [])))
     for name, why in alike(report.waiting):
-        said = why if why == UNDECIDED else f"must wait: {why}"
+        said = why if why == UNDECIDED else f"pending: {why}"
         out.say(f"{name} {said}")
     for name, why in report.left.items():
-        out.say(f"{name} is there still: {why}")
+        out.say(f"{name} not moved: {why}")
     if report.stopped:
         for line in (f"stopped {report.stopped}:", *how_far(report)):
             out.print(plain(line))
     gone = len(report.moved) + len(report.waiting)
     if not report.left and (gone or not report.stopped):
-        known = f", as far as is known: {report.unready}" if report.unready else ""
-        out.say(f"nothing runs on {report.target} any more{known}")
+        known = f", as far as known: {report.unready}" if report.unready else ""
+        out.say(f"no pods are left on {report.target}{known}")
     elif report.stopped:
-        out.print("the same again goes on where this stopped")
+        out.print("run the command again to continue")
     if report.waiting and not report.stopped:
-        verb = "has" if len(report.waiting) == 1 else "have"
-        out.print(plain(f"{len(report.waiting)} of {gone + len(report.left)} {verb} no place"))
+        out.print(plain(f"{len(report.waiting)} of {gone + len(report.left)} pods pending"))
     if report.instead:
-        verb = "has" if len(report.instead) == 1 else "have"
-        said = f"{words.many(len(report.instead), 'pod')} that waited before {verb} a place now"
+        verb = "was" if len(report.instead) == 1 else "were"
+        said = f"{words.many(len(report.instead), 'pending pod')} {verb} placed instead"
         out.say(f"{said}: {listed(list(report.instead), NAMED_MAX)}")
-    lifts = f"`apportion uncordon {report.target}` lifts the cordon"
-    out.say(f"{lifts}; pods that moved stay where they are")
+    out.say(f"to remove the cordon: apportion uncordon {report.target} (moved pods stay)")
 
 
 def _tell_plan(report: Report) -> None:
@@ -464,15 +465,11 @@ def _tell_plan(report: Report) -> None:
     waits = sum(not node for node in report.planned.values())
     said = f"{words.many(here, 'pod')} would be moved from {report.target}"
     if along:
-        whose, whom = ("its gang", "it") if here == 1 else ("their gangs", "them")
-        said = (
-            f"{words.many(here, 'pod')} of {report.target} would be moved, and "
-            f"{words.many(along, 'pod')} of {whose} with {whom}"
-        )
-    out.say(said + (f"; {waits} of {len(report.left)} would have no place" if waits else ""))
+        whose = "its gang" if here == 1 else "their gangs"
+        said += f", with {words.many(along, 'pod')} of {whose} on other nodes"
+    out.say(said + (f"; {waits} of {len(report.left)} would be pending" if waits else ""))
     if report.instead:
-        verb = "waits" if len(report.instead) == 1 else "wait"
-        said = f"{words.many(len(report.instead), 'pod')} that {verb} now would be placed instead"
+        said = f"{words.many(len(report.instead), 'pending pod')} would be placed instead"
         out.say(f"{said}: {listed(list(report.instead), NAMED_MAX)}")
     if report.unready:
         out.say(unknown_words(report))
@@ -483,16 +480,14 @@ def _tell_plan(report: Report) -> None:
         elsewhere = f", on {report.was[name]}," if along else ""
         out.say(f"{name}{elsewhere} {what}")
     if report.estimate:
-        out.say(
-            "their controllers make them anew in an order of their own: where each goes may differ"
-        )
+        out.say("estimate: controllers recreate the pods in an unknown order, so nodes may differ")
 
 
 def unknown_words(report: Report) -> str:
     """Warn about moving pods that may still be running."""
     return (
-        f"whether its pods still run on {report.target} is not known: {report.unready}. "
-        "Begun anew elsewhere, they may run twice"
+        f"pods on {report.target} may still be running: {report.unready}; once moved, they may run "
+        "twice"
     )
 
 
@@ -501,9 +496,9 @@ def how_far(report: Report) -> list[str]:
     leaving = sum(why == LEAVING for why in report.left.values())
     parts = (
         (len(report.moved), "moved"),
-        (len(report.waiting), "without a place yet: the scheduler goes on without this verb"),
-        (leaving, "evicted, and ending without this verb"),
-        (len(report.left) - leaving, "not moved, still running"),
+        (len(report.waiting), "pending: the scheduler continues without this command"),
+        (leaving, "evicted: still ending"),
+        (len(report.left) - leaving, "not moved: still running"),
     )
     said = [f"{words.many(count, 'pod')} {what}" for count, what in parts if count]
     return said or ["no pod was moved"]

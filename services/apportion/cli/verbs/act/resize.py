@@ -14,7 +14,7 @@ from apportion.cli.client.ledger import by_whom, follow_until, open_ledger, pers
 from apportion.cli.client.lookup import split_name, unknown
 from apportion.cli.exits import NotFound, Outdated, Unreachable
 from apportion.cli.render.output import console, plain, print_json
-from apportion.cli.usage import MIB
+from apportion.cli.usage import MIB, Verb
 from apportion.core.answers.reads import PodDetail
 from apportion.core.explain.text.event_text import CORES_LATER, shares_words
 from apportion.core.explain.text.vocabulary import PHASES
@@ -46,20 +46,22 @@ class Said(msgspec.Struct, frozen=True):
     cores_from_next_process: bool = False
 
 
-@click.command(epilog="Example:  apportion resize training/worker-0 --memory 12000 --cores 60")
-@click.argument("pod", metavar="[NAMESPACE/]POD", shell_complete=PODS)
-@click.option("-n", "--namespace", metavar="NAMESPACE", help="Where the pod is.  [default]")
-@click.option("--memory", type=MIB, metavar="MIB",
-              help="Memory of each of its devices.")  # fmt: skip
-@click.option("--cores", type=click.IntRange(0, WHOLE), metavar="PERCENT",
-              help="Compute of each of its devices; 0 holds it to nothing.")  # fmt: skip
-@click.option(
-    "--container", default="", help="Which of its containers, where several have devices."
+@click.command(
+    cls=Verb, epilog="Example:  apportion resize training/worker-0 --memory 12000 --cores 60"
 )
-@click.option("--reason", default="", help="Why, for whoever asks later.")
+@click.argument("pod", metavar="[NAMESPACE/]POD", shell_complete=PODS)
+@click.option(
+    "-n", "--namespace", metavar="NAMESPACE", help="Namespace of the pod.  [default: `default`]"
+)
+@click.option("--memory", type=MIB, metavar="MIB",
+              help="Memory of each device.")  # fmt: skip
+@click.option("--cores", type=click.IntRange(0, WHOLE), metavar="PERCENT",
+              help="Compute of each device; 0 is no limit.")  # fmt: skip
+@click.option("--container", default="", help="Container to resize, if several have devices.")
+@click.option("--reason", default="", help="Reason, for the audit trail.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), default=30.0,
               metavar="SECONDS", show_default=True,
-              help="How long to wait for the answer.")  # fmt: skip
+              help="Time to wait for the scheduler.")  # fmt: skip
 @by_whom
 @asks_both
 def command(
@@ -75,16 +77,16 @@ def command(
     timeout_s: float,
     by: str,
 ) -> None:
-    """Give a pod that runs more or less of the devices that it holds, without a restart.
+    """Resize the device shares of a running pod, without a restart.
 
-    The scheduler gives no more than the device has free. Shares of NVIDIA's cards in mode hami-core
-    can be resized; what a pod holds beyond its new memory it keeps until it frees it. New memory
-    holds at once, new cores hold for processes that start from now on.
+    A share can grow only by what its device has free. Only shares of NVIDIA GPUs in mode hami-core
+    can be resized. A new memory limit applies at once, but memory in use is kept until the pod
+    frees it. A new cores limit applies to processes that start later.
 
-    Exit codes: 0 resized; 1 no such pod, or it cannot be; 3 the ledger or gateway cannot be
-    reached, or no scheduler answers."""
+    Exit codes: 0 resized; 1 no such pod, or resize refused; 3 ledger or gateway unreachable, or no
+    scheduler answered."""
     if memory is None and cores is None:
-        raise click.UsageError("say what it is to have: --memory MIB, --cores PERCENT, or both")
+        raise click.UsageError("give --memory MIB, --cores PERCENT, or both")
     space, name = split_name(pod, namespace)
     gateway = Gateway(where.gateway_url())
     try:
@@ -93,8 +95,8 @@ def command(
         raise unknown(gateway, name, error.message) from None
     if not found.pod.bound_revision:
         raise NotFound(
-            f"{space}/{name} is {PHASES.get(found.pod.phase, found.pod.phase)}: only a pod that is "
-            "bound can be resized; change its manifest"
+            f"{space}/{name} is {PHASES.get(found.pod.phase, found.pod.phase)}; only bound pods "
+            "can be resized, so change its manifest instead"
         )
     wish = ResizeAsked(
         pod=found.pod.uid, by=person(by), memory_mib=memory, cores=cores,
@@ -106,12 +108,12 @@ def command(
     if as_json:
         print_json(said)
     if isinstance(said.answer, ResizeRefused):
-        raise NotFound(f"{space}/{name} is not resized: {resize_refused(said.answer)}")
+        raise NotFound(f"{space}/{name} was not resized: {resize_refused(said.answer)}")
     if not as_json:
         held = shares_words(said.answer.shares)
-        console().print(plain(f"{space}/{name} holds {held} since revision {said.revision}"))
+        console().print(plain(f"{space}/{name} resized to {held} at revision {said.revision}"))
         if said.cores_from_next_process:
-            console().print(f"{CORES_LATER}: restart its process to have them at once")
+            console().print(f"{CORES_LATER}; restart the process to apply them now")
 
 
 async def _ask(reach: Reach, wish: ResizeAsked, basis: int, timeout_s: float) -> Said:
@@ -123,7 +125,7 @@ async def _ask(reach: Reach, wish: ResizeAsked, basis: int, timeout_s: float) ->
         try:
             data = rules.read(record.revision, record.subject, record.payload).data
         except UnknownEvent as error:
-            found.set_exception(Outdated(f"the answer cannot be read here: {error}"))
+            found.set_exception(Outdated(f"this build cannot read the answer: {error}"))
             return
         except (UnreadableEvent, InvalidEvent):
             return  # the fold reports it
@@ -142,6 +144,6 @@ async def _ask(reach: Reach, wish: ResizeAsked, basis: int, timeout_s: float) ->
                 return found.result()
         except TimeoutError:
             raise Unreachable(
-                f"asked at revision {asked}, and no scheduler answered within {timeout_s:g} s; "
-                "`apportion tail` shows when one does"
+                f"no scheduler answered the request of revision {asked} within {timeout_s:g} s; "
+                "watch for an answer with `apportion tail`"
             ) from None

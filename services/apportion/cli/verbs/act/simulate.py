@@ -15,6 +15,7 @@ from apportion.cli.client.ledger import with_ledger
 from apportion.cli.client.lookup import find
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import print_answer
+from apportion.cli.usage import VerbGroup
 from apportion.core.answers.reads import DeviceAnswer, NodeDetail
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.wire import Message
@@ -26,21 +27,20 @@ BEATS_ENOUGH = 3
 LOOK_S = 0.2
 REASON = "simulated"
 NO_REASON = (
-    "it takes no reason: nobody reports a lost node, so the ledger says only that it is not heard"
+    "--reason is not supported here: a lost node sends no report, so there is nothing to record"
 )
 _OF_NODES = {
-    ("lose", False): "is lost now, and unready once it has not been heard for the scheduler's "
-    "grace",
-    ("lose", True): "is lost already: its agent is not heard",
-    ("return", False): "is back",
-    ("return", True): "is there already: its agent is heard",
+    ("lose", False): "is offline; it turns unready after the scheduler's --agent-grace",
+    ("lose", True): "is already offline: its agent is not reporting",
+    ("return", False): "is back online",
+    ("return", True): "is already online: its agent is reporting",
 }
 # What is said after an order, by verb and whether it was so before.
 _OF_DEVICES = {
-    ("fail", False): "fails now",
-    ("fail", True): "has failed already",
-    ("recover", False): "recovers now",
-    ("recover", True): "is healthy already",
+    ("fail", False): "has failed",
+    ("fail", True): "had already failed",
+    ("recover", False): "has recovered",
+    ("recover", True): "is already healthy",
 }
 
 
@@ -52,29 +52,28 @@ def _no_reason(_context: click.Context, _option: click.Parameter, given: str | N
 _TAKES_NO_REASON = click.option("--reason", hidden=True, expose_value=False, callback=_no_reason)
 
 
-@click.group(epilog="Example:  apportion simulate fail GPU-1a2b3c4d")
+@click.group(cls=VerbGroup, epilog="Example:  apportion simulate fail GPU-1a2b3c4d")
 def command() -> None:
-    """Make a simulated device fail or recover, or a simulated node be lost and return.
+    """Simulate the failure and recovery of devices, and the loss and return of nodes.
 
-    A failed device is told of at once, and is failed until it recovers, also when `up` begins anew.
-    A lost node is not heard of any more: it is unready once the scheduler's --agent-grace has
-    passed, and hands out nothing until it returns, or its agent (or `up`) begins anew.
+    A failed device is reported at once, and stays failed until it recovers, even if `apportion up`
+    restarts. A lost node stops reporting: it turns unready after the scheduler's --agent-grace,
+    until it returns or its agent restarts.
 
-    What is so already is said to be, and is no error.
+    If nothing changes, the verb says so and exits with 0.
 
-    Exit codes: 0 done, or so already; 1 no such device or node, or it is a real one; 3 unreachable.
-    """
+    Exit codes: 0 done, or nothing to do; 1 no such device or node, or not a simulated one; 3 ledger
+    or gateway unreachable."""
 
 
 @command.command(epilog="Example:  apportion simulate fail GPU-1a2b3c4d --reason 'XID 79'")
 @click.argument("device", shell_complete=DEVICES)
-@click.option("--reason", default="", help=f"What is wrong with it.  [default: {REASON}]")
+@click.option("--reason", default="", help=f"Reason of the failure.  [default: {REASON}]")
 @asks_both
 def fail(*, where: Where, as_json: bool, device: str, reason: str) -> None:
-    """Let a device fail: nothing new goes there.
+    """Make a device fail; it takes no new pods.
 
-    Of a device's id the beginning will do: four characters after GPU-, if no other begins so. One
-    that has failed keeps its reason, unless another is given."""
+    A device that has already failed keeps its reason unless you give a new one."""
     _order(where, "fail", device, reason, as_json=as_json)
 
 
@@ -82,9 +81,7 @@ def fail(*, where: Where, as_json: bool, device: str, reason: str) -> None:
 @click.argument("device", shell_complete=DEVICES)
 @asks_both
 def recover(*, where: Where, as_json: bool, device: str) -> None:
-    """Let a simulated device recover that was made to fail.
-
-    Of a device's id the beginning will do: four characters after GPU-, if no other begins so."""
+    """Make a failed device recover."""
     _order(where, "recover", device, "", as_json=as_json)
 
 
@@ -93,9 +90,7 @@ def recover(*, where: Where, as_json: bool, device: str) -> None:
 @_TAKES_NO_REASON
 @asks_both
 def lose(*, where: Where, as_json: bool, node: str) -> None:
-    """Let a node be lost, as if its power had failed.
-
-    It takes no reason: nobody reports a lost node, so the ledger says only that it is not heard."""
+    """Make a node go offline, as in a power failure."""
     _order_node(where, node, Order(verb="lose"), as_json=as_json)
 
 
@@ -104,14 +99,16 @@ def lose(*, where: Where, as_json: bool, node: str) -> None:
 @_TAKES_NO_REASON
 @asks_both
 def come_back(*, where: Where, as_json: bool, node: str) -> None:
-    """Let a lost node return, with all that was placed on it, and wait until it is heard again."""
+    """Bring a lost node back with its pods.
+
+    Waits until the node reports again."""
     _order_node(where, node, Order(verb="return"), as_json=as_json)
 
 
 def _order_node(where: Where, target: str, order: Order, *, as_json: bool) -> None:
     _, node, device = find(where, target)
     if device:
-        raise NotFound(f"{target!r} is a device; name its node, {node}")
+        raise NotFound(f"{target!r} is a device; give its node, {node}")
     gateway = Gateway(where.gateway_url())
     found = gateway.ask("nodes", node, answer=NodeDetail).node
 
@@ -144,7 +141,7 @@ def _order(
 ) -> None:
     _, node, device = find(where, target)
     if not device:
-        raise NotFound(f"{target!r} is a node; name one of its devices")
+        raise NotFound(f"{target!r} is a node; give one of its devices")
     there = Gateway(where.gateway_url()).ask("nodes", node, answer=NodeDetail).devices
     found = next(each for each in there if each.device == device)
     said = said_by_agent(found)
@@ -171,4 +168,4 @@ def _obeyed(where: Where, node: str, order: Order) -> None:
     reply = with_ledger(where.reach(), lambda ledger: ledger.request(subject, asked, TIMEOUT_S))
     answer = msgspec.json.decode(reply, type=Obeyed)
     if not answer.done:
-        raise NotFound(f"the agent of {node} refuses: {answer.error}")
+        raise NotFound(f"the agent of {node} refused: {answer.error}")

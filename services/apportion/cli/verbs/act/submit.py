@@ -40,7 +40,7 @@ from apportion.cli.usage import hinting
 from apportion.core.answers.reads import GangAnswer, PodAnswer, QueueAnswer
 from apportion.core.explain.text import words
 from apportion.core.explain.text.event_text import limit_name, listed, shares_words
-from apportion.core.explain.text.vocabulary import WAITING
+from apportion.core.explain.text.vocabulary import PENDING
 from apportion.core.explain.text.words import many
 from apportion.runtime.files.manifests import Wish, undeclared_queues
 from apportion.runtime.jetstream.client import JetStreamLedger
@@ -86,45 +86,52 @@ class Report(msgspec.Struct, kw_only=True):
     cls=hinting(argument="-f {}"), epilog="Example:  apportion submit -f examples/pods --wait"
 )
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
-              help="Manifests: Pod, Job, Deployment, Volcano Job, PodGroup, Queue, "
-              "ResourceQuota; a folder without those below it.")  # fmt: skip
+              help="Manifests to submit: Pod, Job, Deployment, Volcano Job, PodGroup, Queue, "
+              "ResourceQuota. Folders are read without subfolders.")  # fmt: skip
 @click.option("--trace", type=click.Path(path_type=Path, dir_okay=False, exists=True),
-              metavar="CSV", help="A trace in the columns of the openb traces.")  # fmt: skip
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The trace's first N pods.")
-@click.option("--replace", is_flag=True, help="Submit live pods that changed anew.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+              metavar="CSV",
+              help="Submit a trace with the columns of the openb traces.")  # fmt: skip
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Submit only the first N pods of the trace.",
+)
+@click.option("--replace", is_flag=True, help="Replace live pods whose spec has changed.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, without changing anything.")
 @click.option(
     "--wait",
     is_flag=True,
-    help="Wait until each pod has a place, or is found to wait: not for others that "
-    "are told to go for it.",
+    help="Wait until every pod is placed or refused; does not wait for evictions.",
 )
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0.1, 86_400), default=60.0,
-              show_default=True, metavar="SECONDS", help="How long to wait.")  # fmt: skip
+              show_default=True, metavar="SECONDS", help="Time to wait with --wait.")  # fmt: skip
 @asks_both
 def command(
     *, where: Where, as_json: bool, files: tuple[str, ...], trace: Path | None,
     limit: int | None, replace: bool, dry_run: bool, wait: bool, timeout_s: float,
 ) -> None:  # fmt: skip
-    """Submit pods. One that is live already under its name, with the same spec, is left unchanged.
+    """Submit the pods of manifests or of a trace.
 
-    One whose spec has changed is named with the difference, and with --replace ends and is
-    submitted anew; without it nothing of the same workload or gang is submitted or ended. Pods
-    that a Deployment has too many of are ended. --wait is also for live pods that wait. A document
-    that cannot be used is named with its field, value and fix; the others go on. What is neither a
-    workload nor a limit, as a Service, is passed over by name; it is wrong if there is nothing
-    else.
+    A live pod with the same name and spec is left unchanged. If its spec has changed, the
+    difference is shown; with --replace the pod is deleted and resubmitted. Without --replace, no
+    pod of the same workload or gang is submitted or ended.
 
-    Exit codes: 0 all submitted, with --wait all placed; 1 a document was wrong, a live pod has
-    another spec and was not replaced, or with --wait a pod waits or is not decided in time; 2
-    wrong usage; 3 the ledger or gateway is away; 4 with --wait, a newer build decides and this one
-    cannot read it."""
+    Surplus pods of a Deployment are ended. --wait includes live pods that are pending. An invalid
+    document is reported with its field, value and fix, and the others are submitted. Other kinds,
+    such as a Service, are skipped; if there is nothing else, that is an error.
+
+    Exit codes: 0 all submitted, or with --wait all placed; 1 an invalid document, a changed pod
+    without --replace, or with --wait a pod that is pending or undecided; 2 wrong usage; 3 ledger or
+    gateway unreachable; 4 with --wait, the decisions are from a newer build."""
     if bool(files) == bool(trace):
-        raise click.UsageError("give either -f (files, folders or -) or --trace CSV")
+        raise click.UsageError("give either -f FILE or --trace CSV")
     if limit and not trace:
-        raise click.UsageError("--limit is for --trace")
+        raise click.UsageError("--limit requires --trace")
     if dry_run and wait:
-        raise click.UsageError("--dry-run decides nothing to wait for; `apportion plan` would")
+        raise click.UsageError(
+            "--dry-run and --wait exclude each other; to predict decisions, use `apportion plan`"
+        )
     if trace:
         wish, problems = read_trace(trace, limit)
     else:
@@ -264,7 +271,7 @@ def _tell(report: Report, *, waited: bool) -> None:
     if 0 < made.row_count <= NAMED_MAX:
         show(made)
     if report.dry_run:
-        out.print("nothing was changed: a dry run")
+        out.print("dry run: nothing was changed")
     out.print(counted(report))
     if made.row_count > NAMED_MAX:
         for line in of_waiting(report):
@@ -276,17 +283,18 @@ def _tell(report: Report, *, waited: bool) -> None:
 def of_waiting(report: Report) -> Iterator[str]:
     """Yield what pods wait for, if there are too many to name."""
     for cause, count in itertools.islice(report.causes.items(), CAUSES_MAX):
-        yield f"{count:,} {WAITING}: {cause}"
+        yield f"{count:,} {PENDING}: {cause}"
     if (more := len(report.causes) - CAUSES_MAX) > 0:
-        yield f"and for {many(more, 'more cause')}"
+        yield f"and {many(more, 'more cause')}"
     if report.causes:
-        yield f"`apportion get pods --phase {WAITING}` names them, `apportion why POD` says more"
+        listing = f"list them with `apportion get pods --phase {PENDING}`"
+        yield f"{listing}; explain one with `apportion why POD`"
 
 
 def of_replace(report: Report) -> str:
     """Return what --replace would do."""
-    done = [f"submits {len(report.changed):,} anew"]
-    for what, verb in (("submitted", "submits"), ("ended", "ends")):
+    done = [f"would replace {len(report.changed):,}"]
+    for what, verb in (("submitted", "submit"), ("ended", "end")):
         count = sum(each == what for each in report.held.values())
         done += [f"{verb} {count:,} more"] if count else []
     return f"--replace {listed(done)}"
@@ -297,9 +305,9 @@ def counted(report: Report) -> str:
     would, count = "would be " if report.dry_run else "", len(report.submitted)
     done = [f"{count:,} {would}submitted"] if count else []
     for what, number in (
-        ("placed", len(report.placed)), (WAITING, len(report.refused)),
+        ("placed", len(report.placed)), (PENDING, len(report.refused)),
         ("undecided", len(report.undecided)), ("evicted", sum(map(len, report.evicted.values()))),
-        ("unchanged", len(report.unchanged)), ("changed and not replaced", len(report.changed)),
+        ("unchanged", len(report.unchanged)), ("changed but not replaced", len(report.changed)),
         ("held back", len(report.held)),
         (f"{would}replaced", len(report.replaced)), (f"{would}ended", len(report.ended)),
     ):  # fmt: skip
@@ -307,12 +315,12 @@ def counted(report: Report) -> str:
     if report.gangs:
         done.append(f"{many(len(report.gangs), 'gang')} {would}declared")
     if report.limits:
-        done.append(f"{many(len(report.limits), 'limit')} {would}in force")
+        done.append(f"{many(len(report.limits), 'limit')} {would}applied")
     if report.limits_unchanged:
         done.append(f"{many(len(report.limits_unchanged), 'limit')} unchanged")
     done = done or [f"0 {would}submitted"]
     if report.problems:
-        done.append(f"{many(len(report.problems), 'document')} wrong")
+        done.append(f"{many(len(report.problems), 'document')} rejected")
     return ", ".join(done)
 
 
@@ -320,7 +328,7 @@ def of_plan(report: Report) -> str:
     """Return a hint at `apportion plan` after a dry run, or an empty string."""
     if not report.dry_run or not (report.submitted or report.replaced):
         return ""
-    return "`apportion plan -f FILE` says where each would go, and who would be evicted"
+    return "to see placements and evictions, use `apportion plan -f FILE`"
 
 
 def _outcomes(report: Report, *, waited: bool) -> Rows:
@@ -333,24 +341,24 @@ def _outcomes(report: Report, *, waited: bool) -> Rows:
             at = f" at revision {pod.revision}" if pod.revision else ""
             made.add_row(pod.full_name, f"{would}submitted{at}")
     for name in sorted({*report.unchanged} - {*report.placed, *report.refused, *report.undecided}):
-        made.add_row(name, "unchanged: live already", style="dim")
+        made.add_row(name, "unchanged: already live", style="dim")
     for name, said in report.changed.items():
         made.add_row(name, f"changed: {'; '.join(said)}", style="yellow")
     for name, what in report.held.items():
-        made.add_row(name, f"held back: --replace has it {what}", style="yellow")
+        made.add_row(name, f"held back: would be {what} with --replace", style="yellow")
     for name in report.replaced if report.dry_run else ():
         made.add_row(name, "would be replaced")
     for name, revision in report.ended.items():
         at = f" at revision {revision}" if revision else ""
-        made.add_row(name, f"{would}ended{at}: its Deployment has fewer now")
+        made.add_row(name, f"{would}ended{at}: its Deployment was scaled down")
     for name, least in report.gangs.items():
-        rule = f"at least {least:,} of its pods have places together"
+        rule = f"at least {least:,} pods are placed together"
         made.add_row(f"gang {name}", f"{would}declared: {rule}")
     for name, revision in report.limits.items():
         at = f" at revision {revision}" if revision else ""
-        made.add_row(name, f"{would}in force{at}")
+        made.add_row(name, f"{would}applied{at}")
     for name in report.limits_unchanged:
-        made.add_row(name, "unchanged: in force already", style="dim")
+        made.add_row(name, "unchanged: already applied", style="dim")
     return made
 
 
@@ -358,6 +366,6 @@ def _waited(report: Report, made: Rows) -> None:
     for name, text in report.placed.items():
         made.add_row(name, f"{text}{evicted_for(report.evicted.get(name, []))}")
     for names, text in alike(report.refused):
-        made.add_row(names, f"{WAITING}: {text}", style="yellow")
+        made.add_row(names, f"{PENDING}: {text}", style="yellow")
     for name in report.undecided:
-        made.add_row(name, "no decision yet: is a scheduler running?", style="yellow")
+        made.add_row(name, "undecided: is a scheduler running?", style="yellow")

@@ -25,7 +25,7 @@ from apportion.cli.client.ledger import (
 )
 from apportion.cli.exits import REFUSED, NotFound, Wrong
 from apportion.cli.render.output import console, plain, print_answer, print_json, say, warn
-from apportion.cli.usage import FILE, reasoned
+from apportion.cli.usage import FILE, VerbGroup, reasoned
 from apportion.core.doctor.checks import size
 from apportion.core.explain.text.event_text import listed
 from apportion.core.explain.text.words import many
@@ -64,22 +64,23 @@ class Checked(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
 
 
-@click.group(epilog="Example:  apportion ledger check")
+@click.group(cls=VerbGroup, epilog="Example:  apportion ledger check")
 def command() -> None:
-    """Make, check, resize, archive or trim the ledger's stream, and say how it is read.
+    """Create, check, resize, archive or trim the ledger.
 
-    Exit codes: 0 as it must be, or done; 1 a setting is not, or nothing was archived or dropped;
-    3 the ledger cannot be reached, or does not let us."""
+    Exit codes: 0 done, or all settings are correct; 1 a wrong setting, or nothing was archived or
+    trimmed; 3 ledger unreachable, or access denied."""
 
 
 @command.command(epilog="Example:  apportion ledger create --replicas 3")
-@click.option("--replicas", type=click.IntRange(1, 5), default=1, show_default=True,
-              help="Servers that hold the ledger; 3 in production.")  # fmt: skip
+@click.option("--replicas", type=click.IntRange(1, 5), default=1, show_default=True, metavar="N",
+              help="Number of servers that store the ledger; use 3 in production.")  # fmt: skip
 @click.option("--max-bytes", type=click.IntRange(min=-1), default=-1, show_default=True,
-              help="Most bytes that it may take; -1 is what the disk holds.")  # fmt: skip
+              metavar="BYTES",
+              help="Maximum size in bytes; -1 is no limit.")  # fmt: skip
 @asks_ledger
 def create(*, where: Where, as_json: bool, replicas: int, max_bytes: int) -> None:
-    """Make the stream, or check the one that is there. Needs the user `bootstrap`."""
+    """Create the stream, or check an existing one. Requires the user `bootstrap`."""
     _tell(
         where.reach("bootstrap"),
         partial(jetstream.create_stream, replicas=replicas, max_bytes=max_bytes),
@@ -88,11 +89,13 @@ def create(*, where: Where, as_json: bool, replicas: int, max_bytes: int) -> Non
 
 
 @command.command(epilog="Example:  apportion ledger resize --max-bytes 5000000000")
-@click.option("--max-bytes", type=click.IntRange(min=-1), required=True,
-              help="Most bytes that it may take; -1 is what the disk holds.")  # fmt: skip
+@click.option("--max-bytes", type=click.IntRange(min=-1), required=True, metavar="BYTES",
+              help="Maximum size in bytes; -1 is no limit.")  # fmt: skip
 @asks_ledger
 def resize(*, where: Where, as_json: bool, max_bytes: int) -> None:
-    """Give a full ledger more room; everything goes on at once. Needs the user `bootstrap`."""
+    """Change the maximum size of the ledger. Requires the user `bootstrap`.
+
+    Services that were blocked by a full ledger resume at once."""
 
     async def resized(ledger: JetStreamLedger) -> StreamInfo:
         return await stream.resize(ledger.wire, max_bytes=max_bytes)
@@ -103,7 +106,7 @@ def resize(*, where: Where, as_json: bool, max_bytes: int) -> None:
 @command.command(epilog="Example:  apportion ledger check --json")
 @asks_ledger
 def check(*, where: Where, as_json: bool) -> None:
-    """Check every setting that the ledger's promises rest on."""
+    """Check all stream settings that the ledger relies on."""
     _tell(where.reach("operator"), jetstream.check_stream, as_json=as_json)
 
 
@@ -111,9 +114,9 @@ def check(*, where: Where, as_json: bool) -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @asks_ledger
 def archive(*, where: Where, as_json: bool, file: Path) -> None:
-    """Copy every event that there is into FILE, which `apportion verify --archive` checks.
+    """Copy all events into FILE; the ledger is not changed.
 
-    Nothing of the ledger is changed, and an archive may be as large as the ledger."""
+    An archive can be as large as the ledger. To check it, use `apportion verify --archive FILE`."""
 
     async def copied(ledger: JetStreamLedger) -> int:
         info = await jetstream.check_stream(ledger)
@@ -125,18 +128,17 @@ def archive(*, where: Where, as_json: bool, file: Path) -> None:
     try:
         revisions = with_ledger(where.reach(), copied)
     except (ArchiveError, OSError) as error:
-        raise NotFound(f"no archive written: {error}") from None
+        raise NotFound(f"cannot write the archive: {error}") from None
     body = {"file": str(file), "revisions": revisions}
-    print_answer(body, f"{revisions} events in {file}", as_json=as_json)
+    print_answer(body, f"{revisions:,} events written to {file}", as_json=as_json)
 
 
 def words_of(checked: Checked) -> str:
     """Describe a sound ledger; units as in `doctor`."""
-    most = size(checked.max_bytes) if checked.max_bytes >= 0 else "what the disk holds"
+    most = f"at most {size(checked.max_bytes)}" if checked.max_bytes >= 0 else "no size limit"
     return (
-        f"the ledger is as it must be: revisions {checked.first_revision} to "
-        f"{checked.last_revision}, which take {size(checked.bytes)} of "
-        f"{most}, {many(checked.replicas, 'replica')}"
+        f"ledger ok: revisions {checked.first_revision} to {checked.last_revision}, "
+        f"{size(checked.bytes)} ({most}), {many(checked.replicas, 'replica')}"
     )
 
 
@@ -178,15 +180,18 @@ class Trimmed(msgspec.Struct, frozen=True):
 @command.command(epilog="Example:  apportion ledger trim ledger-1.jsonl")
 @click.argument("archive", type=FILE)
 @click.option("--to", "last", type=click.IntRange(min=1), metavar="REVISION",
-              help="Drop up to here; without it, as much as can be spared.")  # fmt: skip
+              help="Trim up to this revision.  [default: as much as possible]")  # fmt: skip
 @click.option("--older-than", "older_than_s", type=click.FloatRange(0, 1e9), default=DAY_S,
-              show_default=True, metavar="SECONDS", help="Keep what is younger.")  # fmt: skip
+              show_default=True, metavar="SECONDS",
+              help="Trim only events older than this.")  # fmt: skip
 @click.option("--bootstrap-nats", default="", metavar="URL", envvar="APPORTION_BOOTSTRAP_NATS_URL",
-              show_envvar=True, help="The ledger, as the user `bootstrap`.")  # fmt: skip
+              show_envvar=True, help="URL of the ledger for the user `bootstrap`.")  # fmt: skip
 @click.option("--bootstrap-key", type=FILE,
               metavar="FILE", envvar="APPORTION_BOOTSTRAP_NATS_KEY", show_envvar=True,
-              help="Seed of its nkey.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Say what could be dropped, and drop nothing.")
+              help="Seed of the nkey of `bootstrap`.")  # fmt: skip
+@click.option(
+    "--dry-run", is_flag=True, help="Show what could be trimmed, without changing anything."
+)
 @asks_ledger
 def trim(
     *,
@@ -199,9 +204,10 @@ def trim(
     bootstrap_key: Path | None,
     dry_run: bool,
 ) -> None:
-    """Drop the ledger's beginning, as far as ARCHIVE and the snapshots keep it.
+    """Remove the oldest events from the ledger.
 
-    Keep the archive: `apportion verify --before ARCHIVE` reads it and the ledger as one chain."""
+    Only events that ARCHIVE and the snapshots preserve are removed. Keep the archive. To verify it
+    together with the ledger, use `apportion verify --before ARCHIVE`."""
     given = Reach(bootstrap_nats, bootstrap_key) if bootstrap_nats else None
     dropping = None if dry_run else given or where.reach("bootstrap")
 
@@ -229,12 +235,13 @@ def trim(
     try:
         outcome = run(trimmed())
     except (ArchiveError, OSError) as error:
-        raise NotFound(f"nothing dropped: {error}") from None
+        raise NotFound(f"nothing trimmed: {error}") from None
     if isinstance(outcome, CannotDrop):
-        raise NotFound(f"nothing dropped: {outcome}")
-    verb = "could be dropped" if dry_run else "dropped"
-    text = f"{outcome.dropped} revisions {verb}; the ledger begins at {outcome.first_revision}"
-    print_answer(outcome, f"{text} (not more, for {outcome.because})", as_json=as_json)
+        raise NotFound(f"nothing trimmed: {outcome}")
+    verb = "could be trimmed" if dry_run else "trimmed"
+    begins = "would begin" if dry_run else "begins"
+    text = f"{outcome.dropped:,} revisions {verb}; the ledger {begins} at {outcome.first_revision}"
+    print_answer(outcome, f"{text} (limit: {outcome.because})", as_json=as_json)
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -254,58 +261,59 @@ class Enabled(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @command.command(epilog="Example:  apportion ledger enable     apportion ledger enable PodPlaced@3")
 @click.argument("formats", nargs=-1, metavar="[EVENT@VERSION]...")
-@click.option("--all", "every", is_flag=True, help="All that this build writes.")
-@click.option("--reason", default="", help="Why, for whoever asks later.")
-@click.option("--force", is_flag=True, help="Also while readers run that would halt.")
+@click.option("--all", "every", is_flag=True, help="Enable all formats that this build writes.")
+@click.option("--reason", default="", help="Reason, for the audit trail.")
+@click.option("--force", is_flag=True, help="Enable even if running readers would halt.")
 @by_whom
 @asks_ledger
 def enable(
     *, where: Where, as_json: bool, formats: tuple[str, ...], every: bool, reason: str,
     force: bool, by: str,
 ) -> None:  # fmt: skip
-    """Let builds write events of a new type, or of a newer version; without arguments, list them.
+    """Enable new event types or versions.
 
-    What is not enabled changes nothing, for any reader. A reader that does not know what is enabled
-    halts before the first of it, so upgrade all of them before; those that run are named, all but
-    auditors, who read a copy in an account of their own.
+    Without arguments, list those that are not enabled yet.
 
-    Exit codes: 0 done, or listed; 1 readers run that would halt; 3 the ledger cannot be reached."""
+    Readers ignore formats that are not enabled. A reader that does not know an enabled format halts
+    at its first event, so upgrade all readers first. Running readers that would halt are named,
+    except auditors, which read a copy in their own account.
+
+    Exit codes: 0 enabled, or listed; 1 running readers would halt; 3 ledger unreachable."""
     asked = [_parsed(each) for each in formats]
     if asked and every:
-        raise click.UsageError("name formats, or give --all, not both")
+        raise click.UsageError("formats and --all exclude each other")
     outcome = run(_enable(where, asked, person(by), reason, every=every, force=force))
     if as_json:
         print_json(outcome)
         return
     out = console()
     for name, revision in outcome.revisions.items():
-        out.print(plain(f"{name} is enabled from revision {revision} on"))
+        out.print(plain(f"{name} enabled at revision {revision}"))
     if outcome.revisions:
         return
     for each in outcome.wanted:
-        halts = f"; would halt: {_counted(each.halts)}" if each.halts else "; no reader would halt"
+        halts = f"; would halt: {_counted(each.halts)}" if each.halts else "; halts no reader"
         out.say(f"{each.format}, written by the {each.writer}{halts}")
     if not outcome.wanted:
-        out.print("this build writes nothing that is not enabled on this ledger")
+        out.print("all formats that this build writes are enabled")
 
 
 @command.command("set-aside", epilog="Example:  apportion ledger set-aside 4711 --reason 'bug 99'")
 @click.argument("revisions", nargs=-1, required=True, type=click.IntRange(min=1))
 @click.option("--reason", default="", callback=reasoned,
-              help="Why, for whoever asks later.  [required]")  # fmt: skip
-@click.option("--force", is_flag=True, help="Also what this build reads and applies.")
+              help="Reason, for the audit trail.  [required]")  # fmt: skip
+@click.option("--force", is_flag=True, help="Also skip events that this build can read.")
 @by_whom
 @asks_ledger
 def set_aside(
     *, where: Where, as_json: bool, revisions: tuple[int, ...], reason: str, force: bool, by: str
 ) -> None:
-    """Have every reader pass over events that halt readers; they stay where they are, as evidence.
+    """Skip events that block readers; they stay in the ledger.
 
-    Readers that had halted before them go on; those that had applied them begin anew without them.
-    To undo `ledger enable`, and pass over all that was written under it, name its revision.
+    Readers that halted at these events continue. Readers that had applied them restart without
+    them. To undo `ledger enable`, and skip everything written under it, give its revision.
 
-    Exit codes: 0 done; 1 there is no such event, or it is needed; 3 the ledger cannot be reached.
-    """
+    Exit codes: 0 done; 1 no such event, or it is needed; 3 ledger unreachable."""
     who, chosen = person(by), list(dict.fromkeys(revisions))
 
     async def written() -> dict[int, int | None]:
@@ -319,8 +327,8 @@ def set_aside(
             stored = await Snapshots(ledger.wire).stored() if first > 1 else []
             if first > 1 and not any(first - 1 <= each.revision < earliest for each in stored):
                 raise NotFound(
-                    f"the ledger begins at {first}, and no snapshot is from before {earliest}: "
-                    "nobody could begin anew without it"
+                    f"cannot skip revision {earliest}: the ledger begins at {first}, and readers "
+                    "have no earlier snapshot to restart from"
                 )
         data = [RevisionSetAside(revision=each, by=who, reason=reason) for each in chosen]
         return dict(zip(chosen, await write_all(where.reach(), data, basis=last), strict=True))
@@ -330,7 +338,7 @@ def set_aside(
         print_json({"revisions": outcome, "by": who, "reason": reason})
         return
     for revision, at in outcome.items():
-        say(f"revision {revision} is set aside, by revision {at}")
+        say(f"revision {revision} skipped, by revision {at}")
 
 
 def _parsed(text: str) -> tuple[str, int]:
@@ -340,10 +348,9 @@ def _parsed(text: str) -> tuple[str, int]:
     version = int(number) if number.isascii() and number.isdecimal() else 0
     version = newest if not number else version
     if not 0 < version <= newest:
-        known = f"knows it up to version {newest}" if newest else "knows no event of that name"
+        known = f"knows it up to version {newest}" if newest else "does not know this event"
         raise Wrong(
-            f"{text!r}: this build {known}; write EVENT@VERSION, and use the command line of the "
-            "build that is to write it"
+            f"{text!r}: this build {known}; write EVENT@VERSION, and use the build that writes it"
         )
     return name, version
 
@@ -369,12 +376,12 @@ async def _enable(
     chosen = [_parsed(each.format) for each in wanted] if every else list(asked)
     for name, version in chosen:
         if legal_version(name, rules.enabled.get(name, ()), last + 1) >= version:
-            raise NotFound(f"{name}@{version} is enabled already")
+            raise NotFound(f"{name}@{version} is already enabled")
         halts = _halting(readers, name, version)
         if halts and not force:
             raise NotFound(
-                f"{name}@{version}: these readers do not know it and would halt: "
-                f"{_counted(halts)}; upgrade them first, or give --force"
+                f"{name}@{version} would halt these readers: {_counted(halts)}; upgrade them "
+                "first, or use --force"
             )
     data = [FormatEnabled(format=n, version=v, by=by, reason=reason) for n, v in chosen]
     revisions = await write_all(where.reach(), data, basis=last) if data else []
@@ -401,11 +408,11 @@ async def _check(ledger: JetStreamLedger, rules: Rules, revision: int, *, force:
     except UnknownEvent:
         return
     except EventError as error:
-        raise NotFound(f"revision {revision} changes nothing as it is: {error}") from None
+        raise NotFound(f"revision {revision} already has no effect: {error}") from None
     if isinstance(data, RevisionSetAside):
-        raise NotFound(f"revision {revision} sets another aside, and cannot be set aside itself")
+        raise NotFound(f"revision {revision} itself skips another event, and cannot be skipped")
     if not (force or isinstance(data, FormatEnabled)):
         raise NotFound(
-            f"revision {revision} is {BY_PAYLOAD[type(data)].name}, which this build reads; with "
-            "--force it is set aside all the same, and every service begins anew without it"
+            f"revision {revision} is {BY_PAYLOAD[type(data)].name}, which this build can read; use "
+            "--force to skip it anyway, which restarts every service"
         )

@@ -21,6 +21,7 @@ from apportion.cli.client.ledger import (
 )
 from apportion.cli.exits import NotFound, Unreachable
 from apportion.cli.render.output import console, print_json, warn
+from apportion.cli.usage import Verb
 from apportion.core.configuration import manifest_config
 from apportion.core.explain.text.event_text import listed
 from apportion.core.ledger.audit import Auditor
@@ -50,24 +51,26 @@ class Rebuilt(msgspec.Struct, frozen=True, omit_defaults=True):
     unread: tuple[str, ...] = ()
 
 
-@click.command(epilog="Example:  apportion rebuild --kubernetes --reason 'disk of nats-0 lost'")
-@click.option("--reason", required=True, help="What became of the old one, for whoever asks later.")
+@click.command(
+    cls=Verb, epilog="Example:  apportion rebuild --kubernetes --reason 'disk of nats-0 lost'"
+)
+@click.option("--reason", required=True, help="Why the old ledger was lost, for the audit trail.")
 @by_whom
 @click.option("--scheduler-name", "schedulers", multiple=True, default=OURS, show_default=True,
-              metavar="NAME", help="Pods with this schedulerName are ours.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
+              metavar="NAME", help="Adopt pods with this schedulerName.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Show what would be written, without writing it.")
 @kubernetes_options
 @asks_ledger
 def command(*, where: Where, as_json: bool, reason: str, by: str, **given: Any) -> None:
-    """Write a lost ledger anew from the annotations of the cluster's bound pods.
+    """Rebuild a lost ledger from the annotations of bound pods; running pods are not touched.
 
-    Stop the schedulers first, make the stream (`apportion ledger create`), put your configuration
-    back (`apportion config apply`), rebuild, and start everything. Running pods are not touched.
+    First stop the schedulers, create the stream (`apportion ledger create`) and apply your
+    configuration (`apportion config apply`). Then rebuild, and start all services.
 
-    Exit codes: 0 done; 1 the ledger has pods and so is not lost; 3 the ledger or the cluster cannot
-    be reached; 4 the ledger holds events of a newer build."""
+    Exit codes: 0 done; 1 the ledger has pods, so it is not lost; 3 ledger or cluster unreachable; 4
+    the ledger has events of a newer build."""
     if not reason.strip():
-        raise click.UsageError("--reason is empty; say what became of the old ledger")
+        raise click.UsageError("--reason is empty; say why the old ledger was lost")
     kube = kube_choice(**{name: given[name] for name in ("kubernetes", "kubeconfig", "context")})
     rebuilt = LedgerRebuilt(by=person(by), reason=reason[:TEXT_MAX], cluster="")
     schedulers = frozenset(given["schedulers"])
@@ -75,13 +78,13 @@ def command(*, where: Where, as_json: bool, reason: str, by: str, **given: Any) 
     if as_json:
         print_json(done)
         return
-    verb = "would be held" if given["dry_run"] else "are held"
+    verb = "would be adopted" if given["dry_run"] else "adopted"
     console().print(f"{done.adopted:,} of {done.pods:,} bound pods of {done.cluster} {verb}")
     if done.unread:
         warn(
-            f"{listed(list(done.unread), SHOWN)}: no annotation tells which devices these hold, or "
-            "it gives numbers (of cards, of places in MIG groups) and the node's agent has not "
-            "reported; devices of that family are off offer there until it is known or the pod ends"
+            f"devices of {listed(list(done.unread), SHOWN)} are unknown: their annotations are "
+            "missing, or name indexes while the node's agent is not reporting; devices of that "
+            "family take no pods on these nodes until this is known or the pods end"
         )
 
 
@@ -104,8 +107,8 @@ async def _rebuild(
         state = auditor.state
         if state.pods:
             raise NotFound(
-                f"the ledger has {len(state.pods):,} pods and so is not lost; to begin with "
-                "another one, give the server an empty store"
+                f"the ledger has {len(state.pods):,} pods, so it is not lost; to start a new one, "
+                "give the server an empty store"
             )
         cluster, held, unread = await _found_in(kube, state, schedulers)
         pods = len(held) + len(unread)

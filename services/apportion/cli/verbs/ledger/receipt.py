@@ -21,7 +21,7 @@ from apportion.cli.client.ledger import open_ledger, read_to, run, with_ledger
 from apportion.cli.client.lookup import why_of
 from apportion.cli.exits import REFUSED, NotFound, Wrong
 from apportion.cli.render.output import print_json, progress, say
-from apportion.cli.usage import FILE, read_keys
+from apportion.cli.usage import FILE, VerbGroup, read_keys
 from apportion.core.explain.text.event_text import Teller
 from apportion.core.explain.text.printable import escaped_json
 from apportion.core.ledger.receipts import (
@@ -59,7 +59,12 @@ PROOF_BYTES_MAX = 64 << 20
 EVERY_MIN_S = 10
 
 receipts_option = click.option(
-    "--receipts", "folder", type=_FOLDER, required=True, metavar="DIR", help="Where receipts are."
+    "--receipts",
+    "folder",
+    type=_FOLDER,
+    required=True,
+    metavar="DIR",
+    help="Folder of the receipts.",
 )
 
 
@@ -77,41 +82,43 @@ class Shown(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-@click.group(epilog="Example:  apportion receipt key receipts.key")
+@click.group(cls=VerbGroup, epilog="Example:  apportion receipt key receipts.key")
 def command() -> None:
-    """Sign what the ledger holds, and show that one decision is in it.
+    """Sign the ledger, or prove that it contains a decision.
 
-    A receipt is of all events since the one before it; `apportion verify --key PUBLIC --receipts
-    DIR` holds the ledger, or an archive, to all of them.
+    A receipt covers all events since the previous receipt. To check a ledger or an archive against
+    receipts, use `apportion verify --key PUBLIC --receipts DIR`.
 
-    Exit codes: 0 done, or it is so; 1 it is not, or nothing can be signed; 3 the ledger or the
-    gateway cannot be reached; 4 a newer build wrote what this one cannot read."""
+    Exit codes: 0 done, or the proof is valid; 1 the proof is invalid, or nothing can be signed; 3
+    ledger or gateway unreachable; 4 the ledger has events of a newer build."""
 
 
 @command.command(epilog="Example:  apportion receipt key receipts.key")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @JSON
 def key(*, as_json: bool, file: Path) -> None:
-    """Make an Ed25519 key: FILE signs and stays with you, FILE.pub is for everybody."""
+    """Create an Ed25519 key pair.
+
+    Writes the private key to FILE and the public key to FILE.pub."""
     try:
         public = make_key(file)
     except OSError as error:
-        raise NotFound(f"no key made: {error}") from None
+        raise NotFound(f"cannot create the key: {error}") from None
     made = read_verifying_key(public)
     if as_json:
         print_json({"private": str(file), "public": str(public), "key": made.id})
         return
-    say(f"private: {file} (keep it; nobody else signs)")
-    say(f"public:  {public} key {made.id} (publish it)")
+    say(f"private key: {file} (keep it secret)")
+    say(f"public key:  {public}, id {made.id} (publish it)")
 
 
 @command.command(epilog="Example:  apportion receipt write --key receipts.key --receipts receipts")
-@click.option("--key", "key_file", type=FILE, required=True, help="The private key.")
+@click.option("--key", "key_file", type=FILE, required=True, help="Private key to sign with.")
 @receipts_option
 @click.option("--known", "known_files", type=FILE, multiple=True,
-              help="A public key that signed the receipts of before.")  # fmt: skip
+              help="Public key that signed earlier receipts; repeat for more.")  # fmt: skip
 @click.option("--every", "every_s", type=click.IntRange(min=EVERY_MIN_S, max=86_400 * 7),
-              metavar="SECONDS", help="Go on, with one every so often, until stopped.")  # fmt: skip
+              metavar="SECONDS", help="Repeat at this interval until stopped.")  # fmt: skip
 @asks_ledger
 def write(
     *,
@@ -122,10 +129,10 @@ def write(
     known_files: tuple[Path, ...],
     every_s: int | None,
 ) -> None:
-    """Sign all that came since the newest receipt in DIR; nothing where nothing came.
+    """Sign all events since the latest receipt in DIR.
 
-    It costs what has come since, and once what the state takes to read. With --json each receipt is
-    one line, as it stands in its file, to be kept where nobody can rewrite it."""
+    Cost grows with the events since the last receipt; the first run also reads the state. With
+    --json, each receipt is printed on one line, for an append-only store."""
     try:
         receipts, clock = Receipts(folder), SystemClock()
         signing = functools.partial(
@@ -135,9 +142,9 @@ def write(
         with receipts.alone():
             run(_write(where.reach(), signing, every_s=every_s, as_json=as_json))
     except BlockingIOError:
-        raise NotFound(f"another process writes receipts into {folder}") from None
+        raise NotFound(f"another process is writing receipts to {folder}") from None
     except (KeyInvalid, CannotSign, ReceiptInvalid, OSError) as error:
-        raise NotFound(f"no receipt: {error}") from None
+        raise NotFound(f"cannot write a receipt: {error}") from None
 
 
 async def _write(reach: Reach, signing: Signing, *, every_s: int | None, as_json: bool) -> None:
@@ -150,14 +157,14 @@ async def _write(reach: Reach, signing: Signing, *, every_s: int | None, as_json
                 if as_json:
                     print_json(receipt, line=True)
                 else:
-                    said = f"revisions {signed.first:,} to {signed.last:,} signed with key"
+                    said = f"signed revisions {signed.first:,} to {signed.last:,} with key"
                     say(f"{said} {receipt.key}: {found.path}")
             if not made and not as_json:
                 say("nothing new to sign")
         except LedgerError as error:
             if every_s is None:
                 raise
-            say(f"no receipt now: {error}", err=True)
+            say(f"cannot write a receipt, retrying: {error}", err=True)
         if every_s is None:
             return
         await asyncio.sleep(every_s)
@@ -165,23 +172,23 @@ async def _write(reach: Reach, signing: Signing, *, every_s: int | None, as_json
 
 @command.command(epilog="Example:  apportion receipt show training/worker-0 --receipts receipts")
 @click.argument("pod", metavar="[[NAMESPACE/]POD]", default="", shell_complete=PODS)
-@click.option("-n", "--namespace", metavar="NAMESPACE", help="Where the pod is.")
+@click.option("-n", "--namespace", metavar="NAMESPACE", help="Namespace of the pod.")
 @click.option("--revision", type=click.IntRange(min=1), metavar="REVISION",
-              help="Of this event, whatever it is, instead of a pod's placement.")  # fmt: skip
+              help="Prove this event instead of a placement.")  # fmt: skip
 @receipts_option
 @click.option("--archive", "archives", type=FILE, multiple=True,
-              help="Read the events from here instead of the ledger.")  # fmt: skip
+              help="Read this archive instead of the ledger; repeat for more.")  # fmt: skip
 @asks_both
 def show(
     *, where: Where, as_json: bool, pod: str, namespace: str | None, revision: int | None,
     folder: Path, archives: tuple[Path, ...],
 ) -> None:  # fmt: skip
-    """Print a proof that POD was placed as it was, which `receipt check` believes offline.
+    """Print a proof of the placement of POD, for `receipt check`.
 
-    It is one JSON document: the event, its place in the receipt that was signed after it, and that
-    receipt."""
+    The proof is a JSON document with the event, the receipt that covers it, and its position
+    there."""
     if bool(pod) == bool(revision):
-        raise Wrong("name a pod, or an event with --revision")
+        raise Wrong("give either a pod or --revision")
     if revision is None:
         why = why_of(Gateway(where.gateway_url()), pod, namespace, {})
         placed = [step.revision for step in why.history if step.phase == "placed"]
@@ -191,7 +198,10 @@ def show(
     try:
         found = Receipts(folder).of(revision)
         if found is None:
-            raise NotFound(f"no receipt in {folder} is of revision {revision}; make one: write")
+            raise NotFound(
+                f"no receipt in {folder} covers revision {revision}; create one with `apportion "
+                "receipt write`"
+            )
         signed = found.checkpoint
         if archives:
             records = list[Record]()
@@ -202,7 +212,7 @@ def show(
             records = with_ledger(where.reach(), lambda ledger: _read(ledger, signed))
         proof = _proof(found, records, revision)
     except (ReceiptInvalid, ArchiveError, OSError) as error:
-        raise NotFound(f"no proof: {error}") from None
+        raise NotFound(f"cannot make a proof: {error}") from None
     data = encoded(proof)
     click.echo(escaped_json(data if as_json else msgspec.json.format(data, indent=2)))
 
@@ -218,8 +228,8 @@ async def _read(ledger: JetStreamLedger, signed: Checkpoint) -> list[Record]:
 
     if await ledger.last_revision() < signed.last or await ledger.first_revision() > signed.first:
         raise NotFound(
-            f"the ledger has not all revisions {signed.first} to {signed.last}; name the "
-            "archives that have: --archive FILE"
+            f"the ledger lacks some of the revisions {signed.first} to {signed.last}; give the "
+            "archives that have them with --archive FILE"
         )
     await read_to(ledger, signed.last, take, start=signed.first)
     return records
@@ -231,12 +241,12 @@ def _proof(found: Found, records: list[Record], revision: int) -> Proof:
     leaves = [leaf_of(each.revision, each.subject, each.payload) for each in records]
     size, index = signed.last - signed.first + 1, revision - signed.first
     if len(leaves) != size:
-        raise ReceiptInvalid(f"{len(leaves)} of its {size} events are there")
+        raise ReceiptInvalid(f"only {len(leaves)} of its {size} events were found")
     path = tuple(path_of(leaves, index))
     if root_by(leaves[index], index, size, path) != signed.root:
         raise ReceiptInvalid(
-            f"revisions {signed.first} to {signed.last} are not those that {found.path} signed; "
-            "`apportion verify --key PUBLIC --receipts DIR` names the first that is not"
+            f"revisions {signed.first} to {signed.last} differ from those signed in {found.path}; "
+            "find the first with `apportion verify --key PUBLIC --receipts DIR`"
         )
     record = records[index]
     proof = Proof(FORMAT, record.revision, record.subject, path, found.receipt)
@@ -249,12 +259,12 @@ def _proof(found: Found, records: list[Record], revision: int) -> Proof:
 @command.command(epilog="Example:  apportion receipt check proof.json --key receipts.key.pub")
 @click.argument("file", type=click.File("rb"))
 @click.option("--key", "key_files", type=FILE, required=True, multiple=True,
-              help="The public key of whoever signs; of several, any.")  # fmt: skip
+              help="Public key of the signer; repeat to accept several.")  # fmt: skip
 @JSON
 def check(*, as_json: bool, file: BinaryIO, key_files: tuple[Path, ...]) -> None:
-    """Say whether FILE, which `receipt show` printed, proves what it says; `-` is standard input.
+    """Check a proof from `receipt show` offline.
 
-    Nothing but FILE and the key is looked at: no ledger, no network."""
+    FILE `-` is standard input."""
     keys = read_keys(key_files)
     try:
         proof = read_proof(file.read(PROOF_BYTES_MAX))
@@ -263,7 +273,7 @@ def check(*, as_json: bool, file: BinaryIO, key_files: tuple[Path, ...]) -> None
     except ReceiptInvalid as error:
         shown = Shown(ok=False, error=str(error))
     else:
-        event = f"an event on {proof.subject} that this build cannot read"
+        event = f"event on {proof.subject} that this build cannot read"
         with suppress(EventError):
             event = Teller().line(decode(proof.message(), subject=proof.subject).data)
         shown = Shown(
@@ -275,10 +285,10 @@ def check(*, as_json: bool, file: BinaryIO, key_files: tuple[Path, ...]) -> None
     elif shown.ok:
         say(f"revision {shown.revision:,}: {shown.event}")
         say(
-            f"it is among revisions {shown.first:,} to {shown.last:,}, which key {shown.key} "
-            f"signed at {shown.time}"
+            f"covered by the receipt of revisions {shown.first:,} to {shown.last:,}, signed with "
+            f"key {shown.key} at {shown.time}"
         )
     else:
-        say(f"no proof: {shown.error}", "red", err=True)
+        say(f"invalid proof: {shown.error}", "red", err=True)
     if not shown.ok:
         sys.exit(REFUSED)

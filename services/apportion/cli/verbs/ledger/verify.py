@@ -16,7 +16,7 @@ from apportion.cli.client.connection import Where, asks_ledger
 from apportion.cli.client.ledger import open_ledger, run
 from apportion.cli.exits import OUTDATED, REFUSED, NotFound, Wrong
 from apportion.cli.render.output import console, print_answer, progress
-from apportion.cli.usage import FILE, read_keys
+from apportion.cli.usage import FILE, Verb, read_keys
 from apportion.core.explain.text.words import many
 from apportion.core.ledger.audit import Auditor, Violation
 from apportion.core.ledger.digest import digest
@@ -120,7 +120,7 @@ class _Verification:
         snapshot = self.snapshots.get(record.revision)
         if snapshot is not None and digest(self.auditor.state) != snapshot:
             self.auditor.found["snapshot"] += 1  # every restart would begin with it
-            text = "the snapshot at this revision is not what the ledger folds to"
+            text = "the snapshot at this revision differs from the state of the ledger"
             self.note([Violation(record.revision, "snapshot", text)])
         if record.revision % TOLD_EVERY == 0:
             self._tell(record.revision)
@@ -164,21 +164,23 @@ class _Verification:
         )
 
 
-@click.command(epilog="Example:  apportion verify     apportion verify --archive ledger.jsonl")
+@click.command(
+    cls=Verb, epilog="Example:  apportion verify     apportion verify --archive ledger.jsonl"
+)
 @click.option("--from", "start", type=click.IntRange(min=1), default=1, metavar="REVISION",
-              help="Check from here on; what is before is only folded.")  # fmt: skip
+              help="Check from this revision on.")  # fmt: skip
 @click.option("--to", "last", type=click.IntRange(min=1), metavar="REVISION",
-              help="Check up to here; without it, up to the ledger's end.")  # fmt: skip
+              help="Check up to this revision.  [default: the end]")  # fmt: skip
 @click.option("--archive", "archives", type=FILE, multiple=True,
-              help="Check this file, which `apportion ledger archive` wrote; of several, the "
-              "oldest first.")  # fmt: skip
+              help="Check this archive, not the ledger; repeatable, oldest first.")  # fmt: skip
 @click.option("--before", type=FILE, multiple=True,
-              help="Check this archive of what the ledger has dropped, and the ledger after it; of "
-              "several, the oldest first.")  # fmt: skip
+              help="Check this archive of trimmed events and then the ledger; repeat for more, "
+              "oldest first.")  # fmt: skip
 @click.option("--receipts", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
-              metavar="DIR", help="Hold it to these receipts, which --key signed.")  # fmt: skip
+              metavar="DIR",
+              help="Also check the receipts in this folder; requires --key.")  # fmt: skip
 @click.option("--key", "key_files", type=FILE, multiple=True,
-              help="The public key of whoever signs receipts; of several, any.")  # fmt: skip
+              help="Public key of the signer of receipts; repeat to accept several.")  # fmt: skip
 @asks_ledger
 def command(
     *,
@@ -191,19 +193,20 @@ def command(
     folder: Path | None,
     key_files: tuple[Path, ...],
 ) -> None:
-    """Check the whole ledger: chain, owners, schemas, and every invariant at every revision.
+    """Verify the ledger: its chain, writers, schemas, and all invariants at every revision.
 
-    Where the ledger has dropped its beginning and no archive of it is named with --before, the
-    check begins at the oldest snapshot.
+    If the ledger was trimmed and --before is not given, the check starts at the oldest snapshot.
 
-    Exit codes: 0 everything holds; 1 something does not, and the first revision where; 3 the ledger
-    cannot be reached; 4 what could be read holds, and then a newer build has written."""
+    Exit codes: 0 valid; 1 violations found; 3 ledger unreachable; 4 valid up to the first event of
+    a newer build."""
     if last is not None and last < start:
-        raise Wrong(f"--to is {last}, which is before --from, {start}")
+        raise Wrong(f"--to {last} is before --from {start}; swap them")
     if archives and before:
-        raise Wrong("--archive checks files alone, --before the ledger too; name one of them")
+        raise Wrong(
+            "--archive and --before exclude each other: only --before also checks the ledger"
+        )
     if bool(folder) != bool(key_files):
-        raise Wrong("--receipts DIR and --key PUBLIC go together")
+        raise Wrong("--receipts and --key require each other")
     try:
         receipts = ReceiptCheck(Receipts(folder), read_keys(key_files)) if folder else None
     except (ReceiptInvalid, OSError) as error:
@@ -234,7 +237,7 @@ async def _verify_ledger(
         info = await jetstream.check_stream(ledger)
         newest = info.state.last_seq
         if last is not None and last > newest:
-            raise Wrong(f"--to is {last}, and the ledger ends at {newest}")
+            raise Wrong(f"--to: revision {last} is beyond the end of the ledger, {newest}")
         snapshots = Snapshots(ledger.wire)
         if before:
             for archive in before:
@@ -244,8 +247,8 @@ async def _verify_ledger(
                     raise Wrong(f"--before: {error}") from None
                 if created != info.created:
                     raise Wrong(
-                        f"--before: {archive} is of the ledger made at {created}, not at "
-                        f"{info.created}"
+                        f"--before: {archive} belongs to a ledger created at {created}, and this "
+                        f"one was created at {info.created}"
                     )
             state = State(
                 rules=rules_of([*read_said(before), *await stream.read_said(ledger.wire)])
@@ -311,27 +314,27 @@ def _say(outcome: Verified) -> None:
     span = f"revisions {outcome.first_revision} to {outcome.last_revision}"
     compared = f", {many(len(outcome.snapshots), 'snapshot')} compared" if outcome.snapshots else ""
     count = outcome.contradictions
-    refused = f"{many(count, 'event')} changed nothing" if count else "every event applied"
+    refused = f"{many(count, 'event')} had no effect" if count else "all events applied"
     if outcome.differences:
         counts = ", ".join(f"{kind} {count:,}" for kind, count in outcome.differences.items())
-        out.print(f"cluster and ledger were found to differ: {counts}")
+        out.print(f"differences between cluster and ledger: {counts}")
     earlier = outcome.contradictions - len(outcome.contradicting)
     if earlier > 0:
-        out.print(f"{many(earlier, 'earlier event')} changed nothing")
+        out.print(f"{many(earlier, 'earlier event')} had no effect")
     for named in outcome.contradicting:
-        out.say(f"revision {named.revision}: {named.type} changed nothing: {named.reason}")
+        out.say(f"revision {named.revision}: {named.type} had no effect: {named.reason}")
     for at, why in outcome.set_aside.items():
-        out.say(f"revision {at} is set aside, {why}")
+        out.say(f"revision {at} is skipped, {why}")
     if not outcome.found:
-        out.print(f"everything holds: {span}, {refused}{compared}\nstate {outcome.digest}")
+        out.print(f"valid: {span}, {refused}{compared}\nstate {outcome.digest}")
     else:
         first = outcome.violations[0]
-        out.print(f"not sound: {span}; the first violation is at {first.revision}", style="red")
+        out.print(f"invalid: {span}; first violation at revision {first.revision}", style="red")
     if outcome.receipts:
-        stand = "stands" if outcome.receipts == 1 else "stand"
+        verb = "covers" if outcome.receipts == 1 else "cover"
         out.say(
-            f"{many(outcome.receipts, 'receipt')} {stand} for {outcome.proven:,} of them, up to "
-            f"revision {outcome.proven_to:,}, signed at {outcome.signed_at}"
+            f"{many(outcome.receipts, 'receipt')} {verb} {outcome.proven:,} events, up to revision "
+            f"{outcome.proven_to:,}, signed at {outcome.signed_at}"
         )
     if outcome.unknown:
-        out.say(f"not checked from {outcome.unknown}", "red")
+        out.say(f"not checked from here on: {outcome.unknown}", "red")

@@ -14,9 +14,10 @@ from apportion.cli.client.connection import JSON
 from apportion.cli.exits import REFUSED
 from apportion.cli.pods.manifest_files import documents
 from apportion.cli.render.output import Screen, console, plain, print_answer
+from apportion.cli.usage import Verb
 from apportion.core.configuration import manifest_config
 from apportion.core.explain.text.event_text import ask_words
-from apportion.core.explain.text.words import of_resource
+from apportion.core.explain.text.words import many, of_resource
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.lint.checking import checked
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
@@ -78,29 +79,27 @@ class Report(msgspec.Struct, kw_only=True):
         return sum(note.doubtful for row in self.documents for note in row.notes)
 
 
-@click.command(epilog="Example:  apportion check -f deploy/ --config apportion.yaml")
+@click.command(cls=Verb, epilog="Example:  apportion check -f deploy/ --config apportion.yaml")
 @click.option("-f", "--file", "files", multiple=True, required=True, metavar="FILE|DIR|-",
-              help="Manifests of any kind; a folder with all below it.")  # fmt: skip
+              help="Manifests to check; folders are read with all subfolders.")  # fmt: skip
 @click.option("--config", "config_file", metavar="FILE",
-              help="The cluster's configuration, for names and units of its own.")  # fmt: skip
-@click.option("--strict", is_flag=True, help="Also exit with 1 if anything is doubtful or skipped.")
+              help="Cluster configuration, for custom resource names and units.")  # fmt: skip
+@click.option("--strict", is_flag=True, help="Also exit with 1 on warnings and skipped documents.")
 @JSON
 def command(
     *, files: tuple[str, ...], config_file: str | None, strict: bool, as_json: bool
 ) -> None:
-    """Say of each manifest its dialect, what it asks for, and what is not taken over, and why.
+    """Show each manifest's dialect, requests and ignored fields; works offline.
 
-    Nothing is sent anywhere. Of a StatefulSet, DaemonSet, ReplicaSet or CronJob the pod is looked
-    at that it would make, of Volcano's CronJob and JobTemplate the job. PriorityClasses count that
-    stand in the same files. Doubtful is what is probably not meant so: a name that is nearly one
-    that is known, an amount that counts otherwise, another scheduler.
+    For a workload such as a StatefulSet or CronJob, its pod template is checked. PriorityClasses in
+    the same files are used.
 
-    Two kinds of documents are skipped, each by name with the reason: those that hold pods and are
-    of an unknown kind, such as a TFJob, and those that are neither a workload nor a limit, such as
-    a Service.
+    Warnings flag what you probably did not intend: a misspelt name, an amount in another unit, or
+    another scheduler. Documents are skipped if their kind is unknown but has pods, such as a TFJob,
+    or if they are neither a workload nor a limit, such as a Service.
 
-    Exit codes: 0 everything that was read would be taken; 1 something would be refused, every
-    document was skipped, or with --strict something is doubtful or skipped; 2 wrong usage."""
+    Exit codes: 0 all accepted; 1 a document is rejected, all are skipped, or with --strict there
+    are warnings or skipped documents; 2 wrong usage."""
     config = DEFAULT_CONFIG
     if config_file is not None:
         config = manifest_config(read_configuration_file(config_file)[1])
@@ -137,9 +136,12 @@ def _expanded(names: tuple[str, ...]) -> Iterator[str]:
         )
         inside = [file for file in found if file.resolve().is_relative_to(path.resolve())]
         if len(inside) > FILES_MAX:
-            raise click.UsageError(f"{name}: {len(inside)} manifests; name at most {FILES_MAX}")
+            raise click.UsageError(
+                f"{name}: has {len(inside)} manifests, more than {FILES_MAX}; name subfolders "
+                "instead"
+            )
         if not inside:
-            raise click.UsageError(f"{name}: no manifest ({', '.join(sorted(SUFFIXES))}) in it")
+            raise click.UsageError(f"{name}: has no manifests ({', '.join(sorted(SUFFIXES))})")
         yield from map(str, inside)
 
 
@@ -147,11 +149,11 @@ def _look(document: Document, config: ManifestConfig, report: Report) -> None:
     for each in checked(document.content, config):
         source, line, name = document.source, document.parsed.line, each.name
         if each.passed_over or not each.known:
-            why = "holds pods, and its kind is not known here: check the pods that it makes"
+            why = "this kind is not supported; check its pod template"
             skipped = Skipped(
                 source=source, document=document.parsed.number, line=line, name=name,
                 holds_pods=not each.passed_over,
-                why="is neither a workload nor a limit" if each.passed_over else why,
+                why="neither a workload nor a limit" if each.passed_over else why,
             )  # fmt: skip
             report.skipped.append(skipped)
             continue
@@ -189,8 +191,8 @@ def _unreadable(problem: Problem) -> Row:
     if problem.source != STANDARD_INPUT:
         with suppress(OSError), Path(problem.source).open("rb") as file:
             if HELM in file.read(HELM_LOOKED_AT):
-                made = f"check what `helm template` makes ({said})"
-                said = f"is a template of Helm, and no manifest: {made}"
+                made = f"check the output of `helm template` ({said})"
+                said = f"is a Helm template, not a manifest; {made}"
     return Row(source=problem.source, line=problem.line, name="", refused=said)
 
 
@@ -202,30 +204,30 @@ def _show(report: Report, sources: Iterable[str]) -> None:
         where = f"{row.source}:{row.line}" if row.line else row.source
         out.say(f"{where}  {row.name}".rstrip(), "bold")
         if isinstance(row, Skipped):
-            out.say(f"  skipped  document {row.document}: {row.why}", "yellow")
+            out.say(f"  skipped   document {row.document}: {row.why}", "yellow")
         else:
             _show_known(row, out)
     taken = len(report.documents) - report.refused
-    total = f"{taken:,} taken, {report.refused:,} refused"
+    total = f"{taken:,} accepted, {report.refused:,} rejected"
     if report.skipped:
         total += f", {len(report.skipped):,} skipped"
     if report.doubtful:
-        total += f", {report.doubtful:,} doubtful"
+        total += f", {many(report.doubtful, 'warning')}"
     out.print(plain(total))
 
 
 def _show_known(row: Row, out: Screen) -> None:
     if row.refused:
-        out.say(f"  refused  {row.refused}", "red")
+        out.say(f"  rejected  {row.refused}", "red")
     elif not row.pods:
-        out.say("  taken    no pods of its own")
+        out.say("  accepted  no pods of its own")
     elif not row.asks:
-        out.say("  taken    no device")
+        out.say("  accepted  requests no device")
     for ask in row.asks:
-        out.say(f"  {row.dialect:<8} {ask}")
+        out.say(f"  {row.dialect:<9} {ask}")
     for words in row.node:
-        out.say(f"  {'node':<8} {words}")
+        out.say(f"  {'node':<9} {words}")
     for note in sorted(row.notes, key=lambda note: not note.doubtful):
-        kind = "doubtful" if note.doubtful else "without effect"
-        said = f"  {kind}  line {note.line}, {note.field}: {note.why}"
+        kind = "warning" if note.doubtful else "ignored"
+        said = f"  {kind:<9} line {note.line}, {note.field}: {note.why}"
         out.say(said, "bold yellow" if note.doubtful else "dim")

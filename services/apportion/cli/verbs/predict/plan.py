@@ -33,38 +33,37 @@ EXITS = {"fits": 0, "unchanged": 0, "not-now": NOT_NOW, "never": NEVER}
 
 
 @click.command(
-    cls=hinting(argument="-f {}", options={"--without": "--lose"}),
+    cls=hinting(argument="-f {}", renamed={"--without": "--lose"}),
     epilog="Examples:  apportion plan -f job.yaml     apportion plan --lose h100-1\n\n"
     "  apportion plan -f job.yaml --add 4x8xH100-80GB --policy price\n\n"
     "  apportion plan -f job.yaml --at 14:20",
 )
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
-              help="Manifests, as for `submit`.")  # fmt: skip
+              help="Manifests to plan, as for `apportion submit`.")  # fmt: skip
 @click.option("--lose", multiple=True, metavar="NODE|DEVICE", shell_complete=TARGETS,
-              help=f"As if it were lost. {RULE}")  # fmt: skip
+              help=f"Assume this node or device is lost. {RULE}")  # fmt: skip
 @click.option("--add", multiple=True, metavar="4x8xH100-80GB",
-              help="As if there were so many nodes more of so many devices.")  # fmt: skip
+              help="Assume additional nodes: 4 nodes with 8 devices each.")  # fmt: skip
 @click.option("--policy", type=click.Choice(get_args(Policy)),
-              help="As if nodes and devices were preferred so.")  # fmt: skip
+              help="Assume this placement policy.")  # fmt: skip
 @AT
 @asks_gateway
 def command(
     *, where: Where, as_json: bool, files: tuple[str, ...], lose: tuple[str, ...],
     add: tuple[str, ...], policy: str | None, at: str | None,
 ) -> None:  # fmt: skip
-    """Say what would happen, without doing it: what fits, where, beside whom, and who would go.
+    """Show what would happen, without doing it: placements, neighbours and evictions.
 
-    A pod of the manifest that waits already is decided anew; one that has a place keeps it.
-    With --lose, --add or --policy and no -f: what would become of the pods that run and wait; by
-    itself it has nothing to try. Pods of a node or device that is lost are taken as submitted
-    again, as their controllers would make them. An added node is as large as those of its model
-    are, and has the labels and taints that all of them have.
+    With -f, plans the pods of manifests: pending pods are decided again, placed pods keep their
+    node. Without -f, plans the effect of --lose, --add or --policy on running and pending pods.
 
-    Exit codes: 0 all would have a place; 5 some would wait; 6 some never can, whatever
-    ends on this fleet; 1 a document was wrong, or a node is not known; 2 wrong usage; 3 the gateway
-    cannot be reached."""
+    Pods of a lost node or device are treated as resubmitted, as their controllers would do. An
+    added node has the size of other nodes of its model, and the labels and taints that these share.
+
+    Exit codes: 0 all pods would be placed; 1 an invalid document or an unknown node; 2 wrong usage;
+    3 gateway unreachable; 5 some pods would be pending; 6 some pods can never fit on this fleet."""
     if not (files or lose or add or policy):
-        raise click.UsageError("give -f, --lose, --add or --policy, or several of them")
+        raise click.UsageError("give at least one of -f, --lose, --add and --policy")
     texts, problems = _read(files)
     request = PlanRequest(files=texts, lose=lose, add=add, policy=policy or "")
     if not texts and problems and not (lose or add or policy):
@@ -95,7 +94,7 @@ def _read(files: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         try:
             texts[name] = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            problems.append(f"{name}: is not UTF-8 text ({error.reason}): save it as UTF-8")
+            problems.append(f"{name}: not UTF-8 text ({error.reason}); save it as UTF-8")
     return texts, problems
 
 
@@ -104,7 +103,7 @@ def _show(answer: PlanAnswer) -> None:
     out.say(answer.sentence, "bold", folds=True)
     if answer.changes:
         said = ", ".join(change.words for change in answer.changes)
-        out.say(f"as if: {said}", folds=True)
+        out.say(f"assuming: {said}", folds=True)
     if len(answer.pods) > 1 or answer.changes:
         _show_pods(out, "POD", answer.pods)
     if len(answer.pods) <= DETAILED_MAX:
@@ -114,7 +113,7 @@ def _show(answer: PlanAnswer) -> None:
                 show_placed(out, pod.placed)
             if pod.refused is not None:
                 show_refused(out, pod.refused)
-            made = Rows("BESIDE", "DEVICE", "MEMORY", "CORES", right=("MEMORY", "CORES"))
+            made = Rows("NEIGHBOUR", "DEVICE", "MEMORY", "CORES", right=("MEMORY", "CORES"))
             for other in pod.beside:
                 made.add_row(
                     f"{other.namespace}/{other.pod}", device_words(other.device),
@@ -123,9 +122,10 @@ def _show(answer: PlanAnswer) -> None:
             if made.row_count:
                 out.print(made)
             if pod.ahead:
-                out.print(plain(f"{many(pod.ahead, 'pod')} would still wait and come before it"))
-    _show_pods(out, "POD THAT LOSES ITS PLACE", answer.moved)
-    _show_pods(out, "POD THAT WAITS NOW", answer.helped)
+                verb = "is" if pod.ahead == 1 else "are"
+                out.print(plain(f"{many(pod.ahead, 'pod')} {verb} ahead of it in the queue"))
+    _show_pods(out, "DISPLACED POD", answer.moved)
+    _show_pods(out, "PENDING POD", answer.helped)
     _show_evicted(out, answer)
     _show_waiting(out, answer)
     if answer.when:
@@ -136,8 +136,8 @@ def _show(answer: PlanAnswer) -> None:
 
 def _show_pods(out: Screen, title: str, pods: Iterable[PlannedPod]) -> None:
     moves = any(pod.was and pod.outcome != "unchanged" for pod in pods)
-    made = Rows(title, "OUTCOME", "FROM", "NODE", "HOLDS, OR WHY NOT", "WITHOUT",
-                wraps=("HOLDS, OR WHY NOT",), drops=("FROM",),
+    made = Rows(title, "OUTCOME", "FROM", "NODE", "SHARES OR REASON", "WITHOUT",
+                wraps=("SHARES OR REASON",), drops=("FROM",),
                 optional=("FROM", "WITHOUT"))  # fmt: skip
     # Pods that fail for one reason, as of a gang, are one row.
     rows: dict[object, list[PlannedPod]] = {}
@@ -160,7 +160,7 @@ def _show_pods(out: Screen, title: str, pods: Iterable[PlannedPod]) -> None:
 
 
 def _show_evicted(out: Screen, answer: PlanAnswer) -> None:
-    made = Rows("POD THAT WOULD GO", "PRIORITY", "FROM", "FOR", "THEN", "EXCEEDS",
+    made = Rows("EVICTED POD", "PRIORITY", "FROM", "FOR", "THEN", "EXCEEDS",
                 right=("PRIORITY",), wraps=("EXCEEDS",), optional=("THEN", "EXCEEDS"))  # fmt: skip
     for gone in answer.evicted:
         made.add_row(
@@ -175,8 +175,8 @@ def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
     """Print pods ahead of the manifest's, or else those that the plan leaves pending."""
     before_it = any(pod.ahead for pod in answer.pods)
     shown = [pod for pod in answer.waiting if before_it or pod.submitted_revision > answer.revision]
-    made = Rows("ALSO WAITING", "PRIORITY", "SINCE REVISION", "FOR WHAT",
-                right=("PRIORITY", "SINCE REVISION"), wraps=("FOR WHAT",))  # fmt: skip
+    made = Rows("ALSO PENDING", "PRIORITY", "REVISION", "REASON",
+                right=("PRIORITY", "REVISION"), wraps=("REASON",))  # fmt: skip
     lines: dict[int, list[Ahead]] = {}
     for pod in shown:
         lines.setdefault(pod.line, []).append(pod)
@@ -197,10 +197,11 @@ def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
     above = {(pod.namespace, pod.name) for pod in (*answer.pods, *answer.moved) if not pod.node}
     waiting = (answer.after.waiting if answer.after else 0) - len(above)
     if waiting > max(counted, len(answer.waiting)):
-        behind = " behind them" if counted >= len(answer.waiting) else " more would wait"
-        out.print(f"and {many(waiting - counted, 'pod')}{behind}", style="dim")
+        named = counted >= len(answer.waiting)
+        said = many(waiting - counted, "pod" if named else "more pod")
+        out.print(f"and {said} {'behind them' if named else 'pending'}", style="dim")
     elif waiting > counted:
-        out.print(f"{many(waiting - counted, 'pod')} would go on waiting, as now", style="dim")
+        out.print(f"{many(waiting - counted, 'other pod')} would stay pending", style="dim")
 
 
 def totals_words(answer: PlanAnswer) -> str:
@@ -213,8 +214,8 @@ def totals_words(answer: PlanAnswer) -> str:
 
 
 def _totals(totals: Totals) -> str:
-    broken = f"{totals.devices_broken:,} broken, " if totals.devices_broken else ""
+    broken = f"{totals.devices_broken:,} unhealthy, " if totals.devices_broken else ""
     return (
-        f"{totals.devices_used:,} of {totals.devices:,} devices used, {broken}"
-        f"{many(totals.placed, 'pod')} placed, {totals.waiting:,} waiting"
+        f"{totals.devices_used:,} of {totals.devices:,} devices in use, {broken}"
+        f"{many(totals.placed, 'pod')} placed, {totals.waiting:,} pending"
     )

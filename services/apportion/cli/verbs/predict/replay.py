@@ -34,7 +34,7 @@ from apportion_schemas import Policy
 
 HEIGHT = 4
 SCALE_CELLS = 9
-PERCENT = " %"
+PERCENT = "%"
 DIGITS = 2  # decimals of seconds, hours and percentages; the rest is noise
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 ASCII = " .:-=+*#"
@@ -65,54 +65,54 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("pods that came", "arrived", "wanted a place, or waited at the beginning"),
-    Row("had a place", "placed", "of these, before the end"),
-    Row("still wait at the end", "unplaced", "of these"),
-    Row("were evicted", "evicted", "lost their places to make room for others"),
-    Row("GPU hours waited", "gpu_hours_waited", "GPUs that pods waited for, times how long"),
-    Row("wait, mean", "wait_mean_s", "from submission to a place, or to its end", " s"),
+    Row("pods", "arrived", "submitted in the period, or pending at its start"),
+    Row("placed", "placed", "pods placed before the end"),
+    Row("pending at the end", "unplaced", "pods not placed"),
+    Row("evicted", "evicted", "pods evicted to make room for others"),
+    Row("GPU-hours pending", "gpu_hours_waited", "GPUs requested by pending pods x time"),
+    Row("wait, mean", "wait_mean_s", "from submission to placement, or to the pod's end", " s"),
     Row("wait, median", "wait_median_s", "half of the pods waited no longer", " s"),
-    Row("wait, of the slowest twentieth", "wait_p95_s", "they waited at least so long", " s"),
-    Row("GPU hours there were", "gpu_hours", "GPUs of the fleet, times how long"),
-    Row("GPU hours held", "gpu_hours_used", "of these; a share counts as its larger part"),
-    Row("held", "used_percent", "GPU hours held, of those there were", PERCENT),
-    Row("idle on GPUs held in part", "fragmented_percent", "of the fleet, as a mean", PERCENT),
-    Row("GPUs at the end", "devices", "in the fleet"),
-    Row("GPUs held at the peak", "devices_peak", "wholly or in part, at one time"),
+    Row("wait, 95th percentile", "wait_p95_s", "95% of the pods waited no longer", " s"),
+    Row("GPU-hours of capacity", "gpu_hours", "GPUs of the fleet x time"),
+    Row("GPU-hours allocated", "gpu_hours_used", "a share counts as its larger part"),
+    Row("allocated", "used_percent", "share of the capacity", PERCENT),
+    Row("fragmented", "fragmented_percent", "free parts of GPUs in use, of the fleet", PERCENT),
+    Row("GPUs at the end", "devices", "size of the fleet"),
+    Row("GPUs in use, peak", "devices_peak", "wholly or partly allocated"),
 )
 
 
 OF_SHARES = (
-    "A share counts as its larger part, of memory or of cores; `apportion report` counts memory."
+    "A share counts as the larger of its memory and cores; `apportion report` counts memory only."
 )
 AT_ONCE = (
-    "Decisions take no time here: what differs is what they took, and pods that came so shortly "
-    "before the end that nobody had decided on them."
+    "A replay decides instantly. It differs from the actual period by the time that decisions "
+    "took, and by pods that were still undecided at the end."
 )
 OF_A_CHANGE = (
-    "It is compared with what happened, where decisions took their time: the same command without "
-    "the change replays as it was, and what differs from that is the change's doing."
+    "A replay decides instantly, unlike the actual period. To isolate this change, compare with a "
+    "replay that changes nothing."
 )
 _WIDTH = max(len(row.title) for row in ROWS)
 _MEANINGS = "\n".join(f"  {row.title:{_WIDTH}}  {row.means}" for row in ROWS)
-HELP = f"""Decide a time of the past anew: the same arrivals, another policy or another fleet.
+HELP = f"""Replay a past period with another policy or fleet, and compare the outcome.
 
-A pod runs as long as it ran, from whenever it has a place. Nothing is written to the ledger.
-Without changes it shows how the engine alone would have decided, at once. A MOMENT is 14:20,
+The same pods arrive at the same times, and run as long as they did. Nothing is written to the
+ledger. Without changes, it shows what the scheduler would decide instantly. A TIME is 14:20,
 -10m, 2026-11-20T03:00 or a revision.
 
 \b
-A row of the table says, of what happened and of what would have
+Rows of the table:
 {_MEANINGS}
 
-A GPU is a whole device of any family. {OF_SHARES} Percentages differ by points.
+A GPU is a whole device of any family. {OF_SHARES}
 
-Exit codes: 0 replayed; 1 an archive cannot be read; 2 wrong usage; 3 the ledger cannot be
-reached; 4 it holds events of a newer build."""
+Exit codes: 0 replayed; 1 invalid archive; 2 wrong usage; 3 ledger unreachable; 4 the ledger has
+events of a newer build."""
 
 
 @click.command(
-    cls=hinting(options={"--without": "--lose"}),
+    cls=hinting(renamed={"--without": "--lose"}),
     help=HELP,
     epilog="Examples:  apportion replay --from -6h --policy spread\n\n"
     "  apportion replay --from 08:00 --to 18:00 --lose h100-2 --chart day.html\n\n"
@@ -121,16 +121,17 @@ reached; 4 it holds events of a newer build."""
 @BEGIN
 @END
 @click.option("--policy", type=click.Choice(get_args(Policy)),
-              help="How nodes and devices would have been preferred.")  # fmt: skip
+              help="Use this placement policy.")  # fmt: skip
 @click.option("--fleet", type=FILE, metavar="FILE",
-              help="Nodes in place of all there were, as for `up --fleet`.")  # fmt: skip
+              help="Replace the fleet, with a file as for `apportion up --fleet`.")  # fmt: skip
 @click.option("--lose", multiple=True, metavar="NODE|DEVICE", shell_complete=TARGETS,
-              help=f"As if it had not been there. {RULE}")  # fmt: skip
+              help=f"Remove this node or device from the fleet. {RULE}")  # fmt: skip
 @click.option("--add", multiple=True, metavar="4x8xH100-80GB",
-              help="As if there had been so many nodes more of so many devices.")  # fmt: skip
+              help="Add nodes: 4 nodes with 8 devices each.")  # fmt: skip
 @ARCHIVES
 @click.option("--chart", type=click.Path(dir_okay=False, writable=True, path_type=Path),
-              metavar="FILE", help="Write table and chart as .html or .svg.")  # fmt: skip
+              metavar="FILE",
+              help="Write the table and chart to an .html or .svg file.")  # fmt: skip
 @asks_ledger
 def command(
     *, where: Where, as_json: bool, begin: str, end: str, policy: str | None,
@@ -139,7 +140,7 @@ def command(
 ) -> None:  # fmt: skip
     """See `HELP`, which names the rows."""
     if chart is not None and chart.suffix.lower() not in CHARTS:
-        raise click.UsageError(f"--chart is {chart.name!r}; name it {' or '.join(CHARTS)}")
+        raise click.UsageError(f"--chart: {chart.name!r} must end with {' or '.join(CHARTS)}")
     # slow: needs numpy and the solver
     from apportion.cli.client.replaying import Asked, replayed
 
@@ -163,7 +164,7 @@ def command(
     try:
         chart.write_text(text, "utf-8")
     except OSError as error:
-        raise NotFound(f"--chart {chart}: cannot be written ({error.strerror})") from None
+        raise NotFound(f"--chart: cannot write {chart}: {error.strerror}") from None
     warn(f"chart written to {chart}", style="")
 
 
@@ -171,15 +172,15 @@ def span_of(answer: ReplayAnswer, begin: str) -> str:
     """Return the span; `begin`, as asked, may be before the ledger's beginning."""
     span = answer.span
     early = not span.from_revision and time_of(begin, datetime.now(UTC)) is not None
-    note = ", before the ledger began," if early else ""
+    note = " (before the first event)" if early else ""
     return f"{moment(span.from_time)}{note} to {moment(span.to_time)}"
 
 
 def _show(out: Screen, answer: ReplayAnswer, begin: str, *, in_ascii: bool = False) -> None:
-    said = ", ".join(answer.changes) or "as it was, every decision at once"
+    said = ", ".join(answer.changes) or "no changes, instant decisions"
     out.print(plain(f"{span_of(answer, begin)}: {said}"), style="bold")
-    made = Rows("", "HAPPENED", "REPLAYED", "DIFFERENCE",
-                right=("HAPPENED", "REPLAYED", "DIFFERENCE"))  # fmt: skip
+    made = Rows("", "ACTUAL", "REPLAY", "DIFFERENCE",
+                right=("ACTUAL", "REPLAY", "DIFFERENCE"))  # fmt: skip
     for row in ROWS:
         before, after = (getattr(each, row.field) for each in (answer.happened, answer.replayed))
         shown = [
@@ -189,13 +190,13 @@ def _show(out: Screen, answer: ReplayAnswer, begin: str, *, in_ascii: bool = Fal
         made.add_row(row.title, *shown, difference(before, after, row.unit))
     out.print(made)
     out.say(OF_SHARES, "dim", folds=True)
-    courses = {"happened": answer.happened, "replayed": answer.replayed}
-    for title, field in (("GPUs held", "used"), ("GPUs waited for", "waiting")):
+    courses = {"actual": answer.happened, "replay": answer.replayed}
+    for title, field in (("GPUs in use", "used"), ("GPUs requested by pending pods", "waiting")):
         levels = {
             name: [getattr(each, field) for each in course.slices]
             for name, course in courses.items()
         }
-        most: float = max((*levels["happened"], *levels["replayed"], 0.0))
+        most: float = max((*levels["actual"], *levels["replay"], 0.0))
         for name, values in levels.items():
             said = f"{title}, {name}{means(answer.span.seconds, len(values))}"
             out.print(plain(said), style=COLOURS[name])
@@ -226,13 +227,12 @@ def saved(answer: ReplayAnswer) -> str:
     gpus = answer.gpus_saved
     before, after = (each.gpu_hours_waited for each in (answer.happened, answer.replayed))
     hours = round(before, DIGITS) - round(after, DIGITS)
-    said = f"{many(abs(gpus), 'GPU')} {'fewer' if gpus > 0 else 'more'}" if gpus else "as many GPUs"
-    said += " held at the peak, "
-    less = f"{amount(abs(hours))} GPU hours {'less' if hours > 0 else 'more'}"
-    said += f"{less if hours else 'as many GPU hours'} waited"
+    said = f"{many(abs(gpus), 'GPU')} {'fewer' if gpus > 0 else 'more'}" if gpus else "same number"
+    said = f"peak GPUs in use: {said}; GPU-hours pending: "
+    said += f"{amount(abs(hours))} {'fewer' if hours > 0 else 'more'}" if hours else "same"
     evicted = answer.replayed.evicted - answer.happened.evicted
     if evicted:
-        said += f", {many(abs(evicted), 'pod')} {'more' if evicted > 0 else 'fewer'} evicted"
+        said += f"; evicted pods: {abs(evicted):,} {'more' if evicted > 0 else 'fewer'}"
     if answer.passed_over:
         said += f"; {left_out(answer)}"
     return said
@@ -241,19 +241,15 @@ def saved(answer: ReplayAnswer) -> str:
 def left_out(answer: ReplayAnswer) -> str:
     """Name the facts that did not apply in the replay, and that its figures lack."""
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in answer.passed_over_types.items())
-    them = "it" if answer.passed_over == 1 else "them"
-    return (
-        f"{many(answer.passed_over, 'fact')} ({kinds}) found nothing to change in the other "
-        f"course, whose figures are without {them}"
-    )
+    return f"{many(answer.passed_over, 'event')} ({kinds}) did not apply to the replay"
 
 
 def means(seconds: float, slices: int) -> str:
     """Return the length of a bar, whose height is a mean, by the parts in use."""
-    return f", by parts, as means of {between(seconds / slices).lstrip('+')}" if slices else ""
+    return f" ({between(seconds / slices).lstrip('+')} averages)" if slices else ""
 
 
-COLOURS = {"happened": "cyan", "replayed": "magenta"}
+COLOURS = {"actual": "cyan", "replay": "magenta"}
 
 
 def fitted(values: list[float], width: int) -> list[float]:

@@ -10,37 +10,40 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.moments import FORMS, MOMENT, both
 from apportion.cli.render.output import clock, console, print_json, show
 from apportion.cli.render.rows import Rows
+from apportion.cli.usage import Verb
 from apportion.core.answers.past import DiffAnswer, DiffRow, Side
 from apportion.core.explain.text.event_text import shares_words
+from apportion.core.explain.text.vocabulary import PENDING
 from apportion.core.explain.text.words import device_words
 
 # short lists first: a busy span has hundreds of placements
 LISTS = ("nodes", "devices", "configuration", "policy", "limits", "waiting", "placements")
+TITLES = {"waiting": PENDING}
 SIDED = ("nodes", "devices", "limits")  # lists whose items can differ in several fields
 
 
 # why a node that joined first is missing in a difference from the beginning
 FROM_THE_FIRST = (
-    "revision 1 is the ledger's first event: what it told, as of a first node, counts as there "
-    "before"
+    "Revision 1 is the first event of the ledger; what it added counts as there before."
 )
 
 
-@click.command(epilog="Example:  apportion diff --from -2h --to -1h")
-@click.option("--from", "begin", required=True, type=MOMENT, metavar="MOMENT",
-              help=f"From then: {FORMS}.")  # fmt: skip
-@click.option("--to", "end", type=MOMENT, metavar="MOMENT", help="Up to then.  [default: now]")
+@click.command(cls=Verb, epilog="Example:  apportion diff --from -2h --to -1h")
+@click.option("--from", "begin", required=True, type=MOMENT, metavar="TIME",
+              help=f"Start time: {FORMS}.")  # fmt: skip
+@click.option("--to", "end", type=MOMENT, metavar="TIME", help="End time.  [default: now]")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=200, show_default=True,
-              metavar="N", help="At most so many rows of each list.")  # fmt: skip
+              metavar="N", help="Maximum number of rows per table.")  # fmt: skip
 @asks_gateway
 def command(*, where: Where, as_json: bool, begin: str, end: str | None, limit: int) -> None:
-    """Placements, pods that wait, nodes, devices, limits, configuration and policy that differ.
+    """Show what changed between two times.
 
-    What was and what is, with the newest event that made it so; BY is who did it, or why a pod had
-    to go. A pod that was submitted anew under its name, as a drained one is, is one row.
+    Compares placements, pending pods, nodes, devices, limits, configuration and policy. Each row
+    has the latest event that changed it. BY is the user who did it, or the reason for an eviction.
+    A pod that was resubmitted under its name, for example by `drain`, is one row.
 
-    Exit codes: 0 shown, also if nothing differs; 1 nothing is known of a moment; 2 a moment cannot
-    be read; 3 the gateway cannot be reached."""
+    Exit codes: 0 shown, even if nothing changed; 1 no data for that time; 2 invalid time; 3 gateway
+    unreachable."""
     query = {"from": begin, "limit": limit, **({"to": end} if end else {})}
     diff = Gateway(where.gateway_url()).ask("diff", answer=DiffAnswer, query=query)
     if as_json:
@@ -59,17 +62,19 @@ def command(*, where: Where, as_json: bool, begin: str, end: str | None, limit: 
         if rows:
             show(rows_of(name, rows), out)
             if more := diff.more.get(name, 0):
-                out.print(f"and {more:,} more: --limit", style="dim")
+                out.print(f"and {more:,} more; raise --limit to see them", style="dim")
     if not any(getattr(diff, name) for name in LISTS):
-        out.print("nothing differs")
+        out.print("no changes")
 
 
 def rows_of(name: str, rows: Sequence[DiffRow]) -> Rows:
     """Return one list of differences as a table."""
     if name == "placements":
-        made = Rows("PLACEMENTS", "WAS", "IS", "HELD", "HOLDS", "REVISION", "TIME", "BY",
-                    right=("REVISION",), wraps=("WAS", "IS", "HELD", "HOLDS"),
-                    drops=("BY", "TIME", "HELD", "HOLDS"), optional=("HELD", "HOLDS"))  # fmt: skip
+        made = Rows("PLACEMENTS", "BEFORE", "AFTER", "SHARES BEFORE", "SHARES AFTER", "REVISION",
+                    "TIME", "BY", right=("REVISION",),
+                    wraps=("BEFORE", "AFTER", "SHARES BEFORE", "SHARES AFTER"),
+                    drops=("BY", "TIME", "SHARES BEFORE", "SHARES AFTER"),
+                    optional=("SHARES BEFORE", "SHARES AFTER"))  # fmt: skip
         for row in rows:
             if row.was.node == row.now.node:  # it stays; show its shares
                 sides = [row.before or "-", row.after or "-", "", ""]
@@ -77,9 +82,9 @@ def rows_of(name: str, rows: Sequence[DiffRow]) -> Rows:
                 sides = [row.was.node or "-", row.now.node or "-", _held(row.was), _held(row.now)]
             made.add_row(row.name, *sides, *_event(row))
         return made
-    made = Rows(name.upper(), "WHAT", "WAS", "IS", "REVISION", "TIME", "BY",
-                right=("REVISION",), wraps=("WAS", "IS"), drops=("TIME", "BY"),
-                optional=("WHAT",))  # fmt: skip
+    made = Rows(TITLES.get(name, name).upper(), "FIELD", "BEFORE", "AFTER", "REVISION", "TIME",
+                "BY", right=("REVISION",), wraps=("BEFORE", "AFTER"), drops=("TIME", "BY"),
+                optional=("FIELD",))  # fmt: skip
     named = device_words if name == "devices" else str
     for row in rows:
         what = row.what if name in SIDED else ""

@@ -14,6 +14,7 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.exits import REFUSED, NotLetIn, Unreachable, Wrong
 from apportion.cli.render.output import console, plain, print_answer
 from apportion.cli.render.rows import Rows
+from apportion.cli.usage import Verb
 from apportion.core.answers.doctor import CheckAnswer, DoctorAnswer
 from apportion.core.doctor.checks import CHECKS, examined
 from apportion.core.doctor.facts import Facts, KubeFacts, LedgerFacts
@@ -34,13 +35,13 @@ SEEN_BY_MONITOR = frozenset(("durability", "disk"))
 DOCS = "docs/"
 
 
-@click.command(epilog="Example:  apportion doctor --kubeconfig ~/.kube/config")
+@click.command(cls=Verb, epilog="Example:  apportion doctor --kubeconfig ~/.kube/config")
 @click.option("--monitor", default="", envvar="APPORTION_NATS_MONITOR", metavar="URL",
-              help="nats-server's monitoring port: how durable, how full.")  # fmt: skip
+              help="Monitoring URL of nats-server, for durability and disk usage.")  # fmt: skip
 @click.option("--archives", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-              help="Where the ledger's archives (*.jsonl) are kept.")  # fmt: skip
+              help="Folder of ledger archives (*.jsonl) to check.")  # fmt: skip
 @click.option("--receipts", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-              help="Where receipts of the ledger are kept.")  # fmt: skip
+              help="Folder of ledger receipts to check.")  # fmt: skip
 @kubernetes_options
 @asks_both
 def command(
@@ -52,13 +53,13 @@ def command(
     receipts: Path | None,
     **kube: Any,
 ) -> None:
-    """Look at the ledger, its server, clocks, agents, schedulers and the cluster, on one screen.
+    """Check the ledger, its server, clocks, agents, schedulers and the cluster.
 
-    Each line is ok, soon (nothing fails today, and it should not stay so) or broken, with what to
-    do about it; or unknown, as long as a broken one hides it. Nothing is changed. A Kubernetes
-    cluster is looked at with --kubernetes, --kubeconfig or --context.
+    Each check is ok, soon (works today, but needs attention), broken, or unknown (hidden by a
+    broken one). Changes nothing. Give --kubernetes, --kubeconfig or --context to also check a
+    Kubernetes cluster.
 
-    Exit codes: 0 nothing is broken; 1 something is; 3 neither ledger nor gateway can be reached."""
+    Exit codes: 0 nothing is broken; 1 a check is broken; 3 ledger and gateway unreachable."""
     configure_logs(service="cli", level="error")
     try:
         monitor = monitor and monitor_url("--monitor", monitor)
@@ -75,7 +76,9 @@ def command(
         if where.nats or where.gateway or (where.data / CONNECTION).exists():
             raise Unreachable(f"{ledger_problem}; {gateway_problem}")
         # Without `up`, both are missing for the same reason.
-        raise Unreachable(f"{ledger_problem}; the gateway too: --gateway URL or {GATEWAY_ENV}")
+        raise Unreachable(
+            f"{ledger_problem}; name the gateway too, with --gateway URL or {GATEWAY_ENV}"
+        )
     now = SystemClock().now()
     facts = Facts(
         ledger=ledger, ledger_problem=ledger_problem, gateway_problem=gateway_problem,
@@ -134,7 +137,7 @@ def _together(facts: Facts, theirs: DoctorAnswer | None) -> DoctorAnswer:
 
 
 def _show(answer: DoctorAnswer) -> None:
-    made = Rows("CHECK", "STATE", "WHAT WAS FOUND", wraps=("WHAT WAS FOUND",))
+    made = Rows("CHECK", "STATE", "FINDING", wraps=("FINDING",))
     for check in answer.checks:
         words = Text("\n").join(map(plain, check.words.split("\n")))
         if check.fix:

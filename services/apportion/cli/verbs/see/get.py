@@ -23,11 +23,10 @@ from apportion.cli.client.listing import (
 )
 from apportion.cli.client.moments import AT, AT_LEAST, dated
 from apportion.cli.render.tables import Look
-from apportion.cli.usage import known_elsewhere, once
-from apportion.core.explain.text.vocabulary import WAITING
+from apportion.cli.usage import VerbGroup, known_elsewhere, once
+from apportion.core.explain.text.vocabulary import PENDING
 
-PENDING = "pending"
-PHASES = (WAITING, "placed", "bound", "allocated", "rejected")
+PHASES = (PENDING, "placed", "bound", "allocated", "rejected")
 ALIASES = {
     "pod": "pods", "po": "pods", "placement": "placements", "node": "nodes", "no": "nodes",
     "device": "devices", "gpu": "devices", "gpus": "devices", "npu": "devices", "npus": "devices",
@@ -36,14 +35,7 @@ ALIASES = {
 }  # fmt: skip
 
 
-class _Phase(click.Choice[str]):
-    """A phase; `pending`, as in kubectl and the API, means `waiting`."""
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return super().convert(WAITING if value == PENDING else value, param, ctx)
-
-
-class _Lists(click.Group):
+class _Lists(VerbGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
 
@@ -54,14 +46,14 @@ class _Lists(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=_Lists, epilog="Example:  apportion get pods --phase waiting")
+@click.group(cls=_Lists, epilog="Example:  apportion get pods --phase pending")
 def command() -> None:
-    """List what there is, all of it or what is named.
+    """List pods, nodes, devices, gangs, queues or quotas, all or by name.
 
-    Names of one will do (`get pod NAME`), and po, no, gpus and npus.
+    Singular names and short names work too: `get pod NAME`, po, no, gpus, npus.
 
-    Exit codes: 0 listed (an empty list too); 1 one that was named is not there, or nothing is known
-    of the moment; 3 the gateway cannot be reached."""
+    Exit codes: 0 listed, even if the list is empty; 1 no such object, or no data for that time; 3
+    gateway unreachable."""
 
 
 def _list(
@@ -69,13 +61,11 @@ def _list(
     **query: Any,
 ) -> None:  # fmt: skip
     if as_json and form not in {None, "json"}:
-        raise click.UsageError(f"--json and -o {form}: choose one")
+        raise click.UsageError(f"--json and -o {form} exclude each other")
     if watch and query.get("at") is not None:
-        raise click.UsageError("--watch and --at: the past does not change")
+        raise click.UsageError("--watch and --at exclude each other: the past does not change")
     if query.pop("all_namespaces", False) and query.get("namespace"):
-        raise click.UsageError("-A and -n: choose one")
-    if query.get("phase") == WAITING:
-        query["phase"] = PENDING
+        raise click.UsageError("-A and -n exclude each other")
     gateway = Gateway(where.gateway_url())
     asked, now = dated(gateway, query)
     look = Look(wide=form == "wide", now=None if watch else now)
@@ -92,26 +82,26 @@ def _list(
 
 
 _NODE = click.option(
-    "--node", metavar="NODE", help="Only what is on this node.", shell_complete=completion.NODES,
-    multiple=True, callback=once,
+    "--node", metavar="NODE", help="Show only objects on this node.", multiple=True,
+    shell_complete=completion.NODES, callback=once,
 )  # fmt: skip
 _NAMESPACES = (  # -A as in kubectl
-    click.option("-n", "--namespace", metavar="NAMESPACE", help="Only this namespace.",
+    click.option("-n", "--namespace", metavar="NAMESPACE", help="Show only this namespace.",
                  multiple=True, callback=once),
-    click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces, as without -n."),
+    click.option("-A", "--all-namespaces", is_flag=True,
+                 help="Show all namespaces; this is the default."),
 )  # fmt: skip
 _PHASE = click.option(
-    "--phase", type=_Phase(PHASES),
-    help=f"Only pods in this phase; {PENDING}, as --json has it, is {WAITING}.",
+    "--phase", type=click.Choice(PHASES), help="Show only pods in this phase.",
 )  # fmt: skip
 _EVERY: tuple[Option, ...] = (
     click.option(
         "-o", "--output", "form", type=click.Choice(FORMS), default=None,
-        help="In another form: more columns, JSON, YAML, or the names alone.",
+        help="Output format; wide has more columns, name has only names.",
     ),
     click.option(
-        "-w", "--watch", is_flag=True, help="Go on, and print what changes; a gateway that "
-        "answers no more is waited for. Ctrl-C ends it."
+        "-w", "--watch", is_flag=True,
+        help="Keep printing changes until Ctrl-C; reconnects to the gateway.",
     ),
     AT_LEAST, AT, asks_gateway,
 )  # fmt: skip
@@ -130,26 +120,24 @@ class _List(NamedTuple):
 
 LISTS = (
     _List(PODS, "NAME", completion.PODS, (*_NAMESPACES, _PHASE, _NODE),
-          "-n training --phase waiting", """Pods, in the order of their submission.
+          "-n training --phase pending", """List pods in the order of submission.
 
-    REVISION is of the newest that happened to it: it was submitted, found to wait, placed, bound or
-    allocated. AGE is since its submission."""),
+    REVISION is that of the latest phase change. AGE is the time since submission."""),
     _List(PLACEMENTS, "NAME", completion.PODS, (*_NAMESPACES, _PHASE, _NODE), "--node gpu-1 --json",
-          "Live placements, in the order in which they were decided."),
-    _List(NODES, "NODE", completion.NODES, (), "", "Nodes and what of them is in use."),
+          "List live placements in the order of decision."),
+    _List(NODES, "NODE", completion.NODES, (), "", "List nodes and their usage."),
     _List(DEVICES, "DEVICE", completion.DEVICES, (_NODE,), "--node gpu-1",
-          """Devices, what of them is free, and who is on them.
+          """List devices, their free capacity and their pods.
 
-    Of a device's id the beginning will do: four characters after GPU-, if no other begins so. Where
-    several do, all of them are listed."""),
+    A prefix that matches several devices lists all of them."""),
     _List(GANGS, "GANG", completion.GANGS, (), "",
-          "Gangs, and how many of their pods are in which phase."),
+          "List gangs and the phases of their pods."),
     _List(QUEUES, "QUEUE", completion.QUEUES, (), "",
-          """Queues that were told of, what each may hold, and how much of that its pods hold.
+          """List queues, their limits and usage.
 
-    A queue that is not there has weight 1 and no limits."""),
+    A queue that is not listed has weight 1 and no limits."""),
     _List(QUOTAS, "QUOTA", completion.QUOTAS, _NAMESPACES, "-n research",
-          "Quotas of devices, by namespace, and how much of each the pods there hold."),
+          "List device quotas by namespace, and their usage."),
 )  # fmt: skip
 for _each in LISTS:
     _what = _each.kind.what

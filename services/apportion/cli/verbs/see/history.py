@@ -14,11 +14,12 @@ from apportion.cli.client.lookup import NothingLike, namespace_of, split_name, u
 from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import between, console, plain, print_json
+from apportion.cli.usage import Verb
 from apportion.core.answers.past import HistoryPage, HistoryRow
 from apportion.core.answers.reads import AMBIGUOUS_DEVICE, DeviceAnswer, NodeAnswer
 from apportion.core.explain.text.suggestions import did_you_mean
 
-LISTS = "`apportion get pods`, `get nodes` and `get devices` list those that are there"
+LISTS = "list names with `apportion get pods`, `get nodes` or `get devices`"
 NAME_CELLS = 20
 
 
@@ -30,24 +31,22 @@ class Story(msgspec.Struct, frozen=True):
     items: list[HistoryRow]
 
 
-@click.command(epilog="Example:  apportion history training/worker-0")
+@click.command(cls=Verb, epilog="Example:  apportion history training/worker-0")
 @click.argument("target", metavar="[NAMESPACE/]POD|NODE|DEVICE", shell_complete=ANYTHING)
 @click.option("-n", "--namespace", metavar="NAMESPACE",
-              help="Where the pod is.  [default, else wherever it is]")  # fmt: skip
+              help="Namespace of the pod.  [default: `default`, else any]")  # fmt: skip
 @AT
 @asks_gateway
 def command(
     *, where: Where, as_json: bool, target: str, namespace: str | None, at: str | None
 ) -> None:
-    """What happened to a pod, a node or a device, the oldest fact first, with the time between.
+    """Show all events of a pod, node or device, oldest first, with the time between them.
 
-    A name is looked for among nodes, then devices, then pods: in `default`, then wherever one is,
-    and then wherever one was. NAMESPACE/POD and -n mean a pod. Of a pod it also says what failed
-    under it, a card that it held or its node, and of all that had the name, one after the other.
-    Of a device's id the beginning will do: four characters after GPU-, if no other begins so.
+    A name is looked up among nodes, then devices, then pods: first in namespace `default`, then
+    among live pods, then among past pods. NAMESPACE/POD and -n always mean a pod. The history of a
+    pod includes failures of its devices and node, and earlier pods of the same name.
 
-    Exit codes: 0 shown; 1 there never was such a thing, or nothing is known of the moment; 3 the
-    gateway cannot be reached."""
+    Exit codes: 0 shown; 1 no such object, or no data for that time; 3 gateway unreachable."""
     gateway = Gateway(where.gateway_url())
     query = pinned(gateway, {"at": at})
     if namespace or "/" in target:
@@ -77,7 +76,7 @@ def command(
 
 
 def _anywhere(gateway: Gateway, name: str, query: dict[str, Any]) -> Story:
-    problem, several = f"there never was a node, a device or a pod {name!r}", False
+    problem, several = f"no node, device or pod {name!r} has ever existed", False
     for place in (("nodes", name), ("devices", name), ("pods", "default", name)):
         try:
             return _story(gateway, place, query)

@@ -18,7 +18,7 @@ from apportion.cli.client.moments import MOMENT
 from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.cli.render.output import console, print_json
 from apportion.cli.render.reports import idle_words, show_idle, show_report
-from apportion.cli.usage import FILE
+from apportion.cli.usage import FILE, VerbGroup
 from apportion.core.reports.answers import IdleAnswer, ReportAnswer
 from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import EXAMPLE, PriceError
@@ -29,43 +29,46 @@ ACCOUNT = "apportion"
 TIMEOUT_S = 135.0  # longer than a report may queue and compute there
 _OPTIONS = (
     click.option("--by", default="namespace", show_default=True,
-                 metavar="namespace|queue|user|node|label:KEY", help="What a row is."),
-    click.option("--from", "start", default="", type=MOMENT, metavar="MOMENT",
-                 help="Where it begins: 14:20, -7d, 2026-11-01T00:00, a revision.  "
+                 metavar="namespace|queue|user|node|label:KEY", help="Group rows by this."),
+    click.option("--from", "start", default="", type=MOMENT, metavar="TIME",
+                 help="Start time: 14:20, -7d, 2026-11-01T00:00 or a revision.  "
                  "[default: a day before the end]"),
-    click.option("--to", "end", default="", type=MOMENT, metavar="MOMENT",
-                 help="Where it ends.  [default: now]"),
+    click.option("--to", "end", default="", type=MOMENT, metavar="TIME",
+                 help="End time.  [default: now]"),
     click.option("--step", default="", metavar="LENGTH",
-                 help="Rows for each such time, too: 15m, 1h, 1d, any number of s, m, h or d."),
+                 help="Also print rows for each step, such as 15m, 1h or 1d (units: s, m, h, d)."),
     click.option("--prices", type=FILE, envvar="APPORTION_PRICES",
-                 help="What an hour of a card costs, by model; `apportion report cost "
-                 "--help` shows such a file.  [APPORTION_PRICES]"),
+                 help="File with the price of a GPU-hour by model; for an example, see "
+                 "`apportion report cost --help`.  [APPORTION_PRICES]"),
     click.option("--archive", "archives", type=FILE, multiple=True,
-                 help="What the ledger has dropped, as `apportion ledger archive` wrote it; of "
-                 "several, the oldest first."),
+                 help="Archive of events that were trimmed from the ledger; repeat for more, "
+                 "oldest first."),
     click.option("--account", default=ACCOUNT, show_default=True, metavar="NAME",
-                 help="BillingAccountId of --format focus: the cluster's name; another than the "
-                 "default needs --prices."),
+                 help="BillingAccountId for --format focus; requires --prices unless it is the "
+                 "default."),
     click.option("--format", "form", type=click.Choice(FORMATS), default="table",
-                 show_default=True, help="focus is CSV in the columns of FOCUS 1.0."),
+                 show_default=True,
+                 help="Output format; focus is CSV with the columns of FOCUS 1.0."),
 )  # fmt: skip
 
 
-@click.group(epilog="Example:  apportion report usage --by queue --from -7d --step 1d")
+@click.group(
+    cls=VerbGroup, epilog="Example:  apportion report usage --by queue --from -7d --step 1d"
+)
 def command() -> None:
-    """What was granted, what was used of it, and what it costs.
+    """Report allocated, used and idle GPU-hours, and their cost.
 
-    A share counts as the part of its card's memory that it holds. Granted, free, cordoned and
-    broken hours add up to the capacity that there was. The gateway makes it, where there is one;
-    with --prices, --archive, and as CSV without money it is made here, from the ledger itself.
+    A share counts as its part of the device's memory. Allocated, free, cordoned and unhealthy hours
+    add up to the capacity. The gateway computes the report. With --prices or --archive, and for
+    CSV without costs, this verb computes it from the ledger.
 
-    Exit codes: 0 done; 1 the period is not in the ledger, or prices or an archive cannot be used;
-    2 wrong usage; 3 the ledger cannot be reached; 4 a newer build wrote in it."""
+    Exit codes: 0 done; 1 the period is not in the ledger, or prices or an archive are invalid; 2
+    wrong usage; 3 ledger unreachable; 4 a newer build wrote to the ledger."""
 
 
 def _make(report: str, *, where: Where, as_json: bool, form: str, **given: Any) -> None:
     if report == "idle" and (form == "focus" or given["step"]):
-        raise click.UsageError("idle has no --step and no --format focus")
+        raise click.UsageError("`report idle` supports neither --step nor --format focus")
     try:
         given["by"] = by_of(given["by"])
     except WrongBy as error:
@@ -114,7 +117,9 @@ def read_report(
 
     prices: Path | None = given["prices"]
     if prices is None and (report == "cost" or form == "focus"):
-        raise click.UsageError("give --prices FILE: what an hour of a card costs, by model")
+        raise click.UsageError(
+            "--prices is missing; give a file with the price of a GPU-hour by model"
+        )
 
     async def made(asked: reports.Asked) -> ReportAnswer | IdleAnswer | str:
         async with open_ledger(where.reach()) as ledger:
@@ -150,11 +155,11 @@ def _tell(revision: int, last: int) -> None:
 
 for _what, _example, _help, _short in (
     ("usage", "--by namespace --from -24h",
-     "Hours of cards and memory: granted, and used where the nodes tell it.", None),
+     "Report allocated GPU-hours and GiB-hours, and utilization.", None),
     ("cost", "--by label:team --prices prices.toml",
-     "What the granted hours cost, by the gateway's prices or those of a file (TOML), such as:"
-     "\n\n\b\n" + indent(EXAMPLE, "  "), "What the granted hours cost, by prices of cards."),
-    ("idle", "--by user --from -7d", "Shares that did nothing for an hour or more.", None),
+     "Report the cost of allocated hours, by the prices of the gateway or of a TOML file such as:"
+     "\n\n\b\n" + indent(EXAMPLE, "  "), "Report the cost of allocated hours."),
+    ("idle", "--by user --from -7d", "Report shares that were idle for an hour or more.", None),
 ):  # fmt: skip
     _verb: Command = partial(_make, _what)
     for _option in reversed((*_OPTIONS, asks_both)):

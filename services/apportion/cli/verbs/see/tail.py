@@ -22,6 +22,7 @@ from apportion.cli.client.ledger import open_ledger, run
 from apportion.cli.client.moments import FORMS, MOMENT, when
 from apportion.cli.exits import Unreachable, Wrong
 from apportion.cli.render.output import console, print_json, say
+from apportion.cli.usage import Verb
 from apportion.core.explain.text.event_text import Teller
 from apportion.core.explain.text.suggestions import did_you_mean
 from apportion.core.ledger.rules import Rules, said_at
@@ -67,31 +68,29 @@ class _Moved(Exception):
     """The ledger is reachable at another address now."""
 
 
-@click.command(epilog="Example:  apportion tail --from 1 --subject 'placement.>'")
-@click.option("--from", "start", type=MOMENT, metavar="MOMENT",
-              help=f"Begin there; without it, now: {FORMS}.")  # fmt: skip
-@click.option("--to", "end", type=MOMENT, metavar="MOMENT",
-              help="With --from: end there.")  # fmt: skip
+@click.command(cls=Verb, epilog="Example:  apportion tail --from 1 --subject 'placement.>'")
+@click.option("--from", "start", type=MOMENT, metavar="TIME",
+              help=f"Start time: {FORMS}.  [default: now]")  # fmt: skip
+@click.option("--to", "end", type=MOMENT, metavar="TIME",
+              help="End time; requires --from.")  # fmt: skip
 @click.option("--subject", default="", metavar="PATTERN",
-              help="Only these, as in placement.> or apportion.v1.binding.*")  # fmt: skip
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after so many events.")
-@click.option("--no-follow", is_flag=True, help="End where the ledger ends now.")
+              help="Show only events on this NATS subject, such as placement.> or "
+              "apportion.v1.binding.*.")  # fmt: skip
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N events.")
+@click.option("--no-follow", is_flag=True, help="Stop at the current end of the ledger.")
 @asks_ledger
 def command(
     *, where: Where, as_json: bool, start: str | None, end: str | None, subject: str,
     limit: int | None, no_follow: bool,
 ) -> None:  # fmt: skip
-    """Show events as they happen, one line each; with --json one JSON document a line.
+    """Print events as they happen, one per line; with --json, one JSON document per line.
 
-    Lines are in the order of the ledger. Each has the time by the clock of who wrote it, so times
-    of several services may go back by a little.
+    Lines are in ledger order. Times are those of the writers' clocks, so they may go back slightly
+    between services. Reconnects if the ledger goes away, even if `apportion up` restarts on other
+    ports.
 
-    A ledger that answers no more is waited for, as `get -w` waits for its gateway, also where an
-    `up` of the same folder begins anew on other ports: standard error says so, and when it answers
-    again.
-
-    Exit codes: 0 ended as asked, by Ctrl-C too; 2 wrong usage, a beginning or an end behind that of
-    the ledger too; 3 the ledger cannot be reached at first, or lets us in no more."""
+    Exit codes: 0 done, or stopped with Ctrl-C; 2 wrong usage, or a start or end beyond the end of
+    the ledger; 3 ledger unreachable at start, or access denied."""
     subject = pattern_of(subject) if subject else ALL_SUBJECTS
     span = span_of(start, end, closed=no_follow)
     with SubmittedNames(where) as names, contextlib.suppress(KeyboardInterrupt):
@@ -103,17 +102,17 @@ def pattern_of(text: str) -> str:
     """Return the subject pattern. Raises Wrong if no event can match it."""
     pattern = text if text.startswith(SUBJECT_PREFIX) else SUBJECT_PREFIX + text
     if " " in pattern or ".." in pattern or pattern.endswith("."):
-        raise Wrong(f"--subject is {text!r}; write a NATS subject such as placement.>")
+        raise Wrong(f"--subject: {text!r} is not a NATS subject; write one such as placement.>")
     channel, dot, _ = pattern.removeprefix(SUBJECT_PREFIX).partition(".")
     known = sorted({row.channel for row in CATALOGUE})
     if (channel in known or channel == "*") and not dot:
         fix = f"did you mean {channel}.>?"
     elif channel not in (*known, "*", ">"):
         of_that_name = did_you_mean(f"{channel}.>", [f"{each}.>" for each in known])
-        fix = of_that_name or f"there are {', '.join(f'{each}.>' for each in known)}"
+        fix = of_that_name or f"known: {', '.join(f'{each}.>' for each in known)}"
     else:
         return pattern
-    raise Wrong(f"--subject is {text!r}, and no event can be on that; {fix}")
+    raise Wrong(f"--subject: {text!r} matches no event; {fix}")
 
 
 async def _tail(where: Where, subject: str, span: Span, limit: int | None, *, show: Show) -> None:
@@ -188,14 +187,16 @@ async def _say_unanswered(wire: Wire, where: Where, reach: Reach) -> None:
             await wire.wait_connected(UNANSWERED_S)
         except LedgerUnavailable as error:
             if not said:
-                click.echo(f"{error}; is `apportion up` running? Ctrl-C ends this", err=True)
+                click.echo(
+                    f"{error}; retrying, stop with Ctrl-C (is `apportion up` running?)", err=True
+                )
             said = True
             if not await asyncio.to_thread(elsewhere):
                 continue
-            click.echo("the ledger answers again", err=True)
+            click.echo("ledger reconnected", err=True)
             raise _Moved from None
         if said:
-            click.echo("the ledger answers again", err=True)
+            click.echo("ledger reconnected", err=True)
         said = False
         await asyncio.sleep(LOOK_S)
 
@@ -221,7 +222,7 @@ def _in_words(teller: Teller) -> Show:
         try:
             event = rules.read(record.revision, record.subject, record.payload)
         except EventError as refused:
-            text = f"not applied, on {unquote(record.subject)}: {refused}"
+            text = f"not applied, on subject {unquote(record.subject)}: {refused}"
             out.say(f"{record.revision:>8} {text}", "red")
             return
         name = f"{type(event.data).__name__:<{NAME_CELLS}}"
@@ -302,21 +303,20 @@ class Span(NamedTuple):
             begin = self.start.revision or 1
             if begin > last + 1:
                 raise Wrong(
-                    f"--from is revision {begin}, and the ledger ends at {last}; leave it out for "
-                    "what comes from now on"
+                    f"--from: revision {begin} is beyond the end of the ledger, {last}; leave it "
+                    "out to start now"
                 )
         if self.end is not None and self.end.time is not None:
             end = await stream.newest_stored_by(ledger.wire, self.end.time)
             if not end:
                 asked = when(self.end.time, now)
-                raise Wrong(
-                    f"--to is {asked}, before the ledger began: it has nothing of that time"
-                )
+                raise Wrong(f"--to: {asked} is before the first event; give a later time")
         elif self.end is not None:
             end = self.end.revision or last
             if end > last:
                 raise Wrong(
-                    f"--to is revision {end}, and the ledger ends at {last}; name one of it"
+                    f"--to: revision {end} is beyond the end of the ledger, {last}; give an "
+                    "earlier one"
                 )
         said = [
             f"{word} {when(moment.time, now)}: revision {revision:,}"
@@ -324,7 +324,7 @@ class Span(NamedTuple):
             if moment is not None and moment.time is not None
         ]
         if end is not None and end < begin - 1:
-            raise Wrong(f"--to is before --from, which begins at revision {begin}; exchange them")
+            raise Wrong(f"--to is before --from, which is revision {begin}; swap them")
         if said:
             say(", ".join(said), "dim", err=True)
         return begin, end
@@ -335,12 +335,12 @@ def span_of(start: str | None, end: str | None, *, closed: bool) -> Span:
     if end is None:
         return Span(_moment("--from", start), None, closed)
     if start is None:
-        raise Wrong("--to without --from, which is now if left out; name both")
+        raise Wrong("--to requires --from; give both")
     span = Span(_moment("--from", start), _moment("--to", end), closed=True)
     before, after = (moment or Moment() for moment in span[:2])
     turned = before.revision and after.revision and after.revision < before.revision
     if turned or (before.time and after.time and after.time < before.time):
-        raise Wrong(f"--to {end} is before --from {start}; exchange them")
+        raise Wrong(f"--to {end} is before --from {start}; swap them")
     return span
 
 

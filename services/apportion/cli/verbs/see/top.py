@@ -27,6 +27,7 @@ from apportion.cli.exits import Unreachable
 from apportion.cli.render.output import PHASE_STYLES, Screen, console, plain, print_json, show
 from apportion.cli.render.rows import Rows
 from apportion.cli.render.tables import device_state, short_name, shown_phases
+from apportion.cli.usage import Verb
 from apportion.core.answers.reads import DeviceAnswer, RevisionAnswer, SummaryAnswer
 from apportion.core.explain.text.natural import natural
 from apportion_schemas import PolicyChanged
@@ -45,26 +46,23 @@ READ_MAX: Final = 1024
 Read = Callable[[float], str]
 
 
-@click.command(epilog="Example:  apportion top --once")
-@click.option("--once", is_flag=True, help="Print one picture and end.")
-@click.option("--node", metavar="NODE", help="Only this node.", shell_complete=NODES)
+@click.command(cls=Verb, epilog="Example:  apportion top --once")
+@click.option("--once", is_flag=True, help="Print once and exit.")
+@click.option("--node", metavar="NODE", help="Show only this node.", shell_complete=NODES)
 @click.option("--interval", "interval_s", type=click.FloatRange(0.1, 3600), default=1.0,
-              show_default=True, metavar="SECONDS", help="How often to look.")  # fmt: skip
+              show_default=True, metavar="SECONDS", help="Refresh interval.")  # fmt: skip
 @AT
 @asks_gateway
 def command(
     *, where: Where, as_json: bool, once: bool, node: str | None, interval_s: float, at: str | None
 ) -> None:
-    """Every device: what of its memory, cores and slots is used, its state, and who is on it.
+    """Watch every device: allocated memory, cores and slots, its state and its pods.
 
-    What is free of them `apportion get devices` tells.
+    Keys: q or Ctrl-C quits; s changes the sort order (node, memory, cores, state, pods); / filters
+    by node, device, model or pod; arrows, PgUp and PgDn scroll. In a pipe, and with --json or --at,
+    it prints once. For free capacity, see `apportion get devices`.
 
-    Keys: q or Ctrl-C ends it; s sorts by node, memory, cores, state or pods; / filters by node,
-    card, model or pod; the arrows and PgUp and PgDn scroll. In a pipe, and with --json or --at, one
-    picture is printed as with --once.
-
-    Exit codes: 0 shown; 1 no such node, or nothing is known of the moment; 3 the gateway cannot
-    be reached."""
+    Exit codes: 0 shown; 1 no such node, or no data for that time; 3 gateway unreachable."""
     gateway = Gateway(where.gateway_url())
     query = pinned(gateway, {"node": node, "at": at})
     if as_json:
@@ -151,7 +149,7 @@ def _headline(summary: SummaryAnswer) -> Text:
     used = summary.memory_mib - summary.memory_free_mib
     line = Text(
         f"revision {summary.revision:,}   {summary.nodes:,} nodes   "
-        f"{summary.devices_open:,} of {summary.devices:,} devices open   "
+        f"{summary.devices_open:,} of {summary.devices:,} devices schedulable   "
         f"memory {used / 1024:,.0f} of {summary.memory_mib / 1024:,.0f} GiB allocated"
     )
     before = "   pods: "
@@ -245,7 +243,7 @@ class _Keys:
         return text[:1]
 
 
-HELP: Final = "q quit   s sort   / filter   up, down, PgUp, PgDn scroll"
+HELP: Final = "q quit   s sort   / filter   arrows, PgUp, PgDn scroll"
 
 
 def _used(free: int, all_of_it: int) -> float:
@@ -328,8 +326,8 @@ class View:
     def status(self, shown: int, passing: int) -> str:
         """Return the last line: the range shown, and the keys."""
         if self.typing:
-            return f"filter: {self.filter}_   (Enter keeps it, Esc drops it)"
+            return f"filter: {self.filter}_   (Enter applies, Esc clears)"
         last = self.offset + shown
         said = f"{self.offset + 1 if shown else 0} to {last} of {passing:,}"
-        said += f" with {self.filter!r}" if self.filter else ""
-        return f"{said} by {SORTS[self.sort][0]}   {HELP}"
+        said += f" matching {self.filter!r}" if self.filter else ""
+        return f"{said}, sorted by {SORTS[self.sort][0]}   {HELP}"

@@ -18,6 +18,7 @@ from apportion.cli.exits import NotFound
 from apportion.cli.render.output import clock, console, plain, print_json, say, show
 from apportion.cli.render.rows import Rows
 from apportion.cli.render.tables import device_state, node_state
+from apportion.cli.usage import Verb
 from apportion.core.answers.past import MomentAnswer, WhoPage, WhoRow
 from apportion.core.answers.reads import UNKNOWN_DEVICE, DeviceAnswer, NodeAnswer, NodeDetail
 from apportion.core.explain.health import moving
@@ -28,25 +29,24 @@ from apportion.core.explain.text.words import device_words
 
 PAGE = 1_000
 Index = Mapping[tuple[str, str], int]  # the index of a device on its node, by the names of both
-OF_PODS = "`apportion why` tells what it holds and where, `apportion history` what came before"
+OF_PODS = "use `apportion why` or `apportion history`"
 
 
-@click.command(epilog="Example:  apportion who GPU-1a2b3c4d --since -2h")
+@click.command(cls=Verb, epilog="Example:  apportion who GPU-1a2b3c4d --since -2h")
 @click.argument("target", metavar="DEVICE|NODE", shell_complete=TARGETS)
 @AT
-@click.option("--since", type=MOMENT, metavar="MOMENT",
-              help=f"Everybody who held it since then, up to --at or now: {FORMS}.")  # fmt: skip
+@click.option("--since", type=MOMENT, metavar="TIME",
+              help=f"Also show past pods since then, up to --at or now: {FORMS}.")  # fmt: skip
 @asks_gateway
 def command(*, where: Where, as_json: bool, target: str, at: str | None, since: str | None) -> None:
-    """Who holds a device, or the devices of a node: pod, share, and the decision that gave it.
+    """Show the pods on a device, or on the devices of a node, and the decisions that placed them.
 
-    Why nothing new goes there (failed, cordoned, not heard) stands below, on standard error. Of a
-    device's id the beginning will do: four characters after GPU-, if no other begins so. CORES is -
-    where a share has no limit of cores, or is a MIG instance, which has cores of its own. Rows go
-    card by card as in `top` and `get devices`, by #, and on each by time, with --json as well.
+    If the target takes no new pods, standard error says why (failed, cordoned, agent not
+    reporting). CORES is - for a share without a limit of cores and for a MIG instance. Rows are
+    sorted by device, then by time.
 
-    Exit codes: 0 shown, also if nobody does; 1 there never was such a device or node, or nothing is
-    known of the moment; 3 the gateway cannot be reached."""
+    Exit codes: 0 shown, even if there are no pods; 1 no such device or node, or no data for that
+    time; 3 gateway unreachable."""
     gateway = Gateway(where.gateway_url())
     query = pinned(gateway, {"at": at, "since": since})
     try:
@@ -73,8 +73,8 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
     if items:
         show(rows_of(items, index))
     else:
-        held = f"since {since}" if since else f"at revision {revision}"
-        console(stderr=True).print(f"nobody held anything of {target} {held}")
+        when = f"since {since}" if since else f"at revision {revision}"
+        console(stderr=True).print(f"no pods on {target} {when}")
     for line in _troubles(detail, target):
         console(stderr=True).print(line, soft_wrap=True)
 
@@ -115,11 +115,11 @@ def _of_device(gateway: Gateway, query: dict[str, object], target: str) -> WhoPa
         if error.code != UNKNOWN_DEVICE:
             raise
         if is_pod(gateway, target, at_of(query)):
-            raise NotFound(f"{target} is a pod, and no node or device; {OF_PODS}") from None
+            raise NotFound(f"{target} is a pod, not a node or device; {OF_PODS}") from None
         _, devices = gateway.items("devices", DeviceAnswer)
         node_of = {each.device: each.node for each in devices}
         meant = target_meant(target, node_of.values(), node_of)
-        raise NotFound(f"there never was a node or device {target!r}; {meant}") from None
+        raise NotFound(f"no node or device {target!r} has ever existed; {meant}") from None
 
 
 def _all(gateway: Gateway, query: dict[str, object]) -> WhoPage:

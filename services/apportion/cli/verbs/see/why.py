@@ -13,16 +13,17 @@ from apportion.cli.client.moments import AT, AT_LEAST, pinned
 from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.cli.render.evidence import show_placed, show_refused
 from apportion.cli.render.output import Screen, console, print_json
+from apportion.cli.usage import Verb
 from apportion.core.answers.reads import Evictions, Why
 from apportion.core.explain.text import words
 from apportion.core.explain.text.event_text import listed
 from apportion.core.explain.text.vocabulary import PHASES
 
 
-@click.command(epilog="Example:  apportion why training/worker-0")
+@click.command(cls=Verb, epilog="Example:  apportion why training/worker-0")
 @click.argument("pod", metavar="[NAMESPACE/]POD", shell_complete=PODS)
 @click.option("-n", "--namespace", metavar="NAMESPACE",
-              help="Where the pod is.  [default, else wherever it is]")  # fmt: skip
+              help="Namespace of the pod.  [default: `default`, else any]")  # fmt: skip
 @AT_LEAST
 @AT
 @asks_gateway
@@ -30,16 +31,15 @@ def command(
     *, where: Where, as_json: bool, pod: str, namespace: str | None, at_least: int | None,
     at: str | None,
 ) -> None:  # fmt: skip
-    """Say in one sentence why a pod is where it is, or nowhere, and show the evidence.
+    """Explain why a pod is pending or where it is placed, with the evidence.
 
-    Of a pod that has ended: why it was where it was, and what has failed under it since. It
-    ends with whom it made go, and with what came before under its name.
+    For a pod that has ended, it explains the last placement and later failures of its devices. It
+    also lists pods that were evicted for it, and earlier pods of the same name.
 
-    Of two scores the higher one wins; `apportion policy set --help` says what the policies
-    that their parts are named for prefer. A price in it is no money.
+    The node with the highest score wins. The parts of a score are named for policies; see
+    `apportion policy set --help`. A "price" is a score, not money.
 
-    Exit codes: 0 explained; 1 there never was such a pod, or nothing is known of the
-    moment; 3 the gateway cannot be reached."""
+    Exit codes: 0 explained; 1 no such pod, or no data for that time; 3 gateway unreachable."""
     gateway = Gateway(where.gateway_url())
     query = pinned(gateway, {"at_least": at_least, "at": at})
     why = with_evictions(gateway, why_of(gateway, pod, namespace, query))
@@ -66,14 +66,14 @@ def with_evictions(gateway: Gateway, why: Why) -> Why:
 
 def _beside_it(why: Why) -> Iterator[str]:
     for each in why.breaches:
-        often = f"; {each.times:,} times since it was placed" if each.times > 1 else ""
+        often = f"; {each.times:,} times since placement" if each.times > 1 else ""
         yield f"share breached: {each.sentence}, at revision {each.revision} ({each.time}){often}"
     if why.gang and why.gang.declared:
         phases = ", ".join(
             f"{count:,} {PHASES.get(at, at)}" for at, count in why.gang.phases.items()
         )
         queue = f"; queue {why.gang.queue}" if why.gang.queue else ""
-        yield f"gang {why.gang.group}: needs {why.gang.min_available:,}, has {phases}{queue}"
+        yield f"gang {why.gang.group}: requires {why.gang.min_available:,} pods; {phases}{queue}"
         if len(why.gang.models) > 1:
             yield words.mixed_gang(why.gang.group, why.gang.models)
     evictions = why.evictions or Evictions()
@@ -88,7 +88,7 @@ def _beside_it(why: Why) -> Iterator[str]:
             last = f"{evicted.sentence}, at revision {evicted.revision} ({evicted.time}); "
         elif ended is not None and ended.reason:
             last = f"{ended.reason}, at revision {ended.revision} ({ended.time}); "
-        yield f"before: {last}{verb} tells what came before"
+        yield f"earlier pod of this name: {last}see {verb}"
 
 
 def show_why(out: Screen, why: Why) -> None:
@@ -99,7 +99,7 @@ def show_why(out: Screen, why: Why) -> None:
     if why.refused:
         show_refused(out, why.refused)
     # Its history has only the last refusal.
-    named = {"refused": "last found no place"}
+    named = {"refused": "last refused"}
     steps = ", ".join(
         f"{named.get(step.phase, step.phase)} at revision {step.revision}"
         + (f" ({step.time})" if step.time else "")

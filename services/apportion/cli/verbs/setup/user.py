@@ -13,6 +13,7 @@ from apportion.cli.client.connection import DATA_ENV, JSON, default_data
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import plain, print_answer, print_json, say, show
 from apportion.cli.render.rows import Rows
+from apportion.cli.usage import VerbGroup
 from apportion.runtime.jetstream.server.users import ADDABLE, Users, UsersFailed
 from apportion.runtime.ledger.port import ALL_SUBJECTS
 
@@ -28,7 +29,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 _DATA = click.option("--data", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-                     help=f"Folder of the `apportion up`.  [{DATA_ENV}]")  # fmt: skip
+                     help=f"Data folder of `apportion up`.  [{DATA_ENV}]")  # fmt: skip
 
 
 def _agents(
@@ -38,36 +39,42 @@ def _agents(
     for text in given:
         name, _, nodes = text.partition("=")
         if not name or not all(nodes.split(",")):
-            raise click.BadParameter(f"{text!r}: write NAME=NODE,NODE, as in gpu-7=gpu-7")
+            raise click.BadParameter(f"{text!r}: write NAME=NODE,NODE, for example gpu-7=gpu-7")
         found[name] = tuple(nodes.split(","))
     return found
 
 
 _WIDTH = max(len(role.name) for role in ADDABLE)
 _ROLES = "\n".join(f"  {role.name:{_WIDTH}}  {role.does}" for role in ADDABLE)
-ADD = f"""Make a key, and let who has it connect as NAME; without one, the role's own name.
+ADD = f"""Add a user with a new key.
+
+Without NAME, the user is named like the role.
 
 \b
-ROLE is one of
+Roles:
 {_ROLES}
 
-Exit codes: 0 done; 1 there is such a name, or no such role."""
+Exit codes: 0 added; 1 the name exists, or no such role."""
 
 
-@click.group(epilog="Example:  apportion user add agent gpu-7 --node gpu-7")
+@click.group(cls=VerbGroup, epilog="Example:  apportion user add agent gpu-7 --node gpu-7")
 def command() -> None:
-    """Who may connect to the ledger's server, without a cluster: each by a key of his own."""
+    """Add, list or revoke users of the ledger, for installations without a cluster.
+
+    Each user connects with their own key."""
 
 
 @command.command(help=ADD, epilog="Example:  apportion user add operator anna")
 @click.argument("role")
 @click.argument("name", default="")
-@click.option("--node", "nodes", multiple=True, metavar="NODE", help="Of an agent, once for each.")
+@click.option(
+    "--node", "nodes", multiple=True, metavar="NODE", help="Node of an agent; repeat for more."
+)
 @_DATA
 @JSON
 def add(*, role: str, name: str, nodes: tuple[str, ...], data: Path | None, as_json: bool) -> None:
     """See `ADD`, which names the roles."""
-    _done(data, as_json, "may connect", "add", role, name or role, nodes)
+    _done(data, as_json, "added", "add", role, name or role, nodes)
 
 
 @command.command(epilog="Example:  apportion user revoke anna")
@@ -75,17 +82,19 @@ def add(*, role: str, name: str, nodes: tuple[str, ...], data: Path | None, as_j
 @_DATA
 @JSON
 def revoke(*, name: str, data: Path | None, as_json: bool) -> None:
-    """Let NAME connect no more, and cut him off now.
+    """Revoke NAME and disconnect it.
 
-    Exit codes: 0 done; 1 there is no such name."""
-    _done(data, as_json, "may connect no more", "revoke", name)
+    Exit codes: 0 revoked; 1 no such user."""
+    _done(data, as_json, "revoked", "revoke", name)
 
 
 @command.command("list", epilog="Example:  apportion user list")
 @_DATA
 @JSON
 def list_users(*, data: Path | None, as_json: bool) -> None:
-    """Those who may connect. Exit code 0."""
+    """List users, and where their keys are.
+
+    Exit codes: 0 listed; 1 the users cannot be read."""
     users = Users(data or default_data())
     try:
         members = users.read().members
@@ -94,29 +103,30 @@ def list_users(*, data: Path | None, as_json: bool) -> None:
     if as_json:
         print_json([msgspec.to_builtins(member) for member in members])
         return
-    made = Rows("ROLE", "NAME", "NODES", "COMES BY", wraps=("NODES",))
+    made = Rows("ROLE", "NAME", "NODES", "CREDENTIAL", wraps=("NODES",))
     for member in members:
-        by = users.key_of(member.name) if member.nkey else "a password"
+        by = users.key_of(member.name) if member.nkey else "password"
         made.add_row(member.role, member.name, plain(", ".join(member.nodes)), plain(by))
     show(made)
 
 
 @command.command(epilog="Example:  apportion user begin --agent gpu-7=gpu-7 --hand-out /keys")
 @click.option("--agent", "agents", multiple=True, metavar="NAME=NODE,...", callback=_agents,
-              help="An agent and its nodes, once for each; else one is of all nodes.")  # fmt: skip
+              help="Agent and its nodes; repeatable.  [default: one for all nodes]")  # fmt: skip
 @click.option("--hand-out", type=click.Path(exists=True, file_okay=False, path_type=Path),
-              metavar="DIR", help="Copy each one's key into the folder there of that name, and the "
+              metavar="DIR", help="Copy each key into a subfolder named like the user, and the "
               "server's configuration into nats-server.")  # fmt: skip
 @_DATA
 @JSON
 def begin(
     *, agents: dict[str, tuple[str, ...]], hand_out: Path | None, data: Path | None, as_json: bool
 ) -> None:
-    """Make a key for each role, as `up` does, for a server that is started otherwise.
+    """Create a key for each role.
 
-    Who is there already keeps his key, and an agent gets the nodes that are given.
+    This is for a ledger server that is not started by `apportion up`. Existing users keep their
+    keys; agents get the nodes that you give.
 
-    Exit codes: 0 done; 1 a name or folder cannot be."""
+    Exit codes: 0 done; 1 an invalid name or folder."""
     from apportion.core.identity.identity import InvalidIdentity
 
     folder = data or default_data()
@@ -128,7 +138,7 @@ def begin(
             users.hand_out(hand_out)
     except (UsersFailed, InvalidIdentity, OSError) as failure:
         raise NotFound(str(failure)) from None
-    where = f", handed out into {hand_out}" if hand_out else ""
+    where = f", copied to {hand_out}" if hand_out else ""
     text = f"{len(members)} users have keys in {folder}{where}"
     print_answer([msgspec.to_builtins(member) for member in members], text, as_json=as_json)
 
@@ -146,7 +156,7 @@ def _done(data: Path | None, as_json: bool, what: str, verb: str, *given: Any) -
     if as_json:
         print_json(Known(member.role, member.name, member.nodes, key, obeyed))
         return
-    say(f"{member.role} {member.name} {what}{f', by the key in {key}' if key else ''}")
+    say(f"{member.role} {member.name} {what}{f', key in {key}' if key else ''}")
     if key:
         # Only these lines need them, and importing them takes longer than the rest.
         from apportion.core.identity.permissions import role_of
@@ -164,9 +174,8 @@ def _done(data: Path | None, as_json: bool, what: str, verb: str, *given: Any) -
         say(f"to connect: {url} and {shlex.join(options)}")
         if member.role == "auditor":
             say(
-                f"any NATS client: nats sub -s nats://{member.name}@{place} --nkey "
-                f"{shlex.quote(key)} '{ALL_SUBJECTS}'; nats-py takes keys with its extra: pip "
-                "install 'nats-py[nkeys]'"
+                f"with any NATS client: nats sub -s nats://{member.name}@{place} --nkey "
+                f"{shlex.quote(key)} '{ALL_SUBJECTS}'; for nats-py: pip install 'nats-py[nkeys]'"
             )
     if not obeyed:
-        say("no server runs here; it obeys from its next start")
+        say("no server is running; the change applies at its next start")

@@ -22,18 +22,18 @@ from apportion.core.ledger.state import DRAINED
 
 HOLDERS_NAMED: Final = 4  # pods that are listed if they use what a limit allows or a node lacks
 CHANGES_SAID: Final = 8
-_NOW: Final = ("is", "waits")
-_THEN: Final = ("was", "waited")
+_NOW: Final = ("is", "has been")
+_THEN: Final = ("was", "had been")
 
 
 def cause_with_text(row: reads.CauseRow) -> reads.CauseRow:
     """Add what would unblock the cause: the cure, the pods at the limit, the cordons."""
     said = row.command + row.cure
     if OF_OTHERS in row.held_by:
-        said += "; held by pods of several namespaces"  # and no count
+        said += "; used by pods of several namespaces"  # and no count
     elif row.held_by:
         more = row.holders - len(row.held_by)
-        said += f"; held by {', '.join(row.held_by)}" + (f" and {more:,} more" if more > 0 else "")
+        said += f"; used by {', '.join(row.held_by)}" + (f" and {more:,} more" if more > 0 else "")
     people = [f"{each.device or each.node}: {cordon_words(each.cordons)}" for each in row.cordoned]
     if row.cordoned_more != 0:
         people.append(
@@ -56,7 +56,9 @@ def _off_words(off: reads.OffOffer) -> str:
     name = f"{device_words(off.device)} of {off.node}" if off.device else off.node
     if off.state == "cordoned":
         return f"{name} is cordoned: {cordon_words(off.cordons)}"
-    return f"{name} is {'silent' if off.state == 'silent' else 'not ready'}"
+    return f"{name} is not ready" + (
+        ", its agent is not reporting" if off.state == "silent" else ""
+    )
 
 
 def node_with_text(node: reads.NodeAnswer) -> reads.NodeAnswer:
@@ -91,8 +93,10 @@ def queued_with_text(pod: reads.QueuedPod) -> reads.QueuedPod:
     if not pod.nominated:
         return pod
     if not pod.leaving_names:
-        return structs.replace(pod, room=f"{pod.nominated} is kept for it, for others have left")
-    return structs.replace(pod, room=f"room {room_made(pod.nominated, list(pod.leaving_names))}")
+        return structs.replace(
+            pod, room=f"{pod.nominated} is reserved for it; the evicted pods have left"
+        )
+    return structs.replace(pod, room=f"{room_made(pod.nominated, list(pod.leaving_names))}")
 
 
 def eviction_with_text(eviction: reads.Eviction) -> reads.Eviction:
@@ -106,8 +110,8 @@ def plan_with_text(plan: PlanAnswer) -> PlanAnswer:
     """Add the sentence: the summary, and gangs that a drain would move whole."""
     said = plan.summary
     if plan.moved_whole:
-        more = words.many(plan.moved_along, "pod")
-        said += f"; a drain would move {listed(list(plan.moved_whole))} whole, {more} more"
+        more = words.many(plan.moved_along, "more pod")
+        said += f"; a drain would move all of {listed(list(plan.moved_whole))}, {more}"
     return structs.replace(plan, sentence=said)
 
 
@@ -119,8 +123,8 @@ def change_with_text(change: PlanChange) -> PlanChange:
         "lose": f"without {of}",
         "drain": f"{of} drained",
         "add": f"with {change.value} more",
-        "policy": f"by the policy {change.value}",
-        "limit": f"with {limit} as in the manifest",
+        "policy": f"with policy {change.value}",
+        "limit": f"with {limit} from the manifest",
     }
     return structs.replace(change, words=words_of[change.kind])
 
@@ -138,37 +142,41 @@ def planned_with_text(pod: PlannedPod) -> PlannedPod:
         cause = f"{pod.phase} on {pod.node}"
         if pod.differs:
             wanted = "; ".join(differing(pod.differs))
-            cause += f"; the manifest asks for something else: {wanted}"
+            cause += f"; the manifest differs: {wanted}"
         failed = failed_words(pod.failed_devices)
-        cause += f". It cannot rely on what it holds: {failed}" if failed else ""
+        cause += f". {failed[:1].upper()}{failed[1:]}" if failed else ""
         cause += consequences(pod.unready, pod.phase, pod.failed_devices)
     elif refused is not None:
         cause = refused.text + (f". {refused.spared}" if refused.spared else "")
     pod = structs.replace(pod, cause=cause)
     text, waits = _planned(pod), ""
     if pod.pending_since:
-        whose = "in place of the one that" if pod.replaces else "which"
-        waits = f", {whose} waits since revision {pod.pending_since},"
+        whose = "replacing a pod pending" if pod.replaces else "pending"
+        waits = f", {whose} since revision {pod.pending_since},"
     sentence = f"{pod.namespace}/{pod.name}{waits} {text}"
     return structs.replace(pod, text=text, sentence=sentence)
 
 
 def _planned(pod: PlannedPod) -> str:
     if pod.evicted is not None:
-        return f"is to leave {pod.was}: {words.eviction(pod.evicted)}"
+        return f"will be evicted from {pod.was}{words.evicted_for(pod.evicted)}"
     if pod.outcome == "unchanged":
-        return f"has its place already: {pod.cause}"
+        return f"is already {pod.cause}"
     if pod.outcome == "fits":
-        would = "would begin anew on" if pod.was == pod.node else "would move to"
+        would = "would restart on" if pod.was == pod.node else "would move to"
         place = placed_words(pod.placed) if pod.placed is not None else pod.node
         said = f"{would if pod.was else 'fits on'} {place}"
-        return said + (f", once {listed(list(pod.evicts))} left" if pod.evicts else "")
+        return said + (
+            f", once {listed(list(pod.evicts))} {'has' if len(pod.evicts) == 1 else 'have'} left"
+            if pod.evicts
+            else ""
+        )
     if pod.ends:
         return "would be evicted for another pod"
     if pod.outcome == "never":
         limited = pod.refused is not None and not pod.refused.never
-        return f"{'can never have a place' if limited else words.NEVER}: {pod.cause}"
-    waits = "would go on waiting" if pod.pending_since else "would wait"
+        return f"{'can never be placed' if limited else words.NEVER}: {pod.cause}"
+    waits = "would stay pending" if pod.pending_since else "would be pending"
     waits += f" while {listed(list(pod.while_cordoned))} is cordoned" if pod.while_cordoned else ""
     return f"{waits}: {pod.cause}"
 
@@ -199,7 +207,7 @@ def side_words(side: Side) -> str:
         return f"{side.node}: {shares_words(side.shares)}"
     if side.cards is not None:
         state = "" if side.state == READY else f", {side.state}"
-        return f"joined, {words.many(side.cards, 'card')}{state}"
+        return f"joined, {words.many(side.cards, 'device')}{state}"
     if side.state and side.reason:
         return f"{side.state}: {side.reason}"
     return side.state or side.reason or side.value
@@ -235,8 +243,8 @@ def _awaits(why: reads.Why) -> str:
     if why.waiting is None:
         return ""
     said = (
-        f"for a decision: number {why.waiting.position:,} of {why.waiting.pending:,} waiting pods, "
-        "by priority and then by revision"
+        f"for a decision: number {why.waiting.position:,} of {why.waiting.pending:,} in the queue, "
+        "by priority and then by age"
     )
     return said + (f"; {why.waiting.gang}" if why.waiting.gang else "")
 
@@ -248,39 +256,39 @@ def _cause(why: reads.Why) -> str:
     said = (words.IT_NEVER if refused.never else "") + refused.text + _while_it_waits(why)
     if refused.unbelieved:
         whose = (
-            "the agent of that node says of its devices"
+            "that node's agent reports"
             if len(refused.unbelieved) == 1
-            else "the agents of those nodes say of their devices"
+            else "those nodes' agents report"
         )
         said += (
-            f". It might fit on {listed(list(refused.unbelieved))}, but what {whose} is refused: "
-            "`apportion get nodes` shows why"
+            f". It might fit on {listed(list(refused.unbelieved))}, but the devices {whose} were "
+            "rejected; see `apportion get nodes`"
         )
     said += f". {refused.spared}" if refused.spared else ""
-    return said + (f". Since then {refused.since_text}" if refused.since_text else "")
+    return said + (f". Since then: {refused.since_text}" if refused.since_text else "")
 
 
 def _at_its_revision(why: reads.Why, cause: str, tense: tuple[str, str]) -> str:
-    is_, waits = tense
+    is_, been = tense
     if why.rejected is not None:
         full_name = f"{why.namespace}/{why.name}"
         return f"{full_name} {is_} rejected: {rejection_words(why.rejected)}"
     name = f"{why.namespace}/{why.name}"
-    name += f" of the gang {why.group}" if why.group else ""
+    name += f" (gang {why.group})" if why.group else ""
     if why.placed is not None:
         return f"{name} {is_} {why.phase} on {_place(why, why.placed)}"
     if why.refused is not None:
         # The submission, because no event records when it lost its node.
-        lost = "again since it lost its place"
+        lost = "again since it lost its node"
         since = lost if why.last_failure else f"since revision {why.history[0].revision}"
-        return f"{name} {is_} waiting {since}: {cause}"
+        return f"{name} {been} pending {since}. {cause[:1].upper()}{cause[1:]}"
     awaits = _awaits(why)
-    said = f"{name} {waits} {awaits}" if awaits else f"{name} {is_} {why.phase}"
+    said = f"{name} {is_} pending, waiting {awaits}" if awaits else f"{name} {is_} {why.phase}"
     return said + _while_it_waits(why)
 
 
 def _place(why: reads.Why, placed: reads.WhyPlaced) -> str:
-    where = f"{placed.node}, which {why.chooser} chose" if why.chooser else placed_words(placed)
+    where = f"{placed.node}, chosen by {why.chooser}" if why.chooser else placed_words(placed)
     failed = why.failed_devices
     if failed:
         said = f"{placed.node}, but {failed_words(failed)}"
@@ -289,8 +297,8 @@ def _place(why: reads.Why, placed: reads.WhyPlaced) -> str:
         said = where + consequences(why.unready, why.phase, ())
     if why.evicted is None:
         return said
-    going = words.eviction(why.evicted, in_vain=why.evicted_in_vain)
-    return f"{said}. It is to go: {going}{_who_ends(why, 1)}"
+    going = words.evicted_for(why.evicted, in_vain=why.evicted_in_vain)
+    return f"{said}. It is being evicted{going}{_who_ends(why, 1)}"
 
 
 def _while_it_waits(why: reads.Why) -> str:
@@ -298,14 +306,14 @@ def _while_it_waits(why: reads.Why) -> str:
     said = ""
     if why.leaving:
         room = room_made(why.room_on or "another node", list(why.leaving))
-        said += f". Room {room}{_who_ends(why, len(why.leaving))}"
+        said += f". {room[:1].upper()}{room[1:]}{_who_ends(why, len(why.leaving))}"
     held = why.held_back
     if held is not None:
         times = words.many(held.failures, "placement")
-        said += f". Agents refused {times} in a row, the last one on {held.node}"
-        said += f"; it is not placed again before {held.until}"
+        said += f". Agents rejected {times} in a row, most recently on {held.node}"
+        said += f"; next attempt after {held.until}"
     if why.last_failure:
-        said += f". Its last placement came to nothing: {why.last_failure}"
+        said += f". Its last placement failed: {why.last_failure}"
     return said
 
 
@@ -313,18 +321,19 @@ def _who_ends(why: reads.Why, pods: int) -> str:
     """Return which component ends evicted pods without an API server."""
     if why.of_kubernetes:
         return ""
-    whom, they = ("it", "it waits") if pods == 1 else ("them", "they wait")
-    return f". Without Kubernetes a watcher ends {whom}, and {they} for another place"
+    whom, they = ("it", "it returns") if pods == 1 else ("them", "they return")
+    return f". Without Kubernetes, the watcher stops {whom}, and {they} to the queue"
 
 
 def placed_words(placed: reads.WhyPlaced) -> str:
     """Return the node and its score, as in `node-3 (score 91.0), ahead of node-7 …`."""
     if placed.found_there:
-        return f"{placed.node}, where it ran before this ledger held it"
+        return f"{placed.node}, where it already ran before it was adopted"
     score, nodes = placed.score, placed.nodes
     said = f"{placed.node} (score {score.total:.1f})"
     if not placed.runners_up:
-        return f"{said}, the only node of {nodes:,} that fits" if nodes else said
+        only = f"only one of {words.nodes(nodes)} that fits" if nodes > 1 else "only node"
+        return f"{said}, the {only}" if nodes else said
     second = placed.runners_up[0]
     said += f", ahead of {second.node} ({second.total:.1f})"
     leads = {
@@ -338,9 +347,9 @@ def placed_words(placed: reads.WhyPlaced) -> str:
     if of != against:
         said += f" by {part}: {of} against {against}"
     elif part:
-        said += f" by {part}, less than 0.1"
+        said += f" by less than 0.1 ({part})"
     elif second.total == score.total:
-        said += " by name, at equal scores"
+        said += " by name, as scores are equal"
     return f"{said}; {placed.fitting:,} of {words.nodes(nodes)} fit"
 
 

@@ -8,9 +8,7 @@ from typing import Final
 
 from apportion.core.explain.text.event_text import listed
 
-RULE: Final = (
-    "Of a device's id the beginning will do: four characters after GPU-, if no other begins so."
-)
+RULE: Final = "Any unique prefix of a device id works (at least 4 characters after GPU-)."
 WRITE_MORE: Final = "write more of the id"
 # The vendor's prefix, if any, such as `GPU-`, and at least four characters
 _enough: Final = re.compile(r"([A-Z]+-)*+.{4,}").fullmatch

@@ -14,7 +14,7 @@ from apportion.core.explain.text import words
 from apportion.core.explain.text.words import device_words
 
 # HAMi-core copies the limit at `cuInit`, so a running process keeps the old one
-CORES_LATER = "new cores hold for processes that start from now on"
+CORES_LATER = "the new cores limit applies to processes started from now on"
 LISTED = 4  # things that a line names before it only counts them
 
 
@@ -42,7 +42,7 @@ class Teller:
     """Describes events in order, and remembers the newest `NAMES_MAX` pod names.
 
     Most events identify a pod only by uid; `find` returns other names. If a pod ends after its name
-    was reused, as after a drain, the line calls it `the one before`."""
+    was reused, as after a drain, the line calls it `the previous pod`."""
 
     def __init__(self, find: Callable[[str], str] | None = None) -> None:
         self._names: dict[str, str] = {}
@@ -83,11 +83,11 @@ class Teller:
             pod = (Part(name=own, namespace=namespace),)
         if isinstance(data, schemas.PodGone):
             earlier = self._newest.get(name, uid) != uid
-            said = (": ", "the one before is gone") if earlier else (" ", "is gone")
+            said = (": ", "the previous pod ended") if earlier else (" ", "ended")
             return _about(pod, *said, *_because(data.reason))
         if isinstance(data, schemas.PodRefused):
             causes = words.event_causes(data, self._shapes.get(data.pod))
-            return _about(pod, " waits: ", causes.lead, clauses=causes.clauses)
+            return _about(pod, " is pending: ", causes.lead, clauses=causes.clauses)
         if isinstance(data, schemas.PodResized):
             clauses = (shares_words(data.shares), CORES_LATER)
             return _about(pod, " ", "resized on ", _on(data.node), ": ", clauses=clauses)
@@ -156,8 +156,9 @@ def ask_words(ask: schemas.Ask) -> str:
 
 
 def room_made(node: str, leaving: list[str]) -> str:
-    """Return, after "room", which pods have to end first."""
-    return f"is made for it on {node}, where it goes once these have left: {listed(leaving)}"
+    """Return which pods have to end first, as in `it will run on n1 once … has left`."""
+    left = "has left" if len(leaving) == 1 else "have left"
+    return f"it will run on {node} once {listed(leaving)} {left}"
 
 
 def listed(things: list[str], most: int = LISTED) -> str:
@@ -181,14 +182,14 @@ def quota_name(namespace: str, quota: str) -> str:
 def _queue(data: schemas.QueueObserved) -> str:
     said = f"queue {data.queue}: weight {data.weight}" + ("" if data.open else ", closed")
     limits = [
-        f"{words.of_resource(resource, most)} of {resource}"
+        f"{words.of_resource(resource, most)} ({resource})"
         for resource, most in sorted(data.capability.items())
     ]
     if limits:
-        said += f", at most {listed(limits)}"
+        said += f", capability {listed(limits)}"
     if data.cards:
-        cards = [f"{most:,} of {model}" for model, most in sorted(data.cards.items())]
-        said += f"; cards: at most {listed(cards)}"
+        cards = [f"{most:,} {model}" for model, most in sorted(data.cards.items())]
+        said += f"; devices: at most {listed(cards)}"
     return said
 
 
@@ -231,15 +232,15 @@ def breach_words(data: schemas.ShareBreached) -> str:
     if data.code == "raised":
         granted += f" and {data.cores} %" if data.cores != data.cores_found else ""
         used += f" and {data.cores_found} %" if data.cores != data.cores_found else ""
-        return f"{whose} set its limit of {device} to {used}; the agent restored {granted}"
+        return f"{whose} raised its limit on {device} to {used}; the agent restored {granted}"
     if data.code == "removed":
-        return f"{whose} removed its region for {device}; the agent made it again with {granted}"
+        return f"{whose} removed its region for {device}; the agent recreated it with {granted}"
     if data.code == "zeroed":
         return (
-            f"{whose} uses {used} of {device}, of which its region counts far less; "
+            f"{whose} uses {used} of {device}, far more than its region counts; "
             f"its share is {granted}"
         )
-    return f"{whose} uses {used} of {device} and is not held to its share of {granted}"
+    return f"{whose} uses {used} of {device} and exceeds its share of {granted}"
 
 
 def _because(reason: str) -> Pod:
@@ -254,10 +255,10 @@ def _submitted(data: schemas.PodSubmitted) -> str:
 
 
 def _changed(data: schemas.PodChanged) -> str:
-    waits = f"; it waits for {listed(list(data.gates))}" if data.gates else ""
+    waits = f"; scheduling gates {listed(list(data.gates))}" if data.gates else ""
     ends = "; it is being deleted" if data.terminating else ""
     size = f"{data.cpu_milli / 1000:g} CPU, {data.memory_mib} MiB"
-    return f"{size}, {_labels(data.labels) or 'no label'}{waits}{ends}"
+    return f"{size}, {_labels(data.labels) or 'no labels'}{waits}{ends}"
 
 
 def _labels(labels: Mapping[str, str]) -> str:
@@ -270,8 +271,8 @@ def _usage(data: schemas.UsageRecorded) -> Pod:
     used = sum(share.memory_mib_seconds for share in data.shares) / seconds / 1024
     held = sum(share.memory_mib * share.seconds for share in data.shares) / seconds / 1024
     without = sorted({each.command for each in data.unshared})
-    said = f": {used:,.1f} of {held:,.1f} GiB in shares used in {seconds / 60:.0f} min"
-    return said, *(("; without a share: ", _said(listed(without))) if without else ())
+    said = f": used {used:,.1f} of {held:,.1f} GiB allocated, over {seconds / 60:.0f} min"
+    return said, *(("; processes without a share: ", _said(listed(without))) if without else ())
 
 
 # Formats of fields: a string is joined with the text before it, a part is kept separate
@@ -290,15 +291,15 @@ _FORMATS: dict[str, Callable[[Any], str | Part | Pod]] = {
     ),
     "simulated": lambda simulated: " (simulated)" if simulated else "",
     "by": lambda evidence: f" (by {evidence})" if evidence else "",
-    "unread": lambda pods: f", {pods} of which do not tell their devices" if pods else "",
-    "silent": lambda s: f" was not heard for {s} s" if s > 1 else " is about to stop",
+    "unread": lambda pods: f", {pods} of them without known devices" if pods else "",
+    "silent": lambda s: f" has not reported for {s} s" if s > 1 else " is stopping",
     "ready": lambda ready: "ready" if ready else "not ready",
-    "closed": lambda unschedulable: " and unschedulable" if unschedulable else "",
-    "labels": lambda labels: _labels(labels) or "of its name",
-    "amounts": lambda hard: listed([f"{most:,} of {name}" for name, most in sorted(hard.items())]),
+    "closed": lambda unschedulable: ", cordoned in Kubernetes" if unschedulable else "",
+    "labels": lambda labels: _labels(labels) or "none of its own",
+    "amounts": lambda hard: listed([f"{name} {most:,}" for name, most in sorted(hard.items())]),
     "claim": words.VOLUME_CLAIMS.__getitem__,
     "container": lambda container: f" for container {container}" if container else "",
-    "final": lambda final: "for good" if final else "and is tried again",
+    "final": lambda final: "permanently" if final else "and is retried",
     "health": lambda event: (
         " recovered" if event.healthy else (" failed: ", _said(event.reason or "no reason given"))
     ),
@@ -318,7 +319,7 @@ _FORMATS: dict[str, Callable[[Any], str | Part | Pod]] = {
     "resize_refused": words.resize_refused,
     # A user's own cordon needs no second name.
     "lifted": lambda event: (
-        ("a cordon of their own",) if event.of == event.by else ("what ", _said(event.of), " said")
+        ("their own cordon",) if event.of == event.by else ("the cordon by ", _said(event.of))
     ),
     "policy": policy_words,
 }
@@ -328,8 +329,8 @@ _LINES: dict[type, str] = {
     schemas.DeviceHealthChanged: "device {device} of {node:node}{:health}",
     schemas.UsageRecorded: "node {node:node}{:usage}",
     schemas.ReportRefused: "report of node {node:node} refused ({cause}): {message:said}",
-    schemas.SharesAllocated: "{pod} |holds its shares on {node:node}: {devices:devices}",
-    schemas.AllocationFailed: "{pod}: |{node:node} could not hand out shares: {message:said}",
+    schemas.SharesAllocated: "{pod} |allocated on {node:node}: {devices:devices}",
+    schemas.AllocationFailed: "{pod}: |allocation failed on {node:node}: {message:said}",
     schemas.ShareBreached: "{pod} |on {node:node}: {:breach}",
     schemas.PodSubmitted: "{pod} submitted: |{:submitted}",
     schemas.PodChanged: "{pod} |changed: {:changed}",
@@ -345,34 +346,36 @@ _LINES: dict[type, str] = {
     schemas.NodeObserved: "node {node:node} is {ready:ready}{unschedulable:closed}",
     schemas.NodeGone: "node {node:node} left the cluster",
     schemas.NodeSilent: "the agent of node {node:node}{grace_s:silent}",
-    schemas.NodeHeard: "the agent of node {node:node} is heard again",
-    schemas.PodGroupObserved: "gang {group} needs {min_available:pods} together",
-    schemas.PodGroupGone: "the declaration of gang {group} left the cluster",
+    schemas.NodeHeard: "the agent of node {node:node} reports again",
+    schemas.PodGroupObserved: "gang {group} needs {min_available:pods} to start",
+    schemas.PodGroupGone: "the PodGroup of gang {group} was deleted",
     schemas.QueueObserved: "{:queue}",
-    schemas.QuotaObserved: "quota {quota} of namespace {namespace}: {hard:amounts}",
-    schemas.NamespaceObserved: "namespace {namespace} has the labels {labels:labels}",
-    schemas.NamespaceGone: "namespace {namespace} has no labels of its own any more",
-    schemas.VolumeClaimObserved: "claim {namespace}/{claim}: {state:claim}",
-    schemas.VolumeClaimGone: "no pod mounts claim {namespace}/{claim} any more",
-    schemas.QuotaGone: "quota {quota} of namespace {namespace} left the cluster",
+    schemas.QuotaObserved: "quota {namespace}/{quota}: {hard:amounts}",
+    schemas.NamespaceObserved: "namespace {namespace} has labels: {labels:labels}",
+    schemas.NamespaceGone: "namespace {namespace} no longer has labels of its own",
+    schemas.VolumeClaimObserved: "claim {namespace}/{claim} {state:claim}",
+    schemas.VolumeClaimGone: "claim {namespace}/{claim} is no longer mounted",
+    schemas.QuotaGone: "quota {namespace}/{quota} was deleted",
     schemas.PodPlaced: "{pod} placed |on {node:node}: {shares:shares}",
     schemas.PlacementVoided: "{pod}: |placement on {node:node} voided: {reason:said}",
-    schemas.PodEvicted: "{pod} (priority {priority}) |is evicted from {node:node}{:evicted_for}",
-    schemas.ResizeAsked: "{by:said} wants {:wanted} for {pod}{container:container}{reason:because}",
-    schemas.ResizeRefused: "{pod} |is not resized: {:resize_refused}",
-    schemas.BudgetObserved: "disruption budget {namespace}/{budget} lets {allowed:pods} be evicted",
-    schemas.BudgetGone: "disruption budget {namespace}/{budget} left the cluster",
+    schemas.PodEvicted: "{pod} (priority {priority}) |evicted from {node:node}{:evicted_for}",
+    schemas.ResizeAsked: (
+        "{by:said} requests {:wanted} for {pod}{container:container}{reason:because}"
+    ),
+    schemas.ResizeRefused: "{pod} |not resized: {:resize_refused}",
+    schemas.BudgetObserved: "disruption budget {namespace}/{budget} allows evicting {allowed:pods}",
+    schemas.BudgetGone: "disruption budget {namespace}/{budget} was deleted",
     schemas.PodBound: "{pod} bound |to {node:node}",
     schemas.BindFailed: "{pod}: |binding to {node:node} failed {final:final}: {message:said}",
     schemas.DeviceCordoned: "device {device} cordoned by {by:said}: {reason:said}",
     schemas.DeviceUncordoned: "device {device} uncordoned by {by:said}{reason:because}",
     schemas.NodeCordoned: "node {node:node} cordoned by {by:said}: {reason:said}",
     schemas.NodeUncordoned: "node {node:node} uncordoned by {by:said}{reason:because}",
-    schemas.DeviceCordonLifted: "device {device}: {by:said} lifts {:lifted}{reason:because}",
-    schemas.NodeCordonLifted: "node {node:node}: {by:said} lifts {:lifted}{reason:because}",
+    schemas.DeviceCordonLifted: "device {device}: {by:said} removed {:lifted}{reason:because}",
+    schemas.NodeCordonLifted: "node {node:node}: {by:said} removed {:lifted}{reason:because}",
     schemas.PolicyChanged: "policy changed by {by:said}: {:policy}{reason:because}",
     schemas.ConfigurationChanged: "configuration changed by {by:said}{reason:because}",
-    schemas.PricesLearnt: "prices learnt from {pods} pods of {shapes:count} sorts",
+    schemas.PricesLearnt: "prices learnt from {pods} pods, {shapes:count} distinct requests",
 }
 """The line of each event: `{field:format}`, or `{:format}` for the whole event.
 

@@ -22,7 +22,7 @@ def named(what: str, known: Iterable[str]) -> str:
 
 def target_meant(name: str, nodes: Iterable[str], devices: Iterable[str]) -> str:
     """Return similar nodes and devices, or which commands list them."""
-    listing = "`apportion get nodes` and `apportion get devices` list those that are there"
+    listing = "list them with `apportion get nodes` or `apportion get devices`"
     shown = [(each, device_words(each)) for each in devices]
     ids = [short if len(name) <= len(short) else each for each, short in shown]
     return did_you_mean(name, [*nodes, *ids]) or listing

@@ -4,10 +4,10 @@ from typing import Final
 
 from apportion.core.answers.plans import Outcome
 
-WAITING: Final = "waiting"  # displayed for both phases of a pod without a placement
-PHASES: Final = {"pending": WAITING, "refused": WAITING}
+PENDING: Final = "pending"  # displayed for both phases of a pod without a placement
+PHASES: Final = {"pending": PENDING, "refused": PENDING}
 OUTCOMES: Final[dict[Outcome, str]] = {
-    "fits": "fits", "not-now": WAITING, "never": "never", "unchanged": "has its place",
+    "fits": "fits", "not-now": PENDING, "never": "never fits", "unchanged": "unchanged",
 }  # fmt: skip
 # Headings of a pod's history, by type of event
 STORY: Final = {

@@ -30,14 +30,14 @@ from apportion_schemas import (
 _C = RefusalCode
 LIMIT_CODES: Final = of_kind(Kind.LIMIT)  # caused by a queue or namespace, not by a node
 VOLUME_CLAIMS: Final = {
-    "bound": "it is bound",
-    "first-consumer": "it is bound once a pod has a node",
-    "unbound": "it is not bound yet",
-    "unavailable": "no volume for it can be made or found",
-    "lost": "it has lost its volume",
-    "missing": "there is no such claim",
-    "deleting": "it is being deleted",
-    "in-use": "another pod has it, and only one may (ReadWriteOncePod)",
+    "bound": "is bound",
+    "first-consumer": "is bound once its pod is placed (WaitForFirstConsumer)",
+    "unbound": "is not bound yet",
+    "unavailable": "has no matching volume, and none can be provisioned",
+    "lost": "has lost its volume",
+    "missing": "does not exist",
+    "deleting": "is being deleted",
+    "in-use": "is in use by another pod (ReadWriteOncePod)",
 }
 
 
@@ -49,29 +49,28 @@ def of_refusal(refused: PodRefused) -> list[str]:
 
 
 def volume(shortage: VolumeShortage) -> str:
-    """Return a volume shortage, as in `its PersistentVolumeClaim data: …`."""
-    return f"its PersistentVolumeClaim {shortage.claim}: {VOLUME_CLAIMS[shortage.state]}"
+    """Return a volume shortage, as in `its PersistentVolumeClaim data is not bound yet`."""
+    return f"its PersistentVolumeClaim {shortage.claim} {VOLUME_CLAIMS[shortage.state]}"
 
 
 def queue(shortage: QueueShortage) -> str:
-    """Return a queue shortage, as in `its queue ml may hold 1 more … and it needs 2`."""
+    """Return a queue shortage, as in `its queue ml is short of A100: 1 left, 2 needed`."""
     if not shortage.resource:
         return f"its queue {shortage.queue} is closed"
     needed, available = (
         of_resource(shortage.resource, much) for much in (shortage.needed, shortage.available)
     )
     return (
-        f"its queue {shortage.queue} may hold {available} more of {shortage.resource}, "
-        f"and {needed} would be needed"
+        f"its queue {shortage.queue} is short of {shortage.resource}: "
+        f"{available} left, {needed} needed"
     )
 
 
 def quota(shortage: QuotaShortage) -> str:
-    """Return a quota shortage, as in `the quota gpus of its namespace allows 4 …`."""
+    """Return a quota shortage, as in `its ResourceQuota gpus is short of …`."""
     return (
-        f"the quota {shortage.quota} of its namespace allows {shortage.most:,} of "
-        f"{shortage.resource}, pods held {shortage.used:,}, and {shortage.needed:,} more would be "
-        "needed"
+        f"its ResourceQuota {shortage.quota} is short of {shortage.resource}: "
+        f"{shortage.used:,} of {shortage.most:,} used, {shortage.needed:,} more needed"
     )
 
 
@@ -87,10 +86,10 @@ def number_of_resource(resource: str, value: int) -> str:
 
 
 LABELS_CHARS: Final = 200
-CARDS_NAMED: Final = 8
+DEVICES_NAMED: Final = 8
 _OPERATORS: Final = {
-    "In": "in", "NotIn": "not in", "Exists": "there", "DoesNotExist": "not there",
-    "Gt": "above", "Lt": "below",
+    "In": "in", "NotIn": "not in", "Exists": "exists", "DoesNotExist": "does not exist",
+    "Gt": ">", "Lt": "<",
 }  # fmt: skip
 
 
@@ -129,17 +128,17 @@ def modes(shape: Shape) -> str:
 
 
 def devices(shape: Shape) -> list[str]:
-    """Return the device constraints, as in `of H100`, `mps`, `only cards 0 and 2`."""
+    """Return the device constraints, as in `type H100`, `mps`, `only device indexes 0 and 2`."""
     wanted, of = shape.devices, types(shape)
-    said = [f"of {of}"] if of else []
+    said = [f"type {of}"] if of else []
     said += [" or ".join(wanted.modes)] if wanted.modes else []
     return said + _cards(wanted)
 
 
 def cards(shape: Shape) -> str:
-    """Return the required cards, as in `only cards 0 and 2 will do`, or an empty string."""
-    said = [f"{each} will do" for each in _cards(shape.devices)]
-    return ", and ".join(said)
+    """Return the required devices, as in `the pod accepts only …`, or an empty string."""
+    said = " and ".join(_cards(shape.devices))
+    return f"the pod accepts {said}" if said else ""
 
 
 def _cards(wanted: DeviceConstraints) -> list[str]:
@@ -149,35 +148,38 @@ def _cards(wanted: DeviceConstraints) -> list[str]:
 
 
 def indexes(wanted: DeviceConstraints) -> str:
-    """Return the required card numbers, as in `cards 0 and 2`."""
-    return ("card " if len(wanted.indexes) == 1 else "cards ") + _all(map(str, wanted.indexes))
+    """Return the required device indexes, as in `device indexes 0 and 2`."""
+    return ("device index " if len(wanted.indexes) == 1 else "device indexes ") + _all(
+        map(str, wanted.indexes)
+    )
 
 
 def _all(names: Iterable[str]) -> str:
     known = list(names)
-    more = len(known) - CARDS_NAMED
+    more = len(known) - DEVICES_NAMED
     if more > 0:
-        return f"{', '.join(known[:CARDS_NAMED])} and {more:,} more"
+        return f"{', '.join(known[:DEVICES_NAMED])} and {more:,} more"
     return " and ".join(filter(None, (", ".join(known[:-1]), *known[-1:])))
 
 
-NEVER: Final = "can never fit on this fleet, even if nothing ran there"
-NEVER_LISTED: Final = "can never fit"
+NEVER: Final = "would not fit even on an empty fleet"
+NEVER_LISTED: Final = "never fits"
 IT_NEVER: Final = f"it {NEVER}: "
-IT_NEVER_COULD: Final = "it could never fit on this fleet, even if nothing ran there: "
+IT_NEVER_COULD: Final = "it would not have fit even on an empty fleet: "
 FREED: Final = of_kind(Kind.FREED)  # causes that end when shares are released
 LASTING: Final = of_kind(Kind.LASTING)  # properties of nodes and devices
 DEVICE_CHARS = 12  # `GPU-` and the first eight digits of a UUID
 WHOLE_CORES = 100
 _OF_CARDS: Final = frozenset((_C.UUID_MISMATCH, _C.INDEX_MISMATCH))
 _NAMED: Final[dict[RefusalCode, tuple[str, Callable[[Shape], str]]]] = {
-    _C.NODE_LABELS_MISMATCH: ("no labels of the node meet {}", labels),
+    _C.NODE_LABELS_MISMATCH: ("node labels do not match {}", labels),
     _C.EXTENDED_RESOURCE_INSUFFICIENT: ("not enough of {} on the node", resources),
-    _C.TYPE_MISMATCH: ("no device is of type {}", types),
-    _C.MODE_MISMATCH: ("no device is shared in the mode {}", modes),
-    _C.UUID_MISMATCH: ("node has no such device: {}", cards),
-    _C.INDEX_MISMATCH: ("node has no such device: {}", cards),
+    _C.TYPE_MISMATCH: ("no device of type {}", types),
+    _C.MODE_MISMATCH: ("no device is in sharing mode {}", modes),
+    _C.UUID_MISMATCH: ("no matching device: {}", cards),
+    _C.INDEX_MISMATCH: ("no matching device: {}", cards),
 }
+NO_NODES: Final = "the cluster has no nodes"
 CAUSES_NAMED = 3  # causes that a sentence names before it counts the rest; tables show all
 
 
@@ -187,7 +189,7 @@ def device_words(device: str) -> str:
 
 
 def phrase(code: RefusalCode, *, never: bool = False) -> str:
-    """Return the cause, as in `not enough memory free on the device`."""
+    """Return the cause, as in `not enough free memory on the device`."""
     known = cause_of(code)
     return (never and known.when_empty) or known.phrase
 
@@ -221,7 +223,7 @@ def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str
     if shape is None:
         return phrase(code, never=never)
     if code is _C.CORES_INSUFFICIENT and not any(ask.cores for ask in shape.asks):
-        return "all cores of the device are held"
+        return "all cores of the device are in use"
     said, wanted = _NAMED.get(code, ("", None))
     name = wanted(shape) if wanted is not None else ""
     return said.format(name) if name else phrase(code, never=never)
@@ -254,7 +256,7 @@ class Causes(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The sentence, as in `none of 3 nodes fits: device is cordoned (2 nodes); …`."""
+        """The sentence, as in `no node fits: device is cordoned (2 of 3 nodes); …`."""
         return self.lead + "; ".join(self.clauses)
 
 
@@ -282,7 +284,7 @@ def event_causes(
     `even_when_empty`: the near node could not take the pod even if it were empty."""
     near = lacks(refused.nearest[0], shape) if refused.nearest else ""
     if near and even_when_empty:
-        near += ", and could not hold it if nothing ran there"
+        near += ", too little even when empty"
     return _causes(refused, shape, near, most=CAUSES_NAMED, never=False)
 
 
@@ -305,7 +307,7 @@ def _causes(
         return Causes(lead, clauses)
     if not refused.reasons:  # no node refuses the pod by itself
         return Causes("", (gang(refused.gang),))
-    whom = "one more" if shape else "one of its pods"
+    whom = "one more pod" if shape else "one of its pods"
     return Causes(_of_gang(refused, refused.gang, lead, whom), clauses)
 
 
@@ -317,10 +319,12 @@ def limit_of(refused: PodRefused) -> str:
     return _of_gang(refused, refused.gang, limits) if limits else gang(refused.gang)
 
 
-def _of_gang(refused: PodRefused, found: GangShortage, said: str, whom: str = "one more") -> str:
+def _of_gang(
+    refused: PodRefused, found: GangShortage, said: str, whom: str = "one more pod"
+) -> str:
     """Return what blocks `whom` of a gang; limits include its pods that fit."""
     counted = found.fitting and (refused.queue is not None or refused.quota is not None)
-    return f"{gang(found)}; {'with these' if counted else f'for {whom}'}, {said}"
+    return f"{gang(found)}; {'counting these' if counted else f'for {whom}'}, {said}"
 
 
 def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = False) -> str:
@@ -335,14 +339,13 @@ def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = Fals
         return limits[0]
     refused = without_gone(refused)
     for code, count in ranked(refused):
-        of = f"{count:,} of " if count < refused.nodes else ""
-        said = f"{named(code, shape, never=never)} ({of}{nodes(refused.nodes)})"
+        said = f"{named(code, shape, never=never)} ({_of_all(count, refused)})"
         said += "; ".join(("", *_certain_cards((code,), shape)))
         near = next((miss for miss in refused.nearest if miss.code is code), None)
         if near is not None and code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
             said += f": {near.needed:,} needed, {near.available:,} free"
         return said
-    return "there is no node yet"
+    return NO_NODES
 
 
 def without_gone(refused: PodRefused) -> PodRefused:
@@ -356,14 +359,21 @@ def without_gone(refused: PodRefused) -> PodRefused:
 
 def _of_nodes(refused: PodRefused, shape: Shape | None, *, most: int, never: bool) -> Causes:
     if not refused.nodes:
-        return Causes("", ("there is no node yet",))
+        return Causes("", (NO_NODES,))
     causes = [
-        f"{named(code, shape, never=never)} ({nodes(count)})" for code, count in ranked(refused)
+        f"{named(code, shape, never=never)} ({_of_all(count, refused)})"
+        for code, count in ranked(refused)
     ]
     if len(causes) > most + 1:
         causes[most:] = [f"{len(causes) - most} more causes"]
     causes += _certain_cards(refused.reasons, shape)
-    return Causes(f"none of {nodes(refused.nodes)} fits: ", tuple(causes))
+    # "would not fit even on an empty fleet" comes before these causes
+    return Causes("" if never else "no node fits: ", tuple(causes))
+
+
+def _of_all(count: int, refused: PodRefused) -> str:
+    """Return `2 of 3 nodes`, or `3 nodes` for all of them."""
+    return (f"{count:,} of " if count < refused.nodes else "") + nodes(refused.nodes)
 
 
 def _certain_cards(codes: Iterable[RefusalCode], shape: Shape | None) -> list[str]:
@@ -373,50 +383,52 @@ def _certain_cards(codes: Iterable[RefusalCode], shape: Shape | None) -> list[st
 
 
 def nearest(miss: NearMiss, shape: Shape | None) -> tuple[str | Part, ...]:
-    """Return what the nearest lacks, as in `nearest is n1 g0, short by 15,436 MiB`."""
+    """Return what the nearest lacks, as in `closest: n1 g0 (15,436 MiB short)`."""
     device = f" {device_words(miss.device)}" if miss.device else ""
     if miss.code is _C.DEVICE_IN_USE:
         needs = _empty_cards(shape)
-        lead, rest = f"{needs}{', ' if needs else ''}nearest is ", device
+        lead, rest = f"{needs}{', ' if needs else ''}closest: ", device
     elif miss.code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
-        rest = f"{device}, with {miss.available:,} of the {miss.needed:,} needed"
-        lead = "nearest is "
+        rest = f"{device} (has {miss.available:,} of {miss.needed:,})"
+        lead = "closest: "
     elif miss.code is _C.CORES_INSUFFICIENT and miss.needed == 1:
-        lead, rest = "nearest is ", f"{device}, whose cores are all held"
+        lead, rest = "closest: ", f"{device} (no free cores)"
     elif short := missing(miss):
-        lead, rest = "nearest is ", f"{device}, short by {short}"
+        lead, rest = "closest: ", f"{device} ({short} short)"
     else:
         return ()
     return (lead, Part(name=miss.node), rest) if rest else (lead, Part(name=miss.node))
 
 
 def lacks(miss: NearMiss, shape: Shape | None) -> str:
-    """Return what a near node lacks, as in `n1 g0 is short by 15,436 MiB`, or empty."""
+    """Return what a near node lacks, as in `n1 g0 is 15,436 MiB short`, or empty."""
     if miss.code is _C.DEVICE_IN_USE:
         needs = _empty_cards(shape)
-        return f"{needs}, and {miss.node} has too few" if needs else ""
+        return f"{needs}, but {miss.node} has too few" if needs else ""
     if miss.code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
-        return f"{_where(miss)} has {miss.available:,} of the {miss.needed:,} needed"
+        return f"{_where(miss)} has {miss.available:,} of {miss.needed:,} needed"
     if miss.code is _C.CORES_INSUFFICIENT and miss.needed == 1:
-        return f"the cores of {_where(miss)} are all held"
+        return f"{_where(miss)} has no free cores"
     short = missing(miss)
-    return f"{_where(miss)} is short by {short}" if short else ""
+    return f"{_where(miss)} is {short} short" if short else ""
 
 
 def _empty_cards(shape: Shape | None) -> str:
-    """Return the exclusive cards, as in `it needs 8 empty cards on one node`."""
+    """Return the exclusive devices, as in `needs 8 empty GPUs on one node`."""
     asks = shape.asks if shape is not None else ()
     alone = sum(ask.count for ask in asks if ask.whole or ask.cores >= WHOLE_CORES)
     if not alone:
         return ""
-    return f"it needs {many(alone, 'empty card')} on one node"
+    noun = "GPU" if all(ask.family == "nvidia" for ask in asks) else "device"
+    there = " on one node" if alone > 1 else ""
+    return f"needs {many(alone, f'empty {noun}')}{there}"
 
 
 def undeclared(group: str) -> str:
     """Return that a gang waits for its PodGroup."""
-    said = f"its gang {group} is not declared yet: there is no PodGroup of that name"
+    said = f"its gang {group} has no PodGroup yet"
     if api_of(group) == KUBERNETES:
-        said += f" in {KUBERNETES} {', '.join(KUBERNETES_VERSIONS)}, the versions that are read"
+        said += f" in {KUBERNETES} {', '.join(KUBERNETES_VERSIONS)} (the supported versions)"
     return said
 
 
@@ -428,15 +440,18 @@ def gang(shortage: GangShortage) -> str:
     """Return what a gang lacks: pods that do not exist yet, or places."""
     if shortage.present < shortage.needed:
         return (
-            f"its gang needs {many(shortage.needed, 'pod')} together and has {shortage.present:,}"
+            f"its gang needs {many(shortage.needed, 'pod')} to start, but has {shortage.present:,}"
         )
-    return f"its gang needs {shortage.needed:,} places together and found {shortage.fitting:,}"
+    return (
+        f"its gang needs to place {many(shortage.needed, 'pod')} together, "
+        f"but only {shortage.fitting:,} can be placed"
+    )
 
 
 def mixed_gang(group: str, models: dict[str, int]) -> str:
     """Return that the pods of a gang use devices of different models."""
     counts = (f"{many(count, 'pod')} on {model}" for model, count in models.items())
-    return f"gang {group} is on different device models: {', '.join(counts)}"
+    return f"gang {group} uses different device models: {', '.join(counts)}"
 
 
 def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
@@ -460,12 +475,12 @@ def evicted_for(evicted: PodEvicted, *, in_vain: bool = False) -> str:
     """Return the second half of `eviction`."""
     said = f" for {evicted.beneficiary_name} (priority {evicted.beneficiary_priority})"
     if in_vain:
-        said += ", which has gone since"
+        said += ", which has since ended"
     elif evicted.nominated != evicted.node:
-        said += f", which is to go to {evicted.nominated}"
+        said += f", which will run on {evicted.nominated}"
     if evicted.budgets:
         budgets = "budget" if len(evicted.budgets) == 1 else "budgets"
-        said += f"; it exceeds the disruption {budgets} {', '.join(evicted.budgets)}"
+        said += f"; this exceeds the disruption {budgets} {', '.join(evicted.budgets)}"
     return said
 
 
@@ -477,19 +492,19 @@ def resize_refused(refused: ResizeRefused) -> str:
     if refused.quota is not None:
         return quota(refused.quota)
     return {
-        "no-device": "it holds no device",
-        "container-unknown": f"the container that was named holds no device; {held} does",
-        "container-ambiguous": f"several of its containers hold devices; name one of {held}",
-        "mode": f"{device} is shared as {refused.mode}, and what is held of it has one size: only "
-        "shares of NVIDIA's cards in mode hami-core can be resized while they run",
-        "memory-beyond-device": f"{device} has {refused.available:,} MiB in all, and "
-        f"{refused.needed:,} are wanted",
-        "memory": f"{device} has {refused.available:,} MiB free, and {refused.needed:,} MiB more "
+        "no-device": "it has no device",
+        "container-unknown": f"that container has no device; devices are allocated to {held}",
+        "container-ambiguous": f"several containers have devices; name one of {held}",
+        "mode": f"{device} is in sharing mode {refused.mode}; only shares of NVIDIA GPUs in mode "
+        "hami-core can be resized while the pod runs",
+        "memory-beyond-device": f"{device} has {refused.available:,} MiB in total, but "
+        f"{refused.needed:,} MiB are requested",
+        "memory": f"{device} has {refused.available:,} MiB free, but {refused.needed:,} MiB more "
         "are needed",
-        "cores": f"{device} has {refused.available} % of its cores free, and {refused.needed} % "
+        "cores": f"{device} has {refused.available} % of its cores free, but {refused.needed} % "
         "more are needed",
-        "device-gone": f"the agent does not report {device} any more",
-        "limit": "a limit of its queue or its namespace allows no more",
+        "device-gone": f"the agent no longer reports {device}",
+        "limit": "it would exceed a limit of its queue or namespace",
     }[refused.code]
 
 

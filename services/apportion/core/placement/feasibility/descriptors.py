@@ -113,7 +113,7 @@ class Unit(Enum):
     CORES = "cores"
     PIECES = "pieces"
     SLOTS = "slots"
-    PLACES = "MIG places"
+    PLACES = "MIG placements"
     AI_CPUS = "AI CPUs"
     TAINTS = "taints"
     DEVICES = "devices"
@@ -132,7 +132,7 @@ class Kind(Enum):
     LIMIT = "limit"  # caused by the pod's queue or namespace, not by a node
 
 
-LARGER: Final = "a larger device or node, or a smaller ask"
+LARGER: Final = "use a larger device or node, or request less"
 Check = TypeVar("Check")
 
 

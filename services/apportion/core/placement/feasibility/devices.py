@@ -60,19 +60,19 @@ DeviceCheck = Callable[[Ask, DeviceConstraints, Device], bool]
 _C = RefusalCode
 
 RULES: tuple[Cause[DeviceCheck], ...] = (
-    Cause(_C.NO_SUCH_DEVICE, "node has no device of the family asked for",
-          "a node with such a device", TOLD, kind=Kind.LASTING, check=family),
-    Cause(_C.MODE_MISMATCH, "no device is shared in the mode asked for",
-          "a device in that mode, or no mode named on the pod", TOLD, kind=Kind.LASTING,
+    Cause(_C.NO_SUCH_DEVICE, "node has no device of the requested family",
+          "add a node with such a device", TOLD, kind=Kind.LASTING, check=family),
+    Cause(_C.MODE_MISMATCH, "no device is in the requested sharing mode",
+          "switch a device to that mode, or remove the mode from the pod", TOLD, kind=Kind.LASTING,
           check=mode),
     Cause(_C.TYPE_MISMATCH, "no device is of a type that the pod accepts",
-          "a device of such a type, or another use-gputype or nouse-gputype", TOLD,
+          "add a device of such a type, or change use-gputype or nouse-gputype", TOLD,
           kind=Kind.LASTING, check=type_name),
     Cause(_C.UUID_MISMATCH, "no device has an id that the pod accepts",
-          "that very device, or another list of ids on the pod", TOLD, kind=Kind.LASTING,
+          "change the device ids that the pod lists", TOLD, kind=Kind.LASTING,
           check=uuid),
     Cause(_C.INDEX_MISMATCH, "no device has an index that the pod accepts",
-          "a node with a device at that index, or another gpu-index", TOLD, kind=Kind.LASTING,
+          "use a node with a device at that index, or change gpu-index", TOLD, kind=Kind.LASTING,
           check=index),
 )  # fmt: skip
 DEVICE_RULES = pairs(RULES)

@@ -208,50 +208,54 @@ NodeCheck = Callable[[Shape, NodeState], tuple[int, int]]
 _C = RefusalCode
 
 FACTS: tuple[Cause[NodeCheck], ...] = (
-    Cause(_C.NODE_GONE, "node is not in the cluster", "the node joins the cluster", TOLD,
+    Cause(_C.NODE_GONE, "node is not in the cluster", "add the node to the cluster again", TOLD,
           check=present),
-    Cause(_C.NODE_NOT_READY, "node is not ready", "the node becomes ready", TOLD,
+    Cause(_C.NODE_NOT_READY, "node is not ready", "wait until the node is ready", TOLD,
           fix_when_empty=LARGER, check=ready),
-    Cause(_C.AGENT_SILENT, "the node's agent is not heard", "the agent is started again", HEARD,
+    Cause(_C.AGENT_SILENT, "the node's agent is not reporting", "restart the agent", HEARD,
           fix_when_empty=LARGER, check=heard),
     Cause(_C.DEVICE_PLUGIN_FOREIGN,
-          "a device plugin of another system hands out the node's devices",
-          "remove that plugin from the node, and let the agent hand out shares there", TOLD,
+          "another system's device plugin allocates the node's devices",
+          "remove that plugin from the node, so that the agent allocates its devices", TOLD,
           fix_when_empty=LARGER, check=plugin),
     Cause(_C.NODE_CORDONED, "node is cordoned", "apportion uncordon {node}", UNCORDONED,
           fix_when_empty=LARGER, check=cordon),
     Cause(_C.NODE_UNSCHEDULABLE, "node is cordoned in Kubernetes", "kubectl uncordon {node}",
           TOLD, fix_when_empty=LARGER, check=unschedulable),
     Cause(_C.TAINT_NOT_TOLERATED, "node has a taint that the pod does not tolerate",
-          "a toleration on the pod, or the taint taken off the node", TOLD, unit=Unit.TAINTS,
+          "add a toleration to the pod, or remove the taint from the node", TOLD, unit=Unit.TAINTS,
           check=taints),
     Cause(_C.NODE_LABELS_MISMATCH, "node labels do not match the pod's selector or affinity",
-          "a node with these labels, or another selector", TOLD, kind=Kind.LASTING, check=labels),
+          "label a node to match, or change the selector or affinity", TOLD, kind=Kind.LASTING,
+          check=labels),
 )  # fmt: skip
 """Those whose answer is the same until the node itself is reported again."""
 
 ROOM: tuple[Cause[NodeCheck], ...] = (
     Cause(_C.CPU_INSUFFICIENT, "not enough CPU on the node",
-          "pods end on the node, or a smaller request", HOST, unit=Unit.MILLI_CPU,
-          fix_when_empty="a larger node, or a smaller request", check=cpu),
+          "wait for pods on the node to end, or request less", HOST, unit=Unit.MILLI_CPU,
+          fix_when_empty="use a larger node, or request less", check=cpu),
     Cause(_C.HOST_MEMORY_INSUFFICIENT, "not enough host memory on the node",
-          "pods end on the node, or a smaller request", HOST, unit=Unit.MIB,
-          fix_when_empty="a larger node, or a smaller request", check=host_memory),
-    Cause(_C.PODS_EXHAUSTED, "node has no room for another pod", "a pod there ends", HOST,
+          "wait for pods on the node to end, or request less", HOST, unit=Unit.MIB,
+          fix_when_empty="use a larger node, or request less", check=host_memory),
+    Cause(_C.PODS_EXHAUSTED, "node has reached its pod limit", "wait for a pod on the node to end",
+          HOST,
           unit=Unit.PODS, fix_when_empty=LARGER, check=pods),
 )  # fmt: skip
 """Those with amounts that the index has as columns."""
 
 NEEDS: tuple[Cause[NodeCheck], ...] = (
     Cause(_C.EXTENDED_RESOURCE_INSUFFICIENT, "not enough of an extended resource on the node",
-          "pods end on the node, or a node that offers the resource", HOST, unit=Unit.PIECES,
-          fix_when_empty="a node that offers as much of the resource", check=extended,
+          "wait for pods on the node to end, or use a node with more of the resource", HOST,
+          unit=Unit.PIECES,
+          fix_when_empty="use a node with enough of the resource", check=extended,
           wanted=lambda shape: shape.node.extended),
-    Cause(_C.HOST_PORT_TAKEN, "a pod there has the same host port",
-          "that pod ends, or another hostPort", HOST, unit=Unit.PORTS, check=ports,
+    Cause(_C.HOST_PORT_TAKEN, "another pod on the node uses the host port",
+          "wait for that pod to end, or change hostPort", HOST, unit=Unit.PORTS, check=ports,
           wanted=lambda shape: shape.node.ports),
-    Cause(_C.DISK_IN_USE, "a pod there has the same disk, and not both of them only read it",
-          "that pod ends, or both mount it with readOnly", HOST, unit=Unit.DISKS, check=disks,
+    Cause(_C.DISK_IN_USE, "another pod on the node uses the same disk, and not both are read-only",
+          "wait for that pod to end, or set readOnly in both pods", HOST, unit=Unit.DISKS,
+          check=disks,
           wanted=lambda shape: shape.node.disks),
 )  # fmt: skip
 """Those of rare requirements, which the index has no columns for."""

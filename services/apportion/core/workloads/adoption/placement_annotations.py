@@ -43,7 +43,7 @@ def read_shares(annotations: Mapping[str, str]) -> tuple[Share, ...]:
     try:
         shares = _decode(text)
     except msgspec.MsgspecError as error:
-        raise ManifestError(field, text, f"is not what we wrote ({error})", "remove it") from None
+        raise ManifestError(field, text, f"is not valid ({error})", "remove it") from None
     if len(shares) > CONTAINERS_MAX * COUNT_MAX:
         raise ManifestError(field, text, "has too many shares", "remove it")
     return shares

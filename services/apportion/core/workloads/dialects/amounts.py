@@ -31,7 +31,7 @@ def quantity(value: object, field: str) -> Fraction:
     """Return the exact value of a quantity. Raises ManifestError if it is none, or negative."""
     match _exact(value):
         case None:
-            fix = 'write a number, as in "2", "500m" or "4Gi"'
+            fix = 'write a number such as "2", "500m" or "4Gi"'
             raise ManifestError(field, value, "is not a quantity", fix)
         case amount if amount < 0:
             raise ManifestError(field, value, "is negative", "write 0 or more")
@@ -47,16 +47,16 @@ def whole(value: object, field: str, *, limit: int, least: str = "write 0 or mor
     amount = _exact(value)
     if amount is None:
         parts = _WITH_UNIT.fullmatch(value) if isinstance(value, str) else None
-        fix = 'write a whole number, as in "2"'
+        fix = 'write a whole number such as "2"'
         if parts is not None:
-            fix = f'write a whole number without "{parts["unit"]}", as in "{parts["number"]}"'
+            fix = f'write a whole number without "{parts["unit"]}", such as "{parts["number"]}"'
         raise ManifestError(field, value, "is not a quantity", fix)
     if amount < 0:
         raise ManifestError(field, value, "is negative", least)
     if amount.denominator != 1:
         raise ManifestError(field, value, "is a fraction", "write a whole number")
     if amount > limit:
-        raise ManifestError(field, value, "is absurdly large", f"write at most {limit}")
+        raise ManifestError(field, value, "is too large", f"write at most {limit}")
     return int(amount)
 
 
@@ -80,7 +80,7 @@ def _exact(value: object) -> Fraction | None:
 
 AMOUNT_MAX = 1 << 53  # what a JSON number holds exactly
 
-_LEAST = "write 1 or more, or leave it out"
+_LEAST = "write 1 or more, or remove it"
 
 # An init container ends before the others start; a sidecar is one with `restartPolicy: Always`.
 Role = Literal["init", "sidecar", "app"]
@@ -121,8 +121,8 @@ class Amount(NamedTuple):
     def devices(self) -> int:
         """Return it as a number of distinct devices, at least one."""
         if not 1 <= self.value <= COUNT_MAX:
-            fix = "ask for no more devices than one node has"
-            raise self.refusal(f"is not from 1 to {COUNT_MAX} devices", fix)
+            fix = "request no more devices than one node has"
+            raise self.refusal(f"is not between 1 and {COUNT_MAX} devices", fix)
         return self.value
 
     def memory_mib(self, unit_mib: int) -> int | None:
@@ -139,7 +139,7 @@ class Amount(NamedTuple):
     def memory_percent(self) -> int:
         """Return it as percent of each device's memory."""
         if not 1 <= self.value <= WHOLE:
-            fix = "write 1 to 100, or leave it out for the whole"
+            fix = "write 1 to 100, or remove it to request all memory"
             raise self.refusal("is not a percentage from 1 to 100", fix)
         return self.value
 
@@ -148,7 +148,7 @@ class Amount(NamedTuple):
 
         `clamp`: more than 100 counts as 100, as in HAMi (`Fit`: "core limit can't exceed 100")."""
         if self.value > WHOLE and not clamp:
-            fix = "write 0 to 100, and ask for more devices with the count"
+            fix = "write 0 to 100, and use the count to request more devices"
             raise self.refusal("is more than 100 percent of a device", fix)
         return min(self.value, WHOLE)
 
@@ -168,8 +168,8 @@ def amount_of(container: Container, resource: str) -> Amount:
         field = container.at("requests", resource)
         requested = container.requests[resource]
         if whole(requested, field, limit=AMOUNT_MAX, least=_LEAST) != amount.value:
-            fix = "leave the request out, or make it equal to the limit"
-            raise ManifestError(field, requested, f"differs from the limit, {amount.value}", fix)
+            fix = "remove the request, or make it equal to the limit"
+            raise ManifestError(field, requested, f"differs from the limit ({amount.value})", fix)
     return amount
 
 

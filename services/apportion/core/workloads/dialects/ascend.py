@@ -87,13 +87,13 @@ def _read(
     container: Container, amounts: Amounts, _: DialectConfig, *, soft: bool = False
 ) -> Ask | None:
     if mindcluster := amounts.get(MINDCLUSTER):
-        fix = "ask by family, as in huawei.com/Ascend310P"
-        raise mindcluster.refusal("is not implemented yet", fix)
+        fix = "request by family, such as huawei.com/Ascend310P"
+        raise mindcluster.refusal("is not supported", fix)
     read = _read_part if soft else _read_template
     asks = [ask for npu in NPUS if (ask := read(container, amounts, npu))]
     if len(asks) > 1:
-        problem = f"asks for {asks[0].family} and {asks[1].family} in one container"
-        fix = "keep one family per container"
+        problem = f"requests {asks[0].family} and {asks[1].family} in one container"
+        fix = "request one family per container"
         raise ManifestError(f"{container.field}.resources", None, problem, fix)
     return asks[0] if asks else None
 
@@ -101,8 +101,8 @@ def _read(
 def _read_template(container: Container, amounts: Amounts, npu: Npu) -> Ask | None:
     count, memory = _either(amounts, npu.count), _either(amounts, npu.memory)
     if (cores := _either(amounts, npu.cores)) and cores.value:
-        problem = "is for NPUs that are split softly; a template brings its own cores"
-        fix = f"remove it and ask by {npu.memory}, or annotate the pod with {VNPU_MODE}: {SOFT}"
+        problem = "applies only to softly split NPUs; a template sets the cores"
+        fix = f"remove it and set {npu.memory}, or annotate the pod with {VNPU_MODE}: {SOFT}"
         raise cores.refusal(problem, fix)
     deciding = count or memory
     if deciding is None or deciding.value == 0:
@@ -119,7 +119,7 @@ def _read_template(container: Container, amounts: Amounts, npu: Npu) -> Ask | No
     devices = count.devices() if count else 1
     if memory and devices > 1 and not whole:
         raise memory.refusal(
-            f"is a part of a device, and {devices} devices are asked for, which are whole ones",
+            f"is part of one device, but the {devices} requested devices must be whole",
             f"set {npu.count} to 1, or remove {npu.memory}",
         )
     return container.ask(
@@ -149,14 +149,14 @@ def _paired(devices: int, count: Amount | None) -> int:
         return PAIR
     if count and devices % PAIR:
         fix = f"write {devices - 1} or {devices + 1}"
-        raise count.refusal("is odd, and the dies of this family come in pairs", fix)
+        raise count.refusal("is odd, but dies of this family are allocated in pairs", fix)
     return devices
 
 
 def _either(amounts: Amounts, name: str) -> Amount | None:
     exact, lower = amounts.get(name), amounts.get(name.lower())
     if exact and lower:
-        raise lower.refusal(f"is written beside {name}", "keep one of the two spellings")
+        raise lower.refusal(f"is set next to {name}", "keep one of the two spellings")
     return exact or lower
 
 
@@ -175,7 +175,7 @@ def _choose(notes: Notes, *, soft: bool = False) -> DeviceConstraints:
 def _variant(dialect: Dialect, notes: Notes) -> Dialect:
     mode = notes.values.get(VNPU_MODE, "").strip()
     if mode not in ("", SOFT):
-        problem = "is no way to split an NPU"
+        problem = "is not a way to split an NPU"
         raise notes.refusal(VNPU_MODE, problem, f'write "{SOFT}", or remove it')
     if not mode:
         return dialect
@@ -215,7 +215,7 @@ def _check_section(section: object, path: str) -> str:
     if isinstance(section, dict):
         soft = section.get("hamiVnpuCore", False)
         at = below(path, "hamiVnpuCore")
-        chart.expect(soft, (False,), at, "remove it: which NPUs are split softly, their agent says")
+        chart.expect(soft, (False,), at, "remove it; the agent reports which NPUs are softly split")
         section, path = section.get("configs", []), f"{path}.configs"  # older files have the list
     known = {npu.word: npu for npu in NPUS}
     for position, each in enumerate(chart.a_list(section, path)):
@@ -227,9 +227,9 @@ def _check_section(section: object, path: str) -> str:
         if npu is not None:
             _check_npu(chip, npu, here)
         elif by_chip is not None:
-            fix = f"write {by_chip.word}, and {by_chip.count} in pods; or remove this entry"
-            raise ManifestError(f"{here}.commonWord", word, "is not obeyed here", fix)
-    return "names, templates and pairs of dies are those of the catalogue"
+            fix = f"write {by_chip.word} and use {by_chip.count} in pods, or remove this entry"
+            raise ManifestError(f"{here}.commonWord", word, "is not supported", fix)
+    return "names, templates and die pairs come from the device catalogue"
 
 
 def _check_npu(chip: dict[str, Any], npu: Npu, path: str) -> None:
@@ -250,8 +250,8 @@ def _check_npu(chip: dict[str, Any], npu: Npu, path: str) -> None:
     listed = chart.a_list(chip.get("templates", templates), f"{path}.templates")
     written = [{"aiCPU": 0} | chart.an_object(each, f"{path}.templates") for each in listed]
     if sorted(map(_sorted, written)) != sorted(map(_sorted, templates)):
-        problem = f"are not the templates of {npu.word}, {_templates(templates)}"
-        fix = "remove templates: the catalogue has them"
+        problem = f"differs from the templates of {npu.word}: {_templates(templates)}"
+        fix = "remove templates; the catalogue has them"
         raise ManifestError(f"{path}.templates", _templates(written), problem, fix)
 
 
@@ -266,11 +266,11 @@ def _sorted(template: dict[str, Any]) -> list[tuple[str, str]]:
 # keys that have no effect with these values, and the fix for other values
 _NODE_KEYS: Mapping[str, tuple[tuple[object, ...], str]] = {
     "name": ((), ""),
-    "hami-vnpu-core": ((False,), "remove it: which NPUs are split softly, their agent says"),
+    "hami-vnpu-core": ((False,), "remove it; the agent reports which NPUs are softly split"),
     "vDeviceCount": ((), ""),  # a node itself reports how many pods share an NPU
     "filterDevices": (
         ({}, {"uuid": [], "index": []}, {"uuid": []}, {"index": []}, None),  # excludes none
-        "write it in nodeconfig: {name: NODE, filterdevices: {index: [0]}}",
+        "set it in nodeconfig: {name: NODE, filterdevices: {index: [0]}}",
     ),
 }
 
@@ -283,12 +283,11 @@ def _check_nodes(section: object, path: str) -> str:
         for key, (nothing, fix) in _NODE_KEYS.items():
             if key in node:
                 chart.expect(node[key], nothing, below(here, key), fix)
-        for key, value in node.items():
+        for key in node:
             if key not in _NODE_KEYS:
-                fix = "write the keys of a node in nodeconfig"
-                problem = "is under a key that is not known"
-                raise ManifestError(below(here, key), value, problem, fix)
-    return "a node reports itself which NPUs it has, and how they are split"
+                fix = "set the keys of a node in nodeconfig"
+                raise ManifestError(below(here, key), None, "is not a known key", fix)
+    return "each node's agent reports its NPUs and how they are split"
 
 
 DIALECT = Dialect(
@@ -299,7 +298,7 @@ DIALECT = Dialect(
     choose=_choose,
     reserved=dict.fromkeys(
         (VNPU_MODE, *(key for npu in NPUS for key in (npu.use_ids, npu.nouse_ids))),
-        "selects NPUs in a pod that asks for {devices}",
+        "selects NPUs, but the pod requests {devices}",
     ),
     variant=_variant,
     render=_render,

@@ -30,7 +30,7 @@ MEMORY = "cambricon.com/mlu.smlu.vmemory"
 CORES = "cambricon.com/mlu.smlu.vcore"
 TO_ALLOCATE = "hami.io/cambricon-mlu-devices-to-allocate"
 ALLOCATED = "hami.io/cambricon-mlu-devices-allocated"
-_NO_COUNT = f"asks for one MLU here, where HAMi gives none; write {COUNT}: 1"
+_NO_COUNT = f"requests one MLU here, but none in HAMi; write {COUNT}: 1"
 SELECTING = Selecting(
     use_types=("cambricon.com/use-mlutype",),
     nouse_types=("cambricon.com/nouse-mlutype",),
@@ -71,7 +71,7 @@ def _render(it: PlacedPod) -> dict[str, str]:
 def _check_section(section: object, path: str) -> str:
     names = {"resourceCountName": COUNT, "resourceMemoryName": MEMORY, "resourceCoreName": CORES}
     chart.same(chart.an_object(section, path), names, path)
-    return "these names are fixed here"
+    return "these names are fixed"
 
 
 DIALECT = Dialect(
@@ -80,7 +80,7 @@ DIALECT = Dialect(
     resources=lambda _: RESOURCES,
     read=_read,
     choose=partial(selected, keys=SELECTING),
-    reserved=dict.fromkeys(chain(*SELECTING), "selects MLUs in a pod that asks for {devices}"),
+    reserved=dict.fromkeys(chain(*SELECTING), "selects MLUs, but the pod requests {devices}"),
     render=_render,
     recover={ALLOCATED: hami.segments_of(FAMILY)},
     needs=dict.fromkeys((MEMORY, CORES), (COUNT, _NO_COUNT)),

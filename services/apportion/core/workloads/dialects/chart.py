@@ -11,25 +11,25 @@ from apportion.core.workloads.document import ManifestError, below, shown
 def expect(value: object, nothing: tuple[object, ...], path: str, fix: str) -> None:
     """Raise ManifestError for a value not in `nothing`, unless that is empty; `true` is not 1."""
     if nothing and not any(value == each and type(value) is type(each) for each in nothing):
-        raise ManifestError(path, value, "is not obeyed here", fix)
+        raise ManifestError(path, value, "is not supported", fix)
 
 
 def same(section: dict[str, Any], expected: dict[str, Any], path: str) -> None:
     """Raise ManifestError if a key of `section` has another value than in `expected`."""
     for key, value in expected.items():
-        fix = f"remove it; here it is {shown(value)}"
+        fix = f"remove it; it is always {shown(value)}"
         expect(section.get(key, value), (value,), below(path, key), fix)
 
 
 def an_object(value: object, path: str) -> dict[str, Any]:
     """Return the value if it is an object; raises ManifestError if not."""
     if not isinstance(value, dict):
-        raise ManifestError(path, value, "is not an object", "write it as in the chart")
+        raise ManifestError(path, value, "is not an object", "write it as in the original chart")
     return value
 
 
 def a_list(value: object, path: str) -> list[Any]:
     """Return the value if it is a list; raises ManifestError if not."""
     if not isinstance(value, list):
-        raise ManifestError(path, value, "is not a list", "write it as in the chart")
+        raise ManifestError(path, value, "is not a list", "write it as in the original chart")
     return value

@@ -122,8 +122,8 @@ def selected(notes: Notes, keys: Selecting) -> DeviceConstraints:
         out = {name.lower() for name in nouse}
         if use and all(name.lower() in out for name in use):
             key = next(key for key in spellings if notes.values.get(key, "").strip())
-            problem = f"rules out {use[0]!r}, which is asked for as well"
-            raise notes.refusal(key, problem, "keep one")
+            problem = f"excludes {use[0]!r}, which is also selected"
+            raise notes.refusal(key, problem, "keep one of them")
     return DeviceConstraints(
         use_types=use_types, nouse_types=nouse_types, use_ids=use_ids, nouse_ids=nouse_ids
     )
@@ -138,7 +138,7 @@ def one(notes: Notes, keys: tuple[str, ...], read: Callable[[Notes, str], T]) ->
     found = [(key, read(notes, key)) for key in keys if notes.values.get(key, "").strip()]
     for key, value in found[1:]:
         if value != found[0][1]:
-            raise notes.refusal(key, f"differs from {found[0][0]}", "keep one of the two")
+            raise notes.refusal(key, f"differs from {found[0][0]}", "keep one of them")
     return found[0][1] if found else None
 
 
@@ -146,9 +146,9 @@ def name_list(notes: Notes, key: str) -> tuple[str, ...]:
     """Return a comma list of names, sorted, distinct; raise ManifestError if empty or too long."""
     found = {part for raw in notes.values[key].split(",") if (part := raw.strip())}
     if not found:
-        raise notes.refusal(key, "names nothing", "write a comma list, or remove it")
+        raise notes.refusal(key, "is empty", "write a comma-separated list, or remove it")
     if len(found) > LIST_MAX or any(len(name) > NAME_MAX for name in found):
-        raise notes.refusal(key, "is too long", f"name at most {LIST_MAX}")
+        raise notes.refusal(key, "is too long", f"use at most {LIST_MAX} names")
     return tuple(sorted(found))
 
 
@@ -161,8 +161,8 @@ def indexes(notes: Notes, key: str) -> tuple[int, ...]:
         if word.isascii() and word.isdecimal() and len(word) <= INDEX_DIGITS_MAX
     }
     if len(found) != len(words) or max(found) >= COUNT_MAX:
-        fix = f'write numbers below {COUNT_MAX}, as in "0,2"'
-        raise notes.refusal(key, "is no list of card numbers", fix)
+        fix = f'write numbers below {COUNT_MAX}, such as "0,2"'
+        raise notes.refusal(key, "is not a list of GPU indexes", fix)
     return tuple(sorted(found))
 
 

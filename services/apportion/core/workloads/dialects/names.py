@@ -28,7 +28,7 @@ class VgpuNames(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if len(self.every) != len(set(self.every)):
             raise ValueError(
-                f"{', '.join(self.every)}: one name twice; give every resource its own"
+                f"duplicate resource name in {', '.join(self.every)}; give each its own"
             )
 
     @property

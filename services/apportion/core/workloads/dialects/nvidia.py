@@ -47,7 +47,7 @@ NUMA_BIND = ("nvidia.com/numa-bind",)
 # annotations that only pods requesting GPUs may have
 RESERVED = dict.fromkeys(
     (*MODE, *chain(*SELECTING), *INDEXES, *NUMA_BIND),
-    "selects GPUs in a pod that asks for {devices}",
+    "selects GPUs, but the pod requests {devices}",
 )
 
 
@@ -64,7 +64,7 @@ def choose(notes: Notes) -> DeviceConstraints:
 def _modes(notes: Notes, key: str) -> tuple[Mode, ...]:
     found = name_list(notes, key)
     if not set(found) <= set(MODES):
-        raise notes.refusal(key, "is no sharing mode", f"write one of {', '.join(MODES)}")
+        raise notes.refusal(key, "is not a sharing mode", f"write one of {', '.join(MODES)}")
     return tuple(mode for mode in MODES if mode in found)
 
 
@@ -129,7 +129,7 @@ class Manner(NamedTuple):
         priority = amounts.get(names.priority or "")
         if priority and not (count or wanted):
             fix = f"add {names.count}, or remove it"
-            raise priority.refusal("has no effect in a container without a device", fix)
+            raise priority.refusal("has no effect in a container without a GPU", fix)
         if not wanted:
             return None
         memory_mib = memory.memory_mib(config.memory_factor) if memory else None

@@ -97,8 +97,8 @@ def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect 
                 raise ManifestError(
                     container.at("limits" if name in container.limits else "requests", name),
                     None,
-                    f"is of another dialect than {seen}, which the pod uses as well",
-                    "write all amounts of a pod in one dialect",
+                    f"belongs to another dialect than {seen}, which the pod also requests",
+                    "use one dialect for all amounts of a pod",
                 )
             left, seen = fitting, name
     return left[0] if seen else None
@@ -112,12 +112,12 @@ def check_slots(
         said = {**container.requests, **container.limits}
         counted = sorted((said.keys() - {SLOT}).intersection(counts))
         if SLOT in said and (counted or container.name not in asking):
-            beside = f"beside {counted[0]}" if counted else "in a container without a device"
+            beside = f"next to {counted[0]}" if counted else "in a container without a device"
             raise ManifestError(
                 container.at("limits" if SLOT in container.limits else "requests", SLOT),
                 said[SLOT],
                 f"has no effect {beside}",
-                "remove it" if counted else "ask for a device as well, or remove it",
+                "remove it" if counted else "request a device as well, or remove it",
             )
 
 
@@ -161,15 +161,15 @@ def _policy(notes: Notes, key: str) -> str:
     value = notes.values[key].strip()
     if value not in POLICIES:
         fix = f"write one of {', '.join(POLICIES)}, or remove it"
-        raise notes.refusal(key, "is not implemented", fix)
+        raise notes.refusal(key, "is not supported", fix)
     return value
 
 
 def _chain(notes: Notes, key: str) -> str:
     names = tuple(dict.fromkeys(name.strip() for name in notes.values[key].split(",")))
     if not set(names) <= set(CHAINABLE):
-        fix = f"write one of {', '.join(CHAINABLE)}, or several with commas, or remove it"
-        raise notes.refusal(key, "is no policy for devices", fix)
+        fix = f"write one or more of {', '.join(CHAINABLE)}, separated by commas, or remove it"
+        raise notes.refusal(key, "is not a device policy", fix)
     return ",".join(names)
 
 
@@ -178,15 +178,15 @@ def _weights(notes: Notes, key: str) -> DeviceWeights:
     found = {name.strip(): value.strip() for name, _, value in pairs}
     if len(pairs) != len(WEIGHTS) or set(found) != set(WEIGHTS):
         fix = 'write "slot=1,core=1,memory=3"'
-        raise notes.refusal(key, "does not name slot, core and memory once each", fix)
+        raise notes.refusal(key, "does not set slot, core and memory once each", fix)
     if not all(value.isascii() and value.isdecimal() for value in found.values()) or any(
         len(value) > WEIGHT_DIGITS_MAX or int(value) > WEIGHT_MAX for value in found.values()
     ):
-        fix = f"write numbers from 0 to {WEIGHT_MAX}"
-        raise notes.refusal(key, "has a weight that is no whole number", fix)
+        fix = f"write whole numbers from 0 to {WEIGHT_MAX}"
+        raise notes.refusal(key, "has an invalid weight", fix)
     weights = {ours: int(found[theirs]) for theirs, ours in WEIGHTS.items()}
     if not any(weights.values()):
-        raise notes.refusal(key, "weighs nothing", "let at least one be more than 0")
+        raise notes.refusal(key, "has only zero weights", "raise at least one above 0")
     return DeviceWeights(**weights)
 
 
@@ -252,8 +252,8 @@ def refuse_others(
                 raise ManifestError(
                     container.at("limits" if name in container.limits else "requests", name),
                     value,
-                    f"is of a shared device ({vendor.name}), which Apportion does not do",
-                    "leave the pod to the scheduler that does, or ask for a whole device by the "
-                    "name that its vendor's plugin offers",
+                    f"requests a shared {vendor.name} device, which is not supported",
+                    "use a scheduler that supports it, or request a whole device by the name that "
+                    "the vendor's plugin offers",
                 )
     return containers

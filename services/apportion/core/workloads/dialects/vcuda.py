@@ -69,16 +69,16 @@ class Vcuda:
         if cores is None or cores.value == 0:
             if memory is None or memory_mib is None:
                 return None
-            fix = f"add {self.cores}: 1 to 99 for a share, 100 for a whole card"
-            raise memory.refusal(f"is asked without {self.cores}", fix)
+            fix = f"add {self.cores}: 1 to 99 for a share, or 100 for a whole GPU"
+            raise memory.refusal(f"is requested without {self.cores}", fix)
         if cores.value < CARD and memory_mib is None:
             fix = f"add {self.memory} in units of {UNIT_MIB} MiB"
-            raise cores.refusal(f"is a share of a card without {self.memory}", fix)
+            raise cores.refusal(f"is a share of a GPU without {self.memory}", fix)
         if cores.value < CARD:
             return container.ask(nvidia.FAMILY, memory_mib=memory_mib, cores=cores.value)
         cards, rest = divmod(cores.value, CARD)
         if rest:
-            problem = "is neither a share of one card (1 to 99) nor whole cards (a multiple of 100)"
+            problem = "is neither a share of one GPU (1 to 99) nor whole GPUs (a multiple of 100)"
             raise cores.refusal(problem, f"write {cards * CARD} or {(cards + 1) * CARD}")
         count = Amount(cards, cores.field, cores.written).devices()
         return container.ask(nvidia.FAMILY, count=count, cores=WHOLE)
@@ -92,7 +92,7 @@ class Vcuda:
             digits = value.isascii() and value.isdecimal() and len(value) <= LIMIT_DIGITS_MAX
             if not digits or not 0 < int(value) <= WHOLE:
                 fix = f"write a whole number from 1 to {WHOLE}"
-                raise notes.refusal(self.core_limit, "is no percent of a card", fix)
+                raise notes.refusal(self.core_limit, "is not a percentage of a GPU", fix)
         return nvidia.choose(notes)
 
     def render(self, it: PlacedPod) -> dict[str, str]:
@@ -124,7 +124,7 @@ class Vcuda:
 
     def dialect(self) -> Dialect:
         """Create the dialect with this prefix."""
-        alone = {self.core_limit: f"limits the cores of {self.name} alone"}
+        alone = {self.core_limit: f"limits the cores of {self.name} pods only"}
         notes = (f"{self.prefix}/predicate-node", *map(self.of_container, range(CONTAINERS_MAX)))
         return nvidia.dialect(
             self.name,

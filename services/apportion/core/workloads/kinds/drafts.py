@@ -222,7 +222,7 @@ def _task_name(task: kube.VolcanoTask, index: int) -> str:
 
 def _startable(pods: int, field: str = "spec.minAvailable") -> int:
     if pods > GANG_PODS_MAX:
-        problem = f"is more pods than can start together, which is {GANG_PODS_MAX}"
+        problem = f"is more than the {GANG_PODS_MAX} pods that can start together"
         raise ManifestError(field, pods, problem, "lower it, or split the gang")
     return pods
 
@@ -234,8 +234,8 @@ def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObse
     for i, task in enumerate(job.spec.tasks):
         name = _task_name(task, i)
         if name in replicas:
-            fix = "give each its own name"
-            raise ManifestError(f"spec.tasks[{i}].name", name, "comes twice", fix)
+            fix = "rename one of them"
+            raise ManifestError(f"spec.tasks[{i}].name", name, "is used twice", fix)
         replicas[name] = task.replicas
         if task.min_available is not None:
             min_tasks[name] = task.min_available
@@ -247,8 +247,8 @@ def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObse
                 )
     total = sum(replicas.values())
     if total > kube.REPLICAS_MAX:
-        fix = f"write at most {kube.REPLICAS_MAX}"
-        raise ManifestError("spec.tasks", None, f"makes {total} pods", fix)
+        fix = f"use at most {kube.REPLICAS_MAX}"
+        raise ManifestError("spec.tasks", None, f"has {total} pods", fix)
     if job.spec.min_available > total:
         problem, fix = f"is more than the {total} pods of the job", "lower it, or raise replicas"
         raise ManifestError("spec.minAvailable", job.spec.min_available, problem, fix)

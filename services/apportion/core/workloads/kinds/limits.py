@@ -47,12 +47,12 @@ def limit_of(
         return None
     metadata, spec = _parts(document)
     if not isinstance(spec.get("hard") or {}, dict):
-        raise ManifestError("spec.hard", spec["hard"], "is no object", "write name: amount")
+        raise ManifestError("spec.hard", spec["hard"], "is not an object", "write name: amount")
     hard = extended_limits(document)
     _check_units({name: spec["hard"][name] for name in hard}, "spec.hard", config)
     if not hard:
-        problem = "limits no device, and CPU and memory are not limited here"
-        fix = "name a resource of devices, as in requests.nvidia.com/gpu"
+        problem = "limits no devices, and quotas of CPU and memory are not enforced"
+        fix = "add a device resource such as requests.nvidia.com/gpu"
         raise ManifestError("spec.hard", spec.get("hard"), problem, fix)
     return QuotaObserved(
         namespace=dns_label(str(metadata.get("namespace") or "default"), "metadata.namespace"),
@@ -66,15 +66,15 @@ def _queue(document: Mapping[str, Any], config: DialectConfig) -> QueueObserved:
     weight = spec.get("weight", 1)
     if not isinstance(weight, int) or isinstance(weight, bool) or not 1 <= weight <= WEIGHT_MAX:
         fix = f"write a whole number from 1 to {WEIGHT_MAX}"
-        raise ManifestError("spec.weight", weight, "is no weight", fix)
+        raise ManifestError("spec.weight", weight, "is not a valid weight", fix)
     capability = spec.get("capability") or {}
     if not isinstance(capability, dict):
-        raise ManifestError("spec.capability", capability, "is no object", "write name: amount")
+        raise ManifestError("spec.capability", capability, "is not an object", "write name: amount")
     _check_units(capability, "spec.capability", config)
     if (state := spec.get("state")) not in (None, *OPEN):
         # Volcano reads it from the status, so the queue would stay open.
-        problem = "has no effect: the state of a queue is in its status"
-        fix = f"write status: {{state: {state}}}, beside spec"
+        problem = "has no effect, because the state of a queue is in its status"
+        fix = f"write status: {{state: {state}}} next to spec"
         raise ManifestError("spec.state", state, problem, fix)
     name = dns_subdomain(str(metadata.get("name") or ""), "metadata.name")
     amounts: dict[str, int] = {}
@@ -83,14 +83,14 @@ def _queue(document: Mapping[str, Any], config: DialectConfig) -> QueueObserved:
         factor, divisor = _UNITS.get(resource, (1, 1))
         amounts[resource] = math.floor(quantity(value, field) * factor) // divisor
         if not 0 <= amounts[resource] <= AMOUNT_MAX:
-            fix = f"at most {AMOUNT_MAX}, at least 0"
-            raise ManifestError(field, value, "is out of bounds", fix)
+            fix = f"write 0 to {AMOUNT_MAX}"
+            raise ManifestError(field, value, "is out of range", fix)
     status = document.get("status") or {}
     if not isinstance(status, dict):
         raise ManifestError("status", status, "is not an object", "write the state below it")
     if (state := status.get("state", "")) not in STATES:
         fix = f"write one of {', '.join(STATES[1:])}"
-        raise ManifestError("status.state", state, "is no state of a queue", fix)
+        raise ManifestError("status.state", state, "is not a queue state", fix)
     return QueueObserved(
         queue=name,
         weight=weight,
@@ -119,7 +119,7 @@ def _check_units(limited: Mapping[str, object], field: str, config: DialectConfi
         if isinstance(value, str) and value.endswith("i"):
             # Less than one unit in bytes (16Ki) makes no sense: it is a number of units.
             meant = int(amount) // (bound.unit * MIB) or int(amount)
-            problem = f"is counted in units of {bound.unit} MiB, not in bytes"
+            problem = f"is in bytes, but the unit is {bound.unit} MiB"
             raise ManifestError(at, value, problem, f"write {meant}")
 
 
@@ -128,7 +128,7 @@ def _parts(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     for field in ("metadata", "spec"):
         part = document.get(field) or {}
         if not isinstance(part, dict):
-            raise ManifestError(field, part, "is not an object", f"write the {field} below it")
+            raise ManifestError(field, part, "is not an object", "write fields below it")
         parts.append(part)
     return parts[0], parts[1]
 
@@ -137,7 +137,7 @@ CARD_QUOTA = "volcano.sh/card.quota"
 CARDS_MAX = 256
 CARD_NAME_MAX = 317
 _decode = from_outside(msgspec.json.Decoder(dict[str, object]).decode)
-_FIX = 'write cards by model, as in {"NVIDIA-A100": 8}'
+_FIX = 'write GPUs by model, as in {"NVIDIA-A100": 8}'
 
 
 def card_quota(annotations: Mapping[str, str]) -> dict[str, int]:
@@ -151,10 +151,10 @@ def card_quota(annotations: Mapping[str, str]) -> dict[str, int]:
     try:
         cards = _decode(written)
     except msgspec.MsgspecError:
-        raise ManifestError(field, written, "is no JSON object", _FIX) from None
+        raise ManifestError(field, written, "is not a JSON object", _FIX) from None
     if len(cards) > CARDS_MAX or any(not 0 < len(card) <= CARD_NAME_MAX for card in cards):
-        problem = "has too many cards, or a name that is empty or too long"
-        fix = f"name at most {CARDS_MAX} cards in up to {CARD_NAME_MAX} characters each"
+        problem = "has too many models, or a model name that is empty or too long"
+        fix = f"use at most {CARDS_MAX} models with up to {CARD_NAME_MAX} characters each"
         raise ManifestError(field, written, problem, fix)
     return {
         card: whole(count, within(field, card), limit=AMOUNT_MAX)
@@ -180,11 +180,11 @@ def extended_limits(document: Mapping[str, Any]) -> dict[str, int]:
         if "/" in name and not name.startswith(_COUNTS) and _STORAGE not in name
     }
     if len(hard) > QUOTA_LIMITS_MAX:
-        fix = f"name at most {QUOTA_LIMITS_MAX} in one quota"
+        fix = f"use at most {QUOTA_LIMITS_MAX} in one quota"
         raise ManifestError("spec.hard", hard, "has too many resources", fix)
     for scopes in ("scopes", "scopeSelector"):
         if hard and spec.get(scopes):
-            problem = "chooses among pods, which is not implemented for devices"
+            problem = "selects pods, which is not supported for device quotas"
             fix = "limit devices in a quota without scopes"
             raise ManifestError(f"spec.{scopes}", spec[scopes], problem, fix)
     return {

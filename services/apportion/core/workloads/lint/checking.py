@@ -118,7 +118,7 @@ def _as(kind: tuple[str, str], document: dict[str, Any], at: str) -> dict[str, A
     for key in filter(None, at.split(".")):
         template = template.get(key) if isinstance(template, dict) else None
     if not isinstance(template, dict):
-        raise ManifestError(at, template, "is missing or no object", "write a template")
+        raise ManifestError(at, template, "is missing or not an object", "add a pod template")
     owner = part(document, "metadata")
     named = {key: owner[key] for key in ("name", "namespace") if key in owner}
     made = {"apiVersion": kind[0], "kind": kind[1]}

@@ -5,10 +5,10 @@ with a real API server checks that none is ignored silently."""
 
 from collections.abc import Mapping
 
-_KUBELET = "the kubelet's business, on whatever node the pod is"
-_NETWORK = "names and addresses, alike on every node"
-_SECURITY = "what the containers may do, on whatever node the pod is"
-_ANY_NODE = "a volume that every node has, or makes for itself"
+_KUBELET = "handled by the kubelet, in the same way on every node"
+_NETWORK = "names and addresses, the same on every node"
+_SECURITY = "permissions of the containers, the same on every node"
+_ANY_NODE = "available or created on every node"
 
 
 def _group(reason: str, fields: str) -> dict[str, str]:
@@ -32,9 +32,9 @@ POD_FIELDS: Mapping[str, str] = {
         "automountServiceAccountToken hostIPC hostPID hostUsers securityContext serviceAccount"
         " serviceAccountName shareProcessNamespace",
     ),
-    "ephemeralContainers": "they come when the pod runs, and ask for nothing",
-    "os": "kube-scheduler does not look at it either; select kubernetes.io/os",
-    "runtimeClassName": "the API server writes its overhead and node selector into the pod",
+    "ephemeralContainers": "added to a running pod, and cannot request resources",
+    "os": "kube-scheduler ignores it too; use a nodeSelector on kubernetes.io/os",
+    "runtimeClassName": "the API server copies its overhead and node selector into the pod",
 }
 # of `spec.containers[]` and `spec.initContainers[]`
 CONTAINER_FIELDS: Mapping[str, str] = {
@@ -44,17 +44,17 @@ CONTAINER_FIELDS: Mapping[str, str] = {
         " readinessProbe resizePolicy restartPolicyRules startupProbe stdin stdinOnce tty"
         " terminationMessagePath terminationMessagePolicy volumeDevices volumeMounts workingDir",
     ),
-    "image": "which nodes have it already counts for nothing",
+    "image": "nodes that already have the image are not preferred",
     "ports[].name": _NETWORK,
-    "resources.claims": "they name claims of the pod, which are read with it or refused",
+    "resources.claims": "names claims of the pod, which are read or rejected themselves",
     "securityContext": _SECURITY,
 }
 
-_NOT_ASKED = "kube-scheduler does not ask which nodes have it either; select them"
+_NOT_ASKED = "kube-scheduler does not check which nodes can mount it either; use a nodeSelector"
 # of `spec.volumes[]`
 VOLUME_FIELDS: Mapping[str, str] = {
     **_group(
-        "how the kubelet mounts it",
+        "mount options, handled by the kubelet",
         "awsElasticBlockStore.fsType awsElasticBlockStore.partition awsElasticBlockStore.readOnly"
         " gcePersistentDisk.fsType gcePersistentDisk.partition"
         " iscsi.chapAuthDiscovery iscsi.chapAuthSession iscsi.fsType iscsi.initiatorName"
@@ -67,13 +67,13 @@ VOLUME_FIELDS: Mapping[str, str] = {
         "azureFile cephfs configMap downwardAPI emptyDir flexVolume flocker gitRepo glusterfs"
         " hostPath image nfs photonPersistentDisk projected quobyte scaleIO secret storageos",
     ),
-    "csi": "made by its driver on the node; it does not count towards the driver's limit there",
-    "name": "its name within the pod",
+    "csi": "created by its driver on the node, and not counted against the driver's volume limit",
+    "name": "the name within the pod",
 }
 # of parts of `spec` that are otherwise read
 OTHER_FIELDS: Mapping[str, str] = {
-    "resources.claims": "they name claims of the pod, which are read with it or refused",
-    "tolerations[].tolerationSeconds": "how long the pod stays once the taint comes",
+    "resources.claims": "names claims of the pod, which are read or rejected themselves",
+    "tolerations[].tolerationSeconds": "how long the pod stays after the taint is added",
 }
 
 
@@ -87,41 +87,41 @@ EXPECTED: Mapping[str, str] = {
 }
 
 _POLICY = "nodes are scored by the cluster's policy"
-_TOGETHER = "tasks are neither drawn together nor kept apart"
-_BUDGET = "no pod is spared for its job; a PodDisruptionBudget is obeyed where it can be"
+_TOGETHER = "tasks are neither co-located nor kept apart"
+_BUDGET = "jobs have no disruption budget; use a PodDisruptionBudget, which is honored if possible"
 # annotations of Volcano that have no effect here (its `labels.go` and its plugins)
 ANNOTATIONS: Mapping[str, str] = {
-    "scheduling.volcano.sh/queue-allocation-gate": "a queue that is full holds the pod back by "
-    "itself, and a gate of this name, once the pod has it, waits for Volcano's scheduler",
-    "sla-waiting-time": "how long a pod has waited does not move it forward",
-    "volcano.sh/cooldown-time": "a pod that may be evicted may be evicted at any time",
-    "volcano.sh/hierarchy": "queues have no parents",
-    "volcano.sh/hierarchy-weights": "queues have no parents",
+    "scheduling.volcano.sh/queue-allocation-gate": "a full queue holds its pods back anyway, "
+    "and only Volcano's scheduler removes the gate of this name",
+    "sla-waiting-time": "waiting longer does not move a pod forward in the queue",
+    "volcano.sh/cooldown-time": "an evictable pod can be evicted at any time",
+    "volcano.sh/hierarchy": "hierarchical queues are not supported",
+    "volcano.sh/hierarchy-weights": "hierarchical queues are not supported",
     "volcano.sh/jdb-max-unavailable": _BUDGET,
     "volcano.sh/jdb-min-available": _BUDGET,
-    "volcano.sh/qos-level": "no node is offered twice, and every pod counts alike",
+    "volcano.sh/qos-level": "nodes are not oversubscribed, and all pods count the same",
     "volcano.sh/resource-strategy-scoring-type": _POLICY,
     "volcano.sh/resource-strategy-weight": _POLICY,
-    "volcano.sh/revocable-zone": "all nodes serve at any time",
-    "volcano.sh/sla-waiting-time": "how long a pod has waited does not move it forward",
-    "volcano.sh/task-priority": "the pods of a job go by their own priority",
+    "volcano.sh/revocable-zone": "nodes are available at any time",
+    "volcano.sh/sla-waiting-time": "waiting longer does not move a pod forward in the queue",
+    "volcano.sh/task-priority": "the pods of a job are ordered by their own priority",
     "volcano.sh/task-topology-affinity": _TOGETHER,
     "volcano.sh/task-topology-anti-affinity": _TOGETHER,
     "volcano.sh/task-topology-task-order": _TOGETHER,
 }
 
-_RECLAIM = "nothing is taken back from a queue"
+_RECLAIM = "resources are not reclaimed from queues"
 # fields of `spec` of a Volcano Queue that have no effect here
 QUEUE_FIELDS: Mapping[str, str] = {
-    "affinity": "pods of the queue go to nodes of every group; select nodes in the pods",
-    "deserved": f"{_RECLAIM}, and what is free goes by the queues' weights; use weight",
-    "dequeueStrategy": "a pod that fits nowhere never holds back others of its queue",
+    "affinity": "pods of the queue can use nodes of every group; use a nodeSelector in the pods",
+    "deserved": f"{_RECLAIM}, and free resources are divided by weight; use weight",
+    "dequeueStrategy": "a pod that fits nowhere never blocks others in its queue",
     "extendClusters": "pods stay in this cluster",
-    "guarantee": "nothing is held free for a queue; use capability of the other queues",
-    "parent": "queues have no parents: the limits of the parent do not count",
-    "priority": "the next queue is the one with the least share for its weight; use weight",
-    "reclaimable": f"{_RECLAIM}, whatever is written here",
-    "type": "queues are of one type",
+    "guarantee": "nothing is reserved for a queue; set capability on the other queues",
+    "parent": "hierarchical queues are not supported, so limits of the parent do not apply",
+    "priority": "the queue with the smallest share for its weight is next; use weight",
+    "reclaimable": f"{_RECLAIM}, whatever its value",
+    "type": "all queues have the same type",
 }
 # values of these fields that mean what is done here anyway
 QUEUE_AS_HERE: Mapping[str, object] = {
@@ -130,9 +130,7 @@ QUEUE_AS_HERE: Mapping[str, object] = {
 
 
 # of `spec` of a Volcano Job, for the values that are not refused
-JOB_FIELDS: Mapping[str, str] = {
-    "tasks[].topologyPolicy": "no NUMA node of the CPUs is preferred to another"
-}
+JOB_FIELDS: Mapping[str, str] = {"tasks[].topologyPolicy": "no NUMA node of the CPUs is preferred"}
 
 
 def every() -> dict[str, str]:

@@ -35,32 +35,33 @@ from apportion_schemas.quantities import MEMORY_MIB_MAX, WHOLE
 NEAR: Final = 0.8
 NEAR_OF_OTHERS: Final = 0.88  # how similar a name of a foreign domain must be to count as a typo
 DEPTH_MAX: Final = 32
-_OF_THE_NODE: Final = (
-    "it is asked of the node, as an extended resource of this name, and only a node that offers it "
-    "takes the pod"
-)
-_UNREAD: Final = f"is not known here: {_OF_THE_NODE}"
-_UNREAD_MIG: Final = f"is a MIG instance only where migStrategy is mixed; else {_OF_THE_NODE}"
+_OF_THE_NODE: Final = "only nodes that offer it as an extended resource can run the pod"
+_UNREAD: Final = f"is not a known resource; {_OF_THE_NODE}"
+_UNREAD_MIG: Final = f"is a MIG instance only with migStrategy: mixed; otherwise {_OF_THE_NODE}"
 _OF_HAMI: Final = (
-    "is asked of the node, as an extended resource of the vendor's plugin; HAMi's plugin of this "
-    "name rejects a pod that HAMi's scheduler did not bind"
+    "is requested as an extended resource of the vendor's plugin; HAMi's plugin of this name "
+    "rejects pods that HAMi's scheduler did not bind"
 )
-_NO_PROFILE: Final = f"is a MIG profile of no model known here: {_OF_THE_NODE}"
-_RIGHT: Final = "over pods of other namespaces, unless the node's agent has --priority-namespace"
-_HELD: Final = "unless the node's agent has --unheld-namespace, the container is held to its share"
+_NO_PROFILE: Final = f"is not a MIG profile of a known GPU model; {_OF_THE_NODE}"
+_RIGHT: Final = (
+    "pods of other namespaces are not affected unless the node's agent has --priority-namespace"
+)
+_HELD: Final = (
+    "the container stays limited to its share unless the node's agent has --unheld-namespace"
+)
 # what a queue limits of nodes, in addition to huge pages and names with a domain
 OF_NODES: Final = ("cpu", "memory", "pods", "ephemeral-storage")
 
 Part = Literal["pod", "container", "resources"]  # a part of a pod whose field names are checked
 _PART_NAMES: Final[Mapping[Part, str]] = {
-    "pod": "pod's spec",
+    "pod": "pod spec",
     "container": "container",
     "resources": "container's resources",
 }
 Kind = Literal["limits", "requests"]
-_LESS: Final = "write what it is to have of one device"
+_LESS: Final = "write the amount for one device"
 NAME_CHARS_MAX: Final = 63
-_UNLESS_TAKEN: Final = ", unless the webhook takes it for the devices that it asks for"
+_UNLESS_TAKEN: Final = " unless the webhook takes it over because it requests devices"
 DEFAULT_QUEUE: Final = "default"  # the queue of pods that name none; it needs no declaration
 _QUEUE_KEYS: Final = frozenset((*QUEUES, "queue"))
 
@@ -98,7 +99,7 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
             for place, each in entries(found, "env"):
                 name, value = each.get("name"), each.get("value")
                 if isinstance(name, str) and isinstance(value, str) and ends_hold(name, value):
-                    why = f"{name}={value}: {_HELD}"
+                    why = f"with {name}={value}, {_HELD}"
                     yield Suspect(f"{at}.env[{place}].value", why, doubtful=False)
         if key == "resources":
             for kind, amounts in _amounts(found):
@@ -107,7 +108,7 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
                 yield Suspect(within(f"{at}.{asked.kind}", asked.name), why)
             zero, besides = _zero(found, config)
             if besides:
-                why = f"is 0: no device is asked for, and {besides} counts for nothing"
+                why = f"is 0, so no device is requested and {besides} has no effect"
                 yield Suspect(f"{at}.{zero}", why)
 
 
@@ -116,7 +117,7 @@ def of_no_device(document: object, config: DialectConfig) -> Iterator[Suspect]:
     for key, at, found in _parts(document, "", 0):
         zero, besides = _zero(found, config) if key == "resources" else ("", "")
         if zero and not besides:
-            yield Suspect(f"{at}.{zero}", "0 asks for no device", doubtful=False)
+            yield Suspect(f"{at}.{zero}", "0 requests no device", doubtful=False)
 
 
 def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
@@ -127,10 +128,10 @@ def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
     in_gang = bool(found.get(gangs.GROUP))
     if gangs.VOLCANO_GROUP in found and not in_gang:
         fix = f"write {gangs.GROUP}: {shown(found[gangs.VOLCANO_GROUP])}"
-        said = f"makes no gang, neither here nor in Volcano: the pod starts alone; {fix}"
+        said = f"creates no gang (not in Volcano either), so the pod starts alone; {fix}"
         yield Suspect(within(at, gangs.VOLCANO_GROUP), said)
     if gangs.MIN_MEMBER in found:
-        why = f"minMember of the PodGroup counts, which {gangs.GROUP} names"
+        why = f"minMember of the PodGroup in {gangs.GROUP} applies instead"
         yield Suspect(within(at, gangs.MIN_MEMBER), why, doubtful=False)
 
 
@@ -164,7 +165,7 @@ def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Su
             hint = meant(name, OF_NODES, NEAR)
             is_slip = is_queue and name not in OF_NODES and not name.startswith("hugepages-")
         if is_slip:
-            said = f"is not known here, and limits no device{hint}"
+            said = f"is not a known resource and limits no device{hint}"
             yield Suspect(within(f"spec.{field}", name), said)
 
 
@@ -237,14 +238,16 @@ def _priority(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Itera
         return  # reading the pod refuses it
     for field, value in written.items():
         if all(ask.family != nvidia.FAMILY for ask in pod.asks):
-            yield Suspect(field, f"{PRIORITY} is for a container with a GPU", doubtful=False)
+            yield Suspect(
+                field, f"{PRIORITY} applies only to a container with a GPU", doubtful=False
+            )
         elif value == HIGH:
-            yield Suspect(field, f"{PRIORITY}={HIGH} {_RIGHT}", doubtful=False)
+            yield Suspect(field, f"with {PRIORITY}={HIGH}, {_RIGHT}", doubtful=False)
         elif pod.high_priority:
-            said = f"is {PRIORITY}={value}, which wins over the priority in limits; remove one"
+            said = f"sets {PRIORITY}={value}, which overrides the priority in limits; remove one"
             yield Suspect(field, said)
         else:
-            said = f"{PRIORITY} other than {HIGH} is as without it"
+            said = f"{PRIORITY} matters only if it is {HIGH}"
             yield Suspect(field, said, doubtful=False)
 
 
@@ -260,7 +263,7 @@ def _annotations(found: Mapping[Any, Any], at: str, *, placed: bool) -> Iterator
             continue
         hint = _hint(key, known)
         if hint or _domain(key) in _domains(known):
-            yield Suspect(within(at, key), f"is not known here, and has no effect{hint}")
+            yield Suspect(within(at, key), f"is not a known annotation and has no effect{hint}")
 
 
 def _resources(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Iterator[Suspect]:
@@ -288,7 +291,7 @@ def _of_mig(key: str, known: Collection[str], config: DialectConfig) -> str:
     model, memory_mib = plain.example(key)
     memory = -(-memory_mib // config.memory_factor)
     return (
-        f"{_UNREAD_MIG}; set that, or for the memory that one of {model} has write "
+        f"{_UNREAD_MIG}. Set migStrategy, or request as much memory as an instance of {model} has: "
         f"{config.hami.count}: 1 and {config.hami.memory}: {memory}"
     )
 
@@ -325,7 +328,7 @@ def unknown_fields(of: Part, found: Mapping[Any, Any]) -> Iterator[tuple[str, st
     known = _KNOWN_FIELDS[of]
     for field in found:
         if isinstance(field, str) and field not in known and (hint := meant(field, known, NEAR)):
-            yield field, f"is no field of a {_PART_NAMES[of]}, and has no effect{hint}"
+            yield field, f"is not a field of a {_PART_NAMES[of]} and has no effect{hint}"
 
 
 def _read_names(kind: type[msgspec.Struct], *passed_over: Iterable[str]) -> frozenset[str]:
@@ -370,8 +373,8 @@ def doubtful_amounts(
                 asked[name] = Asked(kind, name, whole(written, name, limit=AMOUNT_MAX))
     for each in asked.values():
         if each.value > WHOLE and any(meaning.clamps for meaning in meanings[each.name]):
-            why = f"is {each.value}, a percentage of one device, and counts as 100, a device alone"
-            yield each, f"{why}, as in HAMi; write from 0 to 100"
+            why = f"is {each.value} percent of one device and counts as 100, the whole device"
+            yield each, f"{why}, as in HAMi; write 0 to 100"
         elif why := _too_much(each, config):
             yield each, why
     for dialect in listing.DIALECTS if asked else ():
@@ -381,8 +384,8 @@ def doubtful_amounts(
         idle_name, counting_name, system = dialect.idle(config)
         idle, counting = asked.get(idle_name), asked.get(counting_name)
         if idle and counting and idle.value and counting.value:
-            why = f"is {idle.value} and says nothing of memory beside {counting.name}, which "
-            yield idle, f"{why}counts alone, as in {system}; keep one of the two"
+            why = f"is {idle.value} and is ignored because {counting.name} is set, as in {system}"
+            yield idle, f"{why}; keep one of them"
 
 
 def _too_much(asked: Asked, config: DialectConfig) -> str:
@@ -396,11 +399,11 @@ def _too_much(asked: Asked, config: DialectConfig) -> str:
     if not most_mib < mib <= MEMORY_MIB_MAX:
         return ""
     of = f" ({asked.value:,} units of {bound.unit} MiB)" if bound.unit > 1 else ""
-    said = f"is {mib:,} MiB{of}, and the largest device known here has {most_mib:,} MiB"
+    said = f"is {mib:,} MiB{of}, but the largest known device has {most_mib:,} MiB"
     if all(meaning.caps for meaning in listing.meanings(config)[asked.name]):
-        return f"{said}: it counts as all memory of whichever card it gets, as in Volcano; {_LESS}"
+        return f"{said}; it counts as all memory of the allocated GPU, as in Volcano; {_LESS}"
     if bound.unit > 1 and asked.value <= most_mib:
-        return f"{said}; write {-(-asked.value // bound.unit)} if MiB were meant"
+        return f"{said}; write {-(-asked.value // bound.unit)} if you meant MiB"
     return f"{said}; {_LESS}"
 
 
@@ -412,9 +415,9 @@ def left_elsewhere(document: object, names: SchedulerNames) -> Iterator[Suspect]
             unless = _UNLESS_TAKEN if name == DEFAULT else ""
             yield Suspect(
                 field,
-                f"{name[:NAME_CHARS_MAX]} is another scheduler: without Kubernetes Apportion "
-                f"places the pod all the same, in Kubernetes it leaves it alone{unless}; "
-                f"write {ours}",
+                f"{name[:NAME_CHARS_MAX]} is another scheduler; in Kubernetes, Apportion leaves "
+                f"the pod to it{unless}. Without Kubernetes, Apportion places it anyway. To use "
+                f"Apportion, write {ours}",
             )
 
 
@@ -445,8 +448,8 @@ def _fields(
 
 
 def meant(name: str, known: Collection[str], cutoff: float) -> str:
-    """Return a hint as in `; did you mean a, b or c?`; empty if nothing is that similar."""
+    """Return a hint as in `. Did you mean a, b or c?`; empty if nothing is that similar."""
     *others, last = nearest(name, known, alike=cutoff) or [""]
     if not last:
         return ""
-    return f"; did you mean {', '.join(others)} or {last}?" if others else f"; did you mean {last}?"
+    return f". Did you mean {', '.join(others)} or {last}?" if others else f". Did you mean {last}?"

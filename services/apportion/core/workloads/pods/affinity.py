@@ -28,7 +28,6 @@ _OPERATORS = get_args(get_type_hints(LabelExpression)["operator"])
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _SPREAD = "topologySpreadConstraints"
-_LATER = "is not implemented yet"
 # an expression without values, which no pod matches: a missing `labelSelector`
 NO_POD = LabelExpression(key="app", operator="In")
 
@@ -43,7 +42,7 @@ class Own(NamedTuple):
 def labels_of(metadata: kube.Metadata, field: str) -> dict[str, str]:
     """Return the labels of a pod. Raises ManifestError if there are too many, or not all text."""
     if len(metadata.labels) > LABELS_MAX:
-        raise ManifestError(field, metadata.labels, "is too long", f"at most {LABELS_MAX}")
+        raise ManifestError(field, metadata.labels, "is too long", f"use at most {LABELS_MAX}")
     return texts(metadata.labels, field)
 
 
@@ -82,20 +81,20 @@ def _together(terms: tuple[PodTerm, ...], field: str) -> tuple[PodTerm, ...]:
         return terms
     by_label = {(term.pods.namespaces, term.pods.by_label) for term in terms}
     if len(by_label) > 1 and any(labels for _, labels in by_label):
-        problem = "has terms of which one chooses other namespaces by their labels"
-        fix = "write the same namespaces and namespaceSelector in all of them"
+        problem = "has terms that select different namespaces by their labels"
+        fix = "use the same namespaces and namespaceSelector in all terms"
         raise ManifestError(field, None, problem, fix)
     # A term without namespaces selects all of them.
     named = [set(term.pods.namespaces) for term in terms if term.pods.namespaces]
     namespaces = tuple(sorted(set.intersection(*named))) if named else ()
     if named and not namespaces:
-        problem = "has terms with no namespace in common, so that no pod meets all of them"
-        raise ManifestError(field, None, problem, "name a namespace in all of them")
+        problem = "has terms without a common namespace, so no pod can match all of them"
+        raise ManifestError(field, None, problem, "add one namespace to all terms")
     expressions = tuple(
         dict.fromkeys(expression for term in terms for expression in term.pods.expressions)
     )
     if len(expressions) > EXPRESSIONS_MAX:
-        raise ManifestError(field, None, "is too long", f"write at most {EXPRESSIONS_MAX}")
+        raise ManifestError(field, None, "is too long", f"use at most {EXPRESSIONS_MAX}")
     chosen = terms[0].pods.by_label
     pods = PodSelector(expressions=expressions, namespaces=namespaces, by_label=chosen)
     return tuple(PodTerm(pods=pods, topology_key=term.topology_key) for term in terms)
@@ -110,7 +109,7 @@ def _term(term: kube.PodAffinityTerm, field: str, own: Own) -> PodTerm:
     namespaces: tuple[str, ...] = ()  # an empty selector: all namespaces
     if selector is None or selector.match_labels or selector.match_expressions:
         if len(term.namespaces) > NAMESPACES_MAX:
-            fix = f"at most {NAMESPACES_MAX}"
+            fix = f"use at most {NAMESPACES_MAX}"
             raise ManifestError(f"{field}.namespaces", term.namespaces, "is too long", fix)
         named = {dns_label(n, f"{field}.namespaces[{i}]") for i, n in enumerate(term.namespaces)}
         namespaces = tuple(sorted(named)) or (() if selector is not None else (own.namespace,))
@@ -126,9 +125,9 @@ def _spread(each: kube.TopologySpread, field: str, own: Own) -> SpreadConstraint
         ("nodeTaintsPolicy", each.node_taints_policy),
     ):
         if value not in {"Honor", "Ignore"}:
-            raise ManifestError(f"{field}.{name}", value, "is unknown", "write Honor or Ignore")
+            raise ManifestError(f"{field}.{name}", value, "is not valid", "write Honor or Ignore")
     if each.when_unsatisfiable not in {"DoNotSchedule", "ScheduleAnyway"}:
-        problem, fix = "is unknown", "write one of DoNotSchedule, ScheduleAnyway"
+        problem, fix = "is not valid", "write one of DoNotSchedule, ScheduleAnyway"
         raise ManifestError(f"{field}.whenUnsatisfiable", each.when_unsatisfiable, problem, fix)
     # For kube-scheduler an empty selector matches no pod (`selector.Empty()`), like a missing one.
     found = _selector(each.label_selector, field, own, each.match_label_keys) or (NO_POD,)
@@ -182,7 +181,7 @@ def _own_labels(
 def _bounded(found: tuple[LabelExpression, ...], field: str) -> tuple[LabelExpression, ...]:
     once = tuple(dict.fromkeys(found))
     if len(once) > EXPRESSIONS_MAX:
-        raise ManifestError(field, None, "is too long", f"write at most {EXPRESSIONS_MAX}")
+        raise ManifestError(field, None, "is too long", f"use at most {EXPRESSIONS_MAX}")
     return once
 
 

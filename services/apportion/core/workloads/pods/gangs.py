@@ -40,7 +40,7 @@ def gang_of(
     noted, label = annotations.get(GROUP, ""), labels.get(LABEL, "")
     if named and (noted or label):
         other = within(notes_field, GROUP) if noted else within(labels_field, LABEL)
-        raise ManifestError(field, named, f"is a second gang beside {other}", "remove one of them")
+        raise ManifestError(field, named, f"is a second gang next to {other}", "remove one of them")
     if noted:
         return dns_subdomain(noted, within(notes_field, GROUP))
     if named:
@@ -75,8 +75,8 @@ def unread(gang: str, served: Collection[str]) -> ManifestError | None:
     name, reads = gang.rpartition("/")[2], " and ".join(VERSIONS[api])
     if not served:
         problem = f"names a PodGroup of {api}, which this cluster does not serve"
-        fix = f"install PodGroups of {api} {reads}, or remove it"
+        fix = f"install the PodGroup CRD of {api} {reads}, or remove the name"
         return ManifestError(field, name, problem, fix)
     problem = f"names a PodGroup of {api}, which this cluster serves only as {', '.join(served)}"
-    fix = f"use an Apportion that reads it (this one reads {reads})"
+    fix = f"use a version of Apportion that reads it (this one reads {reads})"
     return ManifestError(field, name, problem, fix)

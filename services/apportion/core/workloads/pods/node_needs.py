@@ -72,8 +72,8 @@ def node_amounts(
     for kind in kinds:
         for name in getattr(whole, kind):
             if name in claimed or not (name in _OF_PODS or name.startswith("hugepages-")):
-                problem = "is asked for by containers only"
-                fix = "write it in the resources of a container"
+                problem = "can be requested only by containers"
+                fix = "move it to the resources of a container"
                 raise ManifestError(whole.at(kind, name), None, problem, fix)
     total = _combined(max, _combined(add, running, sidecars), peak) | _requests(whole, claimed)
     total = _combined(add, total, extra)
@@ -82,12 +82,12 @@ def node_amounts(
     memory_mib = math.ceil(total.pop("memory", Fraction()) / _MIB)
     if cpu_milli > CPU_MILLI_MAX or memory_mib > HOST_MEMORY_MIB_MAX:
         problem = "is more than any node has"
-        fix = f"ask for at most {CPU_MILLI_MAX // 1000} CPUs and {HOST_MEMORY_MIB_MAX >> 10} GiB"
+        fix = f"request at most {CPU_MILLI_MAX // 1000} CPUs and {HOST_MEMORY_MIB_MAX >> 10} GiB"
         raise ManifestError(field, f"{cpu_milli}m CPU, {memory_mib} MiB", problem, fix)
     extended = {name: math.ceil(amount) for name, amount in sorted(total.items()) if amount}
     if len(extended) > EXTENDED_MAX or any(n > AMOUNT_MAX for n in extended.values()):
-        fix = f"name at most {EXTENDED_MAX}"
-        raise ManifestError(field, extended, "has too many or too large amounts", fix)
+        fix = f"request at most {EXTENDED_MAX} extended resources, each up to {AMOUNT_MAX}"
+        raise ManifestError(field, extended, "requests too many or too large amounts", fix)
     return NodeConstraints(cpu_milli=cpu_milli, memory_mib=memory_mib, extended=extended)
 
 
@@ -99,8 +99,10 @@ def _requests(container: Container, claimed: frozenset[str]) -> _Vector:
             continue
         if name not in _FRACTIONAL and not name.startswith("hugepages-"):
             if "/" not in name:
-                fix = "write cpu, memory, or a name with its domain, as in nvidia.com/gpu"
-                raise ManifestError(f"{container.field}.resources", name, "is no resource", fix)
+                fix = "write cpu, memory, or a name with a domain such as nvidia.com/gpu"
+                raise ManifestError(
+                    f"{container.field}.resources", name, "is not a resource name", fix
+                )
             needs[name] = Fraction(amount_of(container, name).value)
             continue
         limit = name in container.limits and quantity(
@@ -141,7 +143,7 @@ def selector(spec: kube.PodSpec, field: str) -> dict[str, str]:
     """Return `nodeSelector`. Raises ManifestError if it is too long or not text."""
     field = f"{field}.nodeSelector"
     if len(spec.node_selector) > SELECTOR_MAX:
-        raise ManifestError(field, spec.node_selector, "is too long", f"at most {SELECTOR_MAX}")
+        raise ManifestError(field, spec.node_selector, "is too long", f"use at most {SELECTOR_MAX}")
     return texts(spec.node_selector, field)
 
 
@@ -182,9 +184,9 @@ def tolerations(spec: kube.PodSpec, field: str) -> tuple[Toleration, ...]:
         if each.effect not in _EFFECTS:
             raise _choice(f"{at}.effect", each.effect, _EFFECTS)
         if not each.key and operator != "Exists":
-            raise ManifestError(f"{at}.key", "", "is empty", "name a taint, or use Exists")
+            raise ManifestError(f"{at}.key", "", "is empty", "name a taint, or use operator Exists")
         if each.value and operator == "Exists":
-            raise ManifestError(f"{at}.value", each.value, "means nothing to Exists", "remove it")
+            raise ManifestError(f"{at}.value", each.value, "has no effect with Exists", "remove it")
         found.append(
             Toleration(
                 key=each.key,
@@ -211,19 +213,19 @@ def ports(spec: kube.PodSpec, field: str) -> tuple[HostPort, ...]:
                 if number:
                     at = f"{field}.{kind}[{i}].ports[{j}]"
                     if not 0 < number <= HIGHEST_PORT:
-                        problem = "is no port"
+                        problem = "is not a port number"
                         raise ManifestError(f"{at}.hostPort", number, problem, "write 1 to 65535")
                     if port.protocol not in _PROTOCOLS:
                         raise _choice(f"{at}.protocol", port.protocol, _PROTOCOLS)
                     address = "" if port.host_ip in ANY_ADDRESS else port.host_ip
                     if len(address) > ADDRESS_MAX:
-                        problem, fix = "is no address", "write an IP address"
+                        problem, fix = "is not an IP address", "write one"
                         raise ManifestError(f"{at}.hostIP", address, problem, fix)
                     protocol = cast("Any", port.protocol)
                     found[HostPort(port=number, protocol=protocol, ip=address)] = None
     if len(found) > PORTS_MAX:
-        fix = f"{PORTS_MAX}"
-        raise ManifestError(f"{field}.containers", None, "takes too many host ports", fix)
+        fix = f"use at most {PORTS_MAX}"
+        raise ManifestError(f"{field}.containers", None, "uses too many host ports", fix)
     return tuple(found)
 
 
@@ -240,11 +242,11 @@ def term(wanted: kube.NodeTerm, field: str) -> tuple[NodeExpression, ...]:
         # In `matchFields` Kubernetes allows one field and two operators, with one value.
         at = f"{field}.matchFields[{i}]"
         if each.key != NAME_FIELD:
-            raise ManifestError(f"{at}.key", each.key, "is unknown", f"write {NAME_FIELD}")
+            raise ManifestError(f"{at}.key", each.key, "is not supported", f"write {NAME_FIELD}")
         if each.operator not in {"In", "NotIn"}:
             raise _choice(f"{at}.operator", each.operator, ("In", "NotIn"))
         if len(each.values) != 1:
-            raise ManifestError(f"{at}.values", each.values, "is not one name", "name one")
+            raise ManifestError(f"{at}.values", each.values, "must be one name", "name one node")
         fields.append(structs.replace(_expression(each, at), of_field=True))
     return (*labels, *fields)
 
@@ -256,7 +258,7 @@ def _expression(expression: kube.Expression, field: str) -> NodeExpression:
         (number,) = values if len(values) == 1 else ("",)
         digits = number.isascii() and number.removeprefix("-").isdecimal()
         if not digits or len(number) > INT64_CHARS_MAX:
-            raise ManifestError(f"{field}.values", values, "is not one number", "write one number")
+            raise ManifestError(f"{field}.values", values, "must be one number", "write one")
     return NodeExpression(key=expression.key, operator=cast("Any", operator), values=tuple(values))
 
 
@@ -268,14 +270,16 @@ def check_expression(expression: kube.Expression, field: str, operators: tuple[s
     if operator not in operators:
         raise _choice(f"{field}.operator", operator, operators)
     if operator in {"In", "NotIn"} and not values:
-        raise ManifestError(f"{field}.values", values, "is empty", "name at least one value")
+        raise ManifestError(f"{field}.values", values, "is empty", "write at least one value")
     if operator in {"Exists", "DoesNotExist"} and values:
-        raise ManifestError(f"{field}.values", values, f"means nothing to {operator}", "remove it")
+        raise ManifestError(
+            f"{field}.values", values, f"has no effect with {operator}", "remove it"
+        )
 
 
 def _choice(field: str, value: str, choices: tuple[str, ...]) -> ManifestError:
     fix = f"write one of {', '.join(filter(None, choices))}"
-    return ManifestError(field, value, "is unknown", fix)
+    return ManifestError(field, value, "is not valid", fix)
 
 
 CLAIMS_MAX, DISKS_MAX = 256, 256
@@ -333,11 +337,11 @@ def disks(volumes: list[kube.Volume], field: str) -> tuple[Disk, ...]:
         for disk in _disks_of(volume):
             if len(disk.name) > DISK_NAME_MAX:
                 at = f"{field}.volumes[{i}]"
-                fix = f"at most {DISK_NAME_MAX}"
-                raise ManifestError(at, disk.name, "has too long a name", fix)
+                fix = f"use at most {DISK_NAME_MAX} characters"
+                raise ManifestError(at, disk.name, "is too long", fix)
             found[disk] = None
     if len(found) > DISKS_MAX:
-        raise ManifestError(f"{field}.volumes", None, "names too many disks", f"{DISKS_MAX}")
+        raise ManifestError(f"{field}.volumes", None, "has too many disks", f"use {DISKS_MAX}")
     return tuple(found)
 
 

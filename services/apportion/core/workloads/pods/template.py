@@ -150,7 +150,9 @@ def read_template(
 def _evictable(notes: dict[str, str], labels: dict[str, str], field: str) -> bool:
     value = notes.get(PREEMPTABLE, labels.get(PREEMPTABLE, "true"))
     if value not in TRUE | FALSE:
-        raise ManifestError(within(field, PREEMPTABLE), value, "is no truth value", "write false")
+        raise ManifestError(
+            within(field, PREEMPTABLE), value, "is not true or false", "write false"
+        )
     return value in TRUE
 
 
@@ -158,8 +160,8 @@ def priority_of(name: str, field: str, config: ManifestConfig) -> int:
     """Return the value of a priority class. Raises ManifestError if the cluster lacks it."""
     if name and name not in config.priority_classes:
         known = ", ".join(sorted(config.priority_classes))
-        fix = f"use one of {known}, or submit it with its PriorityClass"
-        raise ManifestError(field, name, "is no known priority class", fix)
+        fix = f"use one of {known}, or submit its PriorityClass with it"
+        raise ManifestError(field, name, "is not a known priority class", fix)
     return config.priority_classes[name] if name else 0
 
 
@@ -174,14 +176,14 @@ def containers_of(spec: kube.PodSpec, field: str) -> tuple[Container, ...]:
             at = f"{field}.{kind}[{i}]"
             name = dns_label(each.name, f"{at}.name")
             if name in found:
-                raise ManifestError(f"{at}.name", name, "comes twice", "give each its own name")
+                raise ManifestError(f"{at}.name", name, "is used twice", "rename one of them")
             role: Role = "app"
             if kind == "initContainers":
                 role = "sidecar" if each.restart_policy == "Always" else "init"
             found[name] = Container(name, at, each.resources.limits, each.resources.requests, role)
     if len(found) > CONTAINERS_MAX:
-        problem = f"makes {len(found)} containers with the init containers"
-        raise ManifestError(f"{field}.containers", None, problem, f"write at most {CONTAINERS_MAX}")
+        problem = f"has {len(found)} containers including init containers"
+        raise ManifestError(f"{field}.containers", None, problem, f"use at most {CONTAINERS_MAX}")
     return tuple(found.values())
 
 
@@ -221,13 +223,13 @@ def _shape(
     )
     encoded = msgspec.json.encode(shape)
     if len(encoded) > SHAPE_BYTES_MAX:
-        fix = f"stay within {SHAPE_BYTES_MAX}"
-        raise ManifestError(field, None, f"has {len(encoded)} bytes of asks and constraints", fix)
+        problem = f"has {len(encoded)} bytes of requests and constraints"
+        raise ManifestError(field, None, problem, f"reduce them to {SHAPE_BYTES_MAX}")
     try:
         return msgspec.json.decode(encoded, type=Shape)
     except msgspec.ValidationError as error:
-        fix = "change it"
-        raise ManifestError(field, None, f"makes an impossible ask ({error})", fix) from None
+        fix = "correct it"
+        raise ManifestError(field, None, f"has an invalid request ({error})", fix) from None
 
 
 CONTROL_NAMES: Final[frozenset[Control]] = frozenset(get_args(Control))

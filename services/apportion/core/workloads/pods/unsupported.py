@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from apportion.core.workloads.document import ManifestError, within
 from apportion.core.workloads.pods.gangs import GROUP, MIN_MEMBER
 
-_LATER = "is not implemented yet"
+_LATER = "is not supported"
 _NO_EFFECT: tuple[object, ...] = (None, False, "", "none", [], {})
 
 
@@ -24,37 +24,38 @@ class Unsupported(NamedTuple):
     values: tuple[str, ...] = ()
 
 
-_VOLUME = "may tie the pod to a node and is not implemented yet"
-_VOLUME_FIX = "use a volume that every node has, as emptyDir, hostPath and nfs are"
-_NUMA_FIX = "remove it; nvidia.com/numa-bind puts the pod's devices onto one NUMA node"
+_VOLUME = "may bind the pod to a node and is not supported"
+_VOLUME_FIX = "use a volume that every node has, such as emptyDir, hostPath or nfs"
+_NUMA_FIX = "remove it; nvidia.com/numa-bind keeps the pod's devices on one NUMA node"
 # values for which Volcano keeps a pod off nodes; with the others it prefers none, or some
 NUMA_REQUIRED = ("restricted", "single-numa-node")
-_GROUP_FIX = f"make a PodGroup and name it in the annotation {GROUP}"
+_TOPOLOGY_FIX = "pin the rack with a nodeSelector"
+_GROUP_FIX = f"create a PodGroup and name it in the annotation {GROUP}"
 
 RESOURCE_CLAIMS = "resourceClaims"
 
 POD_SPEC = (
-    Unsupported("nodeName", "has been placed already", "remove it, so that a node is chosen"),
+    Unsupported("nodeName", "already assigns the pod", "remove it to let Apportion choose a node"),
     Unsupported("workloadRef", fix=_GROUP_FIX),
     Unsupported(
         RESOURCE_CLAIMS,
-        "are read in a cluster alone, and only where DRA is on",
-        "ask for devices in resources.limits, or start watcher and binder with --dra",
+        "needs a Kubernetes cluster with DRA enabled",
+        "request devices in resources.limits, or start the watcher and the binder with --dra",
     ),
 )
 VOLCANO_JOB_SPEC = (
-    Unsupported("networkTopology"),
+    Unsupported("networkTopology", fix=_TOPOLOGY_FIX),
     Unsupported("volumes[].volumeClaim", _VOLUME, _VOLUME_FIX),
     Unsupported("volumes[].volumeClaimName", _VOLUME, _VOLUME_FIX),
-    Unsupported("tasks[].dependsOn", fix="submit the later task when the earlier one has begun"),
+    Unsupported("tasks[].dependsOn", fix="submit the later task once the earlier one has started"),
     Unsupported("tasks[].partitionPolicy"),
     Unsupported("tasks[].topologyPolicy", fix=_NUMA_FIX, values=NUMA_REQUIRED),
 )
-POD_GROUP_SPEC = (Unsupported("networkTopology"), Unsupported("subGroupPolicy"))
+POD_GROUP_SPEC = (Unsupported("networkTopology", fix=_TOPOLOGY_FIX), Unsupported("subGroupPolicy"))
 KUBERNETES_POD_GROUP_SPEC = (
     Unsupported("schedulingConstraints.topology"),
     Unsupported("parentCompositePodGroupName"),
-    Unsupported("resourceClaims", fix="ask for devices in resources.limits"),
+    Unsupported("resourceClaims", fix="request devices in resources.limits"),
 )
 NUMA_POLICY = "volcano.sh/numa-topology-policy"
 

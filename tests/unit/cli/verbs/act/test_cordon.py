@@ -28,16 +28,16 @@ def detail_after(events: tuple[Payload, ...]) -> NodeDetail:
     ("events", "device", "said"),
     [
         ((), "", ""),
-        ((FAILED,), "", "off offer still: n1-g0 has failed: XID 79"),
-        ((CORDONED,), "", "off offer still: n1-g1 is cordoned itself: fan (ann)"),
+        ((FAILED,), "", "still not schedulable: n1-g0 has failed: XID 79"),
+        ((CORDONED,), "", "still not schedulable: n1-g1 has its own cordon: fan (ann)"),
         (
             (FAILED, CORDONED), "",
-            "off offer still: n1-g0 has failed: XID 79, n1-g1 is cordoned itself: fan (ann)",
+            "still not schedulable: n1-g0 has failed: XID 79, n1-g1 has its own cordon: fan (ann)",
         ),
-        ((pod(), HELD, rack("n1", 1)), "", "off offer still: n1-g1 is not reported any more"),
+        ((pod(), HELD, rack("n1", 1)), "", "still not schedulable: n1-g1 is no longer reported"),
         ((CORDONED,), "n1-g1", ""),
         ((FAILED,), "n1-g1", ""),
-        ((FAILED,), "n1-g0", "off offer still: n1-g0 has failed: XID 79"),
+        ((FAILED,), "n1-g0", "still not schedulable: n1-g0 has failed: XID 79"),
     ],
 )  # fmt: skip
 def test_what_is_off_offer_for_another_reason(
@@ -51,10 +51,10 @@ def test_what_is_off_offer_for_another_reason(
     ("events", "device", "said"),
     [
         ((), "", ""),
-        ((CORDONED,), "", "; off offer still: n1-g1 is cordoned itself: fan (ann)"),
+        ((CORDONED,), "", "; still not schedulable: n1-g1 has its own cordon: fan (ann)"),
         ((CORDONED,), "n1-g0", ""),
         ((OF_NODE,), "n1-g0", "; its node n1 is: move (bob)"),
-        ((FAILED,), "n1-g0", "; off offer still: n1-g0 has failed: XID 79"),
+        ((FAILED,), "n1-g0", "; still not schedulable: n1-g0 has failed: XID 79"),
     ],
 )  # fmt: skip
 def test_who_uncordons_a_node_for_its_card_is_told(

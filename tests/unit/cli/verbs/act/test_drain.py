@@ -39,11 +39,11 @@ from tests.support.golden import Golden
         (
             Report(target="n", moved={"a": "m", "b": ""}, waiting={"c": UNDECIDED}),
             ["2 pods moved",
-             "1 pod without a place yet: the scheduler goes on without this verb"],
+             "1 pod pending: the scheduler continues without this command"],
         ),
         (
             Report(target="n", left={"a": LEAVING, "b": "not moved yet", "c": "its budget"}),
-            ["1 pod evicted, and ending without this verb", "2 pods not moved, still running"],
+            ["1 pod evicted: still ending", "2 pods not moved: still running"],
         ),
     ],
 )  # fmt: skip
@@ -78,9 +78,9 @@ def test_what_nobody_decided_does_not_wait_yet(
 @pytest.mark.parametrize(
     ("report", "said"),
     [
-        (Report(target="n", revision=7, moved={"a": "m"}), "nothing runs on n any more"),
-        (Report(target="n", revision=7, left={"a": "x"}), "the same again goes on where this"),
-        (Report(target="n", revision=7), "the same again goes on where this"),
+        (Report(target="n", revision=7, moved={"a": "m"}), "no pods are left on n"),
+        (Report(target="n", revision=7, left={"a": "x"}), "run the command again"),
+        (Report(target="n", revision=7), "run the command again"),
     ],
 )
 def test_a_stop_behind_the_last_pod_left_nothing(
@@ -90,7 +90,7 @@ def test_a_stop_behind_the_last_pod_left_nothing(
     report.stopped = BY_HAND
     _tell(report, dry_run=False)
     told = [line for line in capsys.readouterr().out.splitlines()
-            if line.startswith(("nothing runs", "the same again"))]  # fmt: skip
+            if line.startswith(("no pods are left", "run the command"))]  # fmt: skip
     assert [line.startswith(said) for line in told] == [True]
 
 
@@ -98,14 +98,14 @@ def test_a_stop_behind_the_last_pod_left_nothing(
     ("planned", "along", "headline"),
     [
         ({}, [], "0 pods would be moved from n"),
-        ({"a": "m", "b": ""}, [], "2 pods would be moved from n; 1 of 3 would have no place"),
+        ({"a": "m", "b": ""}, [], "2 pods would be moved from n; 1 of 3 would be pending"),
         (
             {"a": "m", "b": "m", "c": "m"}, ["b", "c"],
-            "1 pod of n would be moved, and 2 pods of its gang with it",
+            "1 pod would be moved from n, with 2 pods of its gang on other nodes",
         ),
         (
             {"a": "m", "b": "m", "c": "m"}, ["c"],
-            "2 pods of n would be moved, and 1 pod of their gangs with them",
+            "2 pods would be moved from n, with 1 pod of their gangs on other nodes",
         ),
     ],
 )  # fmt: skip
@@ -256,6 +256,6 @@ def test_only_a_drain_that_cordons_needs_a_reason(tmp_path: Path) -> None:
     nowhere = ["n-1", "--gateway", "http://127.0.0.1:1", "--nats", "nats://127.0.0.1:1"]
     env = {"APPORTION_DATA": str(tmp_path)}
     without = CliRunner().invoke(command, nowhere, env=env)
-    assert (without.exit_code, "give --reason" in without.output) == (USAGE, True)
+    assert (without.exit_code, "--reason" in without.output) == (USAGE, True)
     tried = CliRunner().invoke(command, [*nowhere, "--dry-run"], env=env)
     assert tried.exit_code == UNREACHABLE, tried.output

@@ -36,8 +36,8 @@ def test_what_the_first_event_told_is_said_to_be_there_before() -> None:
         with answering({"diff": DiffAnswer(revision=9, begin=first, end=last)}) as url:
             done = CliRunner().invoke(command, ["--from", str(begin), "--gateway", url])
         said.append(done.stdout.splitlines())
-    assert said[0][1:] == [FROM_THE_FIRST, "nothing differs"]
-    assert said[1][1:] == ["nothing differs"]
+    assert said[0][1:] == [FROM_THE_FIRST, "no changes"]
+    assert said[1][1:] == ["no changes"]
 
 
 NOWHERE = Side()
@@ -71,7 +71,7 @@ def test_a_pod_that_moved_is_one_line_at_80_columns(golden: Golden) -> None:
 def test_a_column_of_nothing_is_left_out() -> None:
     """Where all came, nobody held anything before."""
     lines = shown("placements", moved(NOWHERE, Side(node="n1", shares=CARDS)), width=300)
-    assert ("HELD" in lines[0], "HOLDS" in lines[0]) == (False, True)
+    assert ("SHARES BEFORE" in lines[0], "SHARES AFTER" in lines[0]) == (False, True)
 
 
 def test_a_pod_that_came_went_or_holds_something_else_where_it_is(golden: Golden) -> None:
@@ -84,10 +84,10 @@ def test_a_pod_that_came_went_or_holds_something_else_where_it_is(golden: Golden
 
 
 def test_what_a_resized_pod_holds_is_said_once() -> None:
-    """In WAS and IS: beside it HELD and HOLDS said the same again."""
+    """In BEFORE and AFTER: SHARES BEFORE and SHARES AFTER would repeat it."""
     resized = moved(HELD, held("n1", "g0", 2))
     [head, line] = shown("placements", resized, width=300)
-    assert ("HELD" in head, "HOLDS" in head) == (False, False)
+    assert ("SHARES BEFORE" in head, "SHARES AFTER" in head) == (False, False)
     assert line.count("g0 1 MiB") == line.count("g0 2 MiB") == 1
     [_, again, _] = shown("placements", resized, moved(HELD, held("n2", "g1", 1)), width=300)
     assert again == line

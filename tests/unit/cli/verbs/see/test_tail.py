@@ -20,12 +20,12 @@ def test_a_pattern_of_what_there_is_is_taken(prefix: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("placement", r"'placement', and no event can be on that; did you mean placement\.>\?"),
+        ("placement", r"'placement' matches no event; did you mean placement\.>\?"),
         ("*", r"did you mean \*\.>\?"),
         ("placements.>", r"did you mean placement\.>\?"),
-        ("foo", r"there are adoption\.>, allocation\.>, .*, usage\.>, workload\.>"),
-        ("apportion.v2.placement.>", r"and no event can be on that"),
-        ("placement..>", "write a NATS subject such as"),
+        ("foo", r"known: adoption\.>, allocation\.>, .*, usage\.>, workload\.>"),
+        ("apportion.v2.placement.>", "matches no event"),
+        ("placement..>", "not a NATS subject; write one such as"),
     ],
 )
 def test_a_pattern_of_nothing_is_met_with_what_there_is(text: str, says: str) -> None:

@@ -107,8 +107,8 @@ def test_every_event_has_a_line(row: EventType) -> None:
 @pytest.mark.parametrize(
     ("by", "said"),
     [
-        ("ada", "node n1: ada lifts a cordon of their own"),
-        ("bob", "node n1: bob lifts what ada said"),
+        ("ada", "node n1: ada removed their own cordon"),
+        ("bob", "node n1: bob removed the cordon by ada"),
     ],
 )
 def test_whose_cordon_is_lifted(by: str, said: str) -> None:
@@ -173,9 +173,9 @@ def test_a_refusal_of_many_is_told_in_the_words_of_why(golden: Golden) -> None:
 @pytest.mark.parametrize(
     ("wants", "said"),
     [
-        (ask(90_000), "n1 n1-g1 is short by 8,081 MiB"),
-        (cards(2), "it needs 2 empty cards on one node, and n1 has too few"),
-        (ask(1, cores=40), "n1 n1-g1 is short by 10 cores"),
+        (ask(90_000), "n1 n1-g1 is 8,081 MiB short"),
+        (cards(2), "needs 2 empty GPUs on one node, but n1 has too few"),
+        (ask(1, cores=40), "n1 n1-g1 is 10 cores short"),
         (ask(1), "(1 node)"),
     ],
 )
@@ -195,10 +195,11 @@ def test_the_line_of_a_pod_names_the_devices_that_alone_will_do() -> None:
     """A pod's line names the devices to which it is restricted."""
     only = DeviceConstraints(use_types=("H100",), modes=("mps",), indexes=(0, 2, 3))
     submitted = pod("p", shape=shape(cards(2), devices=only))
-    said = "default/p submitted: 2 x nvidia whole, of H100, mps, only cards 0, 2 and 3 (hami)"
+    wishes = "type H100, mps, only device indexes 0, 2 and 3"
+    said = f"default/p submitted: 2 x nvidia whole, {wishes} (hami)"
     assert Teller().line(submitted) == said
     but = DeviceConstraints(nouse_types=("T4",), nouse_ids=("x",))
-    said = "default/p submitted: 1 x nvidia 1g.5gb, of other than T4, all but x (hami)"
+    said = "default/p submitted: 1 x nvidia 1g.5gb, type other than T4, all but x (hami)"
     assert Teller().line(pod("p", shape=shape(ask(profile="1g.5gb"), devices=but))) == said
 
 

@@ -23,7 +23,7 @@ def test_headings_are_of_events_that_are_there() -> None:
 
 def test_phases_without_a_place_are_one_word() -> None:
     """The phases without a placement share one word."""
-    assert set(PHASES.values()) == {"waiting"}
+    assert set(PHASES.values()) == {"pending"}
     assert "pending" in PHASES
     assert not {each.value for each in Phase if each is not Phase.PENDING} & PHASES.keys()
 

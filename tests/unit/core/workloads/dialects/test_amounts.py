@@ -54,7 +54,7 @@ def test_no_quantity(written: object) -> None:
 @pytest.mark.parametrize("written", ["-1", -1, "-0.5Gi"])
 def test_negative(written: object) -> None:
     """A negative quantity is refused."""
-    with pytest.raises(ManifestError, match=r"field: .* is negative: write 0 or more"):
+    with pytest.raises(ManifestError, match=r"field: .* is negative; write 0 or more"):
         quantity(written, "field")
 
 
@@ -67,12 +67,12 @@ def test_whole_number(written: object, meant: int) -> None:
 @pytest.mark.parametrize(
     ("written", "fix"),
     [
-        ("4000MB", 'write a whole number without "MB", as in "4000"'),
-        ("4000 MiB", 'write a whole number without "MiB", as in "4000"'),
-        ("50%", 'write a whole number without "%", as in "50"'),
-        ("4GB", 'write a whole number, as in "2"'),
-        ("many", 'write a whole number, as in "2"'),
-        (None, 'write a whole number, as in "2"'),
+        ("4000MB", 'write a whole number without "MB", such as "4000"'),
+        ("4000 MiB", 'write a whole number without "MiB", such as "4000"'),
+        ("50%", 'write a whole number without "%", such as "50"'),
+        ("4GB", 'write a whole number such as "2"'),
+        ("many", 'write a whole number such as "2"'),
+        (None, 'write a whole number such as "2"'),
     ],
 )
 def test_a_number_with_its_unit_is_the_fix(written: object, fix: str) -> None:
@@ -85,7 +85,7 @@ def test_a_number_with_its_unit_is_the_fix(written: object, fix: str) -> None:
 @pytest.mark.parametrize("written", ["1.5", "100m", 0.25])
 def test_fraction_of_a_device(written: object) -> None:
     """A fraction of a device is refused: memory or cores express it."""
-    with pytest.raises(ManifestError, match="is a fraction: write a whole number"):
+    with pytest.raises(ManifestError, match="is a fraction; write a whole number"):
         whole(written, "field", limit=10)
 
 
@@ -98,7 +98,7 @@ def test_limit_of_a_whole_number() -> None:
 
 @pytest.mark.parametrize(
     ("value", "fix"),
-    [("one", 'write a whole number, as in "2"'), (-1, "write 1 or more, or leave it out")],
+    [("one", 'write a whole number such as "2"'), (-1, "write 1 or more, or remove it")],
 )
 def test_of_cards_a_whole_number_is_asked_for(value: object, fix: str) -> None:
     """A count of devices with a unit gets a useful fix, or none."""

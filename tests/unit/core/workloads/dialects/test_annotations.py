@@ -131,12 +131,12 @@ def test_refusals(golden: Golden) -> None:
         (
             {"nvidia.com/use-gputype": "a100", "nvidia.com/nouse-gputype": "A100,T4"},
             "nvidia.com/nouse-gputype",
-            "rules out 'a100', which is asked for as well",
+            "excludes 'a100', which is also selected",
         ),
         (
             {"nvidia.com/use-gpuuuid": "GPU-a", "volcano.sh/vgpu-nouse-gpuuuid": "GPU-a"},
             "volcano.sh/vgpu-nouse-gpuuuid",
-            "rules out",
+            "excludes",
         ),
         (
             {"nvidia.com/vgpu-mode": "mig", "volcano.sh/vgpu-mode": "mps"},
@@ -146,7 +146,7 @@ def test_refusals(golden: Golden) -> None:
         (
             {"nvidia.com/use-gpuuuid": "GPU-a", "volcano.sh/vgpu-use-gpuuuid": "GPU-b"},
             "volcano.sh/vgpu-use-gpuuuid",
-            "keep one of the two",
+            "keep one of them",
         ),
     ],
 )

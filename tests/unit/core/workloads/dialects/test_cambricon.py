@@ -67,7 +67,7 @@ def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
 @pytest.mark.parametrize(
     ("document", "resource", "says"),
     [
-        (mlu(65), COUNT, "not from 1 to 64 devices"),
+        (mlu(65), COUNT, "not between 1 and 64 devices"),
         (mlu(1, 1 << 17), MEMORY, "write at most 65536"),
     ],
 )

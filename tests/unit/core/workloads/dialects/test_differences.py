@@ -622,4 +622,4 @@ def test_F5_a_list_of_commas_alone_is_refused() -> None:
     """A list of commas without a device is refused."""
     error = refused(pod(GPU, {"nvidia.com/use-gpuuuid": " , ,"}))
     assert error.field == 'metadata.annotations["nvidia.com/use-gpuuuid"]'
-    assert "names nothing" in str(error)
+    assert "is empty" in str(error)

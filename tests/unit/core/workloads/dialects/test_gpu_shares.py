@@ -97,7 +97,7 @@ def test_configured_defaults(
     ("document", "resource", "says"),
     [
         (hami(gpu=1, gpumem_percentage=101), "nvidia.com/gpumem-percentage", "from 1 to 100"),
-        (hami(gpu=65), "nvidia.com/gpu", "not from 1 to 64"),
+        (hami(gpu=65), "nvidia.com/gpu", "not between 1 and 64"),
         (hami(gpu=1, gpumem=1 << 25), "nvidia.com/gpumem", "write at most 16777216"),
         (hami(priority=0), "nvidia.com/priority", "add nvidia.com/gpu"),
         (hami(gpu="-1"), "nvidia.com/gpu", "is negative"),

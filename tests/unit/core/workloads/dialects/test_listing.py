@@ -76,7 +76,7 @@ TPU = Dialect(
     resources=_resources,
     read=_read,
     choose=_choose,
-    reserved={"tpu.example/type": "selects TPUs in a pod that asks for {devices}"},
+    reserved={"tpu.example/type": "selects TPUs, but the pod requests {devices}"},
     render=_render,
     recover={"tpu.example/held": _recover},
 )

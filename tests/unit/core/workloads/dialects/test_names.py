@@ -15,7 +15,7 @@ VGPU = ("count", "memory", "memory_percent", "cores")
     [
         ({"plain_count": "gpu"}, "matching regex"),
         ({"plain_count": "nvidia.com/"}, "matching regex"),
-        ({"hami": dict.fromkeys(VGPU, "a.b/x")}, "one name twice"),
+        ({"hami": dict.fromkeys(VGPU, "a.b/x")}, "duplicate resource name"),
         ({"memory_factor": 0}, ">= 1"),
         ({"default_cores": 101}, "<= 100"),
         ({"default_gpu_count": 0}, ">= 1"),
@@ -43,17 +43,19 @@ def test_every_known_name_is_claimed() -> None:
     ("value", "said"),
     [
         (None, "it"),
-        ("x" * 500, "'" + "x" * 80 + "'…"),
-        ("a\nb", r"'a\nb'"),
+        ("x" * 500, '"' + "x" * 80 + '"…'),
+        ("a\nb", r'"a\nb"'),
         (True, "true"),
         (3, "3"),
         (1 << 2000, "a very large number"),
         ([1, 2], "a list of 2"),
         ({}, "an object of 0"),
-        (b"", "a bytes"),
+        (b"", "a value of type bytes"),
     ],
 )
 def test_values_are_shown_short(value: object, said: str) -> None:
     """Values in errors are shortened to one line."""
     assert shown(value) == said
-    assert str(ManifestError("a", value, "bad", "mend")) == f"a: {said} bad: mend"
+    bare = value is None or isinstance(value, list | dict)
+    text = str(ManifestError("a", value, "is bad", "mend it"))
+    assert text == f"a{'' if bare else f': {said}'} is bad; mend it"

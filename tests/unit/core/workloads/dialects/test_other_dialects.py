@@ -65,17 +65,21 @@ def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
         (
             pod({"volcano.sh/gpu-number": 1, "volcano.sh/gpu-memory": 1}),
             "volcano.sh/gpu-number",
-            "keep one of the two",
+            "keep one of them",
         ),
         (vcuda("150", "1"), "tencent.com/vcuda-core", "write 100 or 200"),
-        (vcuda("6500"), "tencent.com/vcuda-core", "not from 1 to 64 devices"),
+        (vcuda("6500"), "tencent.com/vcuda-core", "not between 1 and 64 devices"),
         (vcuda("20"), "tencent.com/vcuda-core", "add tencent.com/vcuda-memory in units of 256 MiB"),
         (vcuda(None, "20"), "tencent.com/vcuda-memory", "add tencent.com/vcuda-core"),
         (vcuda("20", 1 << 17), "tencent.com/vcuda-memory", "write at most 65536"),
         (npu("Ascend910C", 3), "huawei.com/Ascend910C", "write 2 or 4"),
-        (npu("Ascend310P", 2, 6144), "huawei.com/Ascend310P-memory", "which are whole ones"),
-        (pod({"huawei.com/Ascend310P-core": 2}), "huawei.com/Ascend310P-core", "split softly"),
-        (pod({"huawei.com/npu-core": 8}), "huawei.com/npu-core", "is not implemented yet"),
+        (
+            npu("Ascend310P", 2, 6144),
+            "huawei.com/Ascend310P-memory",
+            "requested devices must be whole",
+        ),
+        (pod({"huawei.com/Ascend310P-core": 2}), "huawei.com/Ascend310P-core", "softly split"),
+        (pod({"huawei.com/npu-core": 8}), "huawei.com/npu-core", "is not supported"),
     ],
 )
 def test_refusals(document: dict[str, Any], resource: str, says: str) -> None:

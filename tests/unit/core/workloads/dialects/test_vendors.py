@@ -30,7 +30,7 @@ def test_G11_shared_devices_are_refused_by_their_vendor(resource: str, vendor: s
     """A shared device of an unsupported vendor is refused, not treated as an extended resource."""
     error = refused(pod(containers=[container(limits={resource: 1})]))
     assert error.field == f'spec.containers[0].resources.limits["{resource}"]'
-    assert f"({vendor})" in error.problem
+    assert vendor in error.problem
 
 
 @pytest.mark.parametrize(

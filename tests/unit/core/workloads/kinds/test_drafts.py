@@ -226,22 +226,26 @@ def test_submitted() -> None:
 @pytest.mark.parametrize(
     ("document", "field", "says"),
     [
-        (deployment(replicas=10_001), "spec.replicas", "<= 10000"),
-        (deployment(replicas=-1), "spec.replicas", ">= 0"),
+        (deployment(replicas=10_001), "spec.replicas", "at most 10000"),
+        (deployment(replicas=-1), "spec.replicas", "at least 0"),
         (deployment(replicas="two"), "spec.replicas", "write a whole number without quotes"),
-        (job(parallelism=10_001), "spec.parallelism", "<= 10000"),
-        (volcano_job(), "spec.tasks", "length >= 1"),
+        (job(parallelism=10_001), "spec.parallelism", "at most 10000"),
+        (volcano_job(), "spec.tasks", "length of at least 1"),
         (volcano_job(task(replicas=2), minAvailable=3), "spec.minAvailable", "than the 2 pods"),
         (
             volcano_job(task(replicas=2, minAvailable=3)),
             "spec.tasks[0].minAvailable",
             "than the 2 replicas",
         ),
-        (volcano_job(task(name="a"), task(name="a")), "spec.tasks[1].name", "comes twice"),
-        (volcano_job(task(replicas=9000), task(replicas=9000)), "spec.tasks", "makes 18000 pods"),
-        (volcano_job(task(name="A")), "spec.tasks[0].name", "is no DNS label"),
-        (volcano_job(task(), queue="Big"), "spec.queue", "is no DNS name"),
-        (volcano_job(task(replicas=901)), "spec.minAvailable", "can start together, which is 900"),
+        (volcano_job(task(name="a"), task(name="a")), "spec.tasks[1].name", "is used twice"),
+        (volcano_job(task(replicas=9000), task(replicas=9000)), "spec.tasks", "has 18000 pods"),
+        (volcano_job(task(name="A")), "spec.tasks[0].name", "is not a DNS label"),
+        (volcano_job(task(), queue="Big"), "spec.queue", "is not a DNS name"),
+        (
+            volcano_job(task(replicas=901)),
+            "spec.minAvailable",
+            "the 900 pods that can start together",
+        ),
         (
             volcano_job(task({"nvidia.com/gpu": "x"})),
             'spec.tasks[0].template.spec.containers[0].resources.limits["nvidia.com/gpu"]',
@@ -252,12 +256,12 @@ def test_submitted() -> None:
         (
             pod(None, {"scheduling.k8s.io/group-name": "A"}),
             'metadata.annotations["scheduling.k8s.io/group-name"]',
-            "is no DNS name",
+            "is not a DNS name",
         ),
         (
             pod(None, {"scheduling.volcano.sh/queue-name": "A"}),
             'metadata.annotations["scheduling.volcano.sh/queue-name"]',
-            "is no DNS name",
+            "is not a DNS name",
         ),
     ],
 )

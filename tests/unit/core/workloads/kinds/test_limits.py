@@ -83,12 +83,12 @@ def test_a_quota_is_of_devices_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "amount", "said"),
     [
-        ("nvidia.com/gpumem", "16Gi", "units of 1 MiB, not in bytes: write 16384"),
+        ("nvidia.com/gpumem", "16Gi", "the unit is 1 MiB; write 16384"),
         ("volcano.sh/vgpu-memory", "512Mi", "write 512"),
         ("volcano.sh/vgpu-memory", "4Mi", "write 4$"),
         ("volcano.sh/vgpu-memory", "16Ki", "write 16384$"),
-        ("tencent.com/vcuda-memory", "1Gi", "units of 256 MiB, not in bytes: write 4"),
-        ("nvidia.com/gpu", 1.5, "is a fraction: write a whole number"),
+        ("tencent.com/vcuda-memory", "1Gi", "the unit is 256 MiB; write 4"),
+        ("nvidia.com/gpu", 1.5, "is a fraction; write a whole number"),
         ("example.com/nic", "500m", "is a fraction"),
     ],
 )

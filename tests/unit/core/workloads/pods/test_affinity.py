@@ -179,19 +179,19 @@ GREATER = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]
         (
             near(term(namespaceSelector=WEB), term(key=ZONE)),
             f"spec.affinity.podAffinity.{REQUIRED}",
-            "chooses other namespaces",
+            "select different namespaces",
         ),
-        (anti(term(key="")), f"{ANTI}.topologyKey", "out of bounds"),
+        (anti(term(key="")), f"{ANTI}.topologyKey", "too short"),
         (anti(term(GREATER)), f"{ANTI}.labelSelector.matchExpressions[0].operator", "In, NotIn"),
         (anti(term({"matchLabels": {"a": 1}})), f'{ANTI}.labelSelector.matchLabels["a"]', "quotes"),
         (anti(term(namespaces=["A"])), f"{ANTI}.namespaces[0]", "DNS label"),
         (anti(term(TOO_MANY)), f"{ANTI}.labelSelector", "at most 64"),
         (TOO_MANY_TOGETHER, f"spec.affinity.podAffinity.{REQUIRED}", "at most 64"),
-        (TWO_SPACES, f"spec.affinity.podAffinity.{REQUIRED}", "no namespace in common"),
+        (TWO_SPACES, f"spec.affinity.podAffinity.{REQUIRED}", "without a common namespace"),
         (spread(nodeTaintsPolicy="Never"), f"{SPREAD}.nodeTaintsPolicy", "write Honor or Ignore"),
         (spread(nodeAffinityPolicy=""), f"{SPREAD}.nodeAffinityPolicy", "write Honor or Ignore"),
         (spread(whenUnsatisfiable="Never"), f"{SPREAD}.whenUnsatisfiable", "ScheduleAnyway"),
-        (spread(maxSkew=0), f"{SPREAD}.maxSkew", "out of bounds"),
+        (spread(maxSkew=0), f"{SPREAD}.maxSkew", "out of range"),
     ],
 )
 def test_refusals(spec: dict[str, Any], field: str, says: str) -> None:

@@ -209,7 +209,7 @@ def test_resources_of_the_pod_itself() -> None:
     assert (found.cpu_milli, found.memory_mib) == (1500, 1024)
     error = refused(pod(resources={"limits": {"nvidia.com/gpu": "1"}}))
     assert error.field == 'spec.resources.limits["nvidia.com/gpu"]'
-    assert "by containers only" in str(error)
+    assert "only by containers" in str(error)
 
 
 def test_an_empty_required_term_matches_no_node() -> None:
@@ -239,17 +239,17 @@ def term(**expression: object) -> dict[str, Any]:
         (
             term(key="a", operator="Exists", values=["x"]),
             f"{TERM}.matchExpressions[0].values",
-            "means nothing to Exists",
+            "has no effect with Exists",
         ),
         (
             term(key="a", operator="Lt", values=["x"]),
             f"{TERM}.matchExpressions[0].values",
-            "write one number",
+            "must be one number",
         ),
         (
             affinity(PREFERRED, [{"weight": 101, "preference": {}}]),
             f"spec.affinity.nodeAffinity.{PREFERRED}[0].weight",
-            "<= 100",
+            "at most 100",
         ),
         (
             pod(tolerations=[{"key": "a", "operator": "Like"}]),
@@ -265,13 +265,13 @@ def term(**expression: object) -> dict[str, Any]:
         (
             pod(tolerations=[{"key": "a", "operator": "Exists", "value": "b"}]),
             "spec.tolerations[0].value",
-            "means nothing to Exists",
+            "has no effect with Exists",
         ),
-        (pod(nodeSelector={"gpu": True}), 'spec.nodeSelector["gpu"]', "write it in quotes"),
+        (pod(nodeSelector={"gpu": True}), 'spec.nodeSelector["gpu"]', "put it in quotes"),
         (pod(nodeSelector={f"k{i}": "" for i in range(65)}), "spec.nodeSelector", "at most 64"),
-        (pod(priorityClassName="gold"), "spec.priorityClassName", "no known priority class"),
+        (pod(priorityClassName="gold"), "spec.priorityClassName", "not a known priority class"),
         (pod({"cpu": "x"}), 'spec.containers[0].resources.limits["cpu"]', "is not a quantity"),
-        (pod({"gpu": 1}), "spec.containers[0].resources", "a name with its domain"),
+        (pod({"gpu": 1}), "spec.containers[0].resources", "a name with a domain"),
         (pod({"cpu": "20k"}), "spec.containers", "is more than any node has"),
         (
             pod({f"example.com/r{i}": 1 for i in range(65)}),
@@ -298,7 +298,7 @@ def test_a_pod_of_too_many_constraints() -> None:
     expressions = [{"key": f"k{i}", "operator": "In", "values": values} for i in range(2)]
     error = refused(affinity(REQUIRED, {"nodeSelectorTerms": [{"matchExpressions": expressions}]}))
     assert error.field == "spec"
-    assert "stay within 262144" in str(error)
+    assert "reduce them to 262144" in str(error)
 
 
 def test_containers_that_need_nothing() -> None:

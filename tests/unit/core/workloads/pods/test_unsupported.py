@@ -87,7 +87,7 @@ def test_gangs_made_by_annotation() -> None:
     """A gang declared only by annotation is refused: without Volcano the pod would start alone."""
     error = refused(pod(None, {"scheduling.volcano.sh/group-min-member": "2"}))
     assert error.field == 'metadata.annotations["scheduling.volcano.sh/group-min-member"]'
-    assert "make a PodGroup" in str(error)
+    assert "create a PodGroup" in str(error)
 
 
 def test_a_pod_of_a_gang_may_also_name_its_members() -> None:

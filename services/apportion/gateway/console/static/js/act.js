@@ -1,7 +1,7 @@
-// What acts: a card or a node off offer, and on again, each in the name of who logged in.
+// Actions: cordon and uncordon a device or a node, in the name of the logged-in user.
 //
-// Invariant: a button names what it acts on, and so does the dialog that it opens; who may not act
-// here is told why beside the button, with the command that does it.
+// Invariant: each button and its dialog name their target. A user who may not act sees the reason next to
+// the disabled button, and the equivalent command.
 import { path, Problem, send } from "./api.js";
 import { $, html, mount } from "./html.js";
 import { me } from "./login.js";
@@ -9,33 +9,33 @@ import { isLive } from "./moment.js";
 import { command } from "./parts.js";
 import { sentence } from "./typography.js";
 
-const PLAIN = /^[\w@.:/+-]+$/; // to a shell
+const PLAIN = /^[\w@.:/+-]+$/; // needs no quotes in a shell
 const quoted = text => (PLAIN.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 const REASON = '--reason "…"';
 
-/** A card to act on. */
+/** A device as the target of an action. */
 export const cardTarget = device => ({
   kind: "devices",
   name: device.device,
-  words: `card ${device.index}`,
-  whole: `card ${device.index} of ${device.node}`,
+  words: `device ${device.index}`,
+  whole: `device ${device.index} on ${device.node}`,
   cordons: device.cordons,
 });
 
-/** A node to act on, with all of its cards. */
+/** A node with all its devices as the target of an action. */
 export const nodeTarget = node => ({
   kind: "nodes",
   name: node.node,
   words: node.node,
-  whole: `${node.node}, all of its cards`,
+  whole: `${node.node} and all its devices`,
   cordons: node.cordons,
 });
 
-/** A button for each target: to cordon it, or to lift one's own reason; off for who may not. */
+/** A cordon or uncordon button for each target; disabled for users who may not act. */
 export const cordonButtons = targets =>
   targets.map(target => {
     const own = isOwn(target);
-    const words = own ? `Lift my cordon of ${target.words}` : `Cordon ${target.words}…`;
+    const words = own ? `Uncordon ${target.words}…` : `Cordon ${target.words}…`;
     if (whyOff())
       return html`<button class="btn" id="act-${target.kind}" disabled aria-describedby="why-off">
         ${words}
@@ -55,12 +55,12 @@ export const cordonButtons = targets =>
 const isOwn = ({ cordons }) => me.login && cordons.some(cordon => cordon.by === me.name);
 
 function whyOff() {
-  if (!isLive()) return "Acts are for now: the pages show the past.";
+  if (!isLive()) return "You are viewing the past. Go back to now to cordon.";
   if (me.cordons) return "";
-  return me.login ? `${me.name} may not cordon.` : "To cordon here needs a login.";
+  return me.login ? `${me.name} is not allowed to cordon.` : "Log in to cordon.";
 }
 
-/** Why buttons are off, and what only commands do: of the first target, the one that is looked at, and its node. */
+/** Why the buttons are disabled, and the actions that only commands offer. */
 export function actNotes(targets) {
   const off = whyOff();
   if (!isLive()) return html`<p class="faint" id="why-off">${off}</p>`;
@@ -69,21 +69,18 @@ export function actNotes(targets) {
     target.cordons
       .filter(cordon => !me.cordons || cordon.by !== me.name)
       .map(cordon => [
-        `To lift the cordon of ${cordon.by}`,
+        `Remove the cordon by ${cordon.by}`,
         `apportion uncordon ${quoted(target.name)} --of ${quoted(cordon.by)}`,
       ]),
   );
   if (off)
     rows.push(
       ...targets.map(target => [
-        `To cordon ${target.words}`,
+        `Cordon ${target.words}`,
         `apportion cordon ${quoted(target.name)} ${REASON}`,
       ]),
     );
-  rows.push([
-    `To move what runs on ${node.name} as well`,
-    `apportion drain ${quoted(node.name)} ${REASON}`,
-  ]);
+  rows.push([`Drain ${node.name}`, `apportion drain ${quoted(node.name)} ${REASON}`]);
   return html`${off ? html`<p class="faint" id="why-off">${off}</p>` : ""}
     <dl class="cmds">
       ${rows.map(
@@ -94,7 +91,7 @@ export function actNotes(targets) {
     </dl>`;
 }
 
-/** Have the buttons of all pages act. */
+/** Handle the action buttons of all pages. */
 export function openActs() {
   document.addEventListener("click", event => {
     const button = event.target.closest("[data-act]");
@@ -102,11 +99,11 @@ export function openActs() {
   });
 }
 
-/** The keyboard is on the button again afterwards, though what it stands in was drawn anew meanwhile. */
+/** Open the dialog of an action. When it closes, its button gets the focus again, even after a redraw. */
 function ask({ act, kind, name, whole }, button) {
   const dialog = $("#dialog");
   const cordon = act === "cordon";
-  const title = cordon ? `Cordon ${whole}` : `Lift your cordon of ${whole}`;
+  const title = cordon ? `Cordon ${whole}` : `Uncordon ${whole}`;
   dialog.setAttribute("aria-label", title);
   mount(
     dialog,
@@ -115,18 +112,18 @@ function ask({ act, kind, name, whole }, button) {
       <p class="faint">
         ${
           cordon
-            ? `Nothing new goes ${kind === "nodes" ? "there" : "onto it"}; what runs there stays.`
-            : "Reasons of others stand until they are lifted too."
+            ? `No new pods are placed on this ${kind === "nodes" ? "node" : "device"}; running pods stay.`
+            : "Removes your cordon; other people's stay."
         }
-        In the name of ${me.name}.
+        Recorded as ${me.name}.
       </p>
-      <label for="reason">${cordon ? "Reason" : "Reason, if you like"}</label>
+      <label for="reason">${cordon ? "Reason" : "Reason (optional)"}</label>
       <div class="row">
         <input id="reason" maxlength="1024" autocomplete="off" aria-describedby="refused" />
       </div>
       <p id="refused" role="alert" class="c-bad"></p>
       <div class="acts">
-        <button class="btn pri">${cordon ? "Cordon" : "Lift"}</button
+        <button class="btn pri">${cordon ? "Cordon" : "Uncordon"}</button
         ><button class="btn" type="button" id="cancel">Cancel</button>
       </div>
     </form>`,
@@ -137,16 +134,15 @@ function ask({ act, kind, name, whole }, button) {
   $("#cancel").addEventListener("click", () => dialog.close());
   const form = $("#act");
   form.addEventListener("submit", async event => {
-    // before its answer comes another dialog may stand there
     event.preventDefault();
     const reason = $("#reason").value.trim();
     if (cordon && !reason) {
-      refuse("Say why: whoever asks later will ask.");
+      refuse("Enter a reason; others will see it.");
       return;
     }
     try {
       await send(`${kind}/${path(name)}/${act}`, { reason });
-      if (form.isConnected) dialog.close();
+      if (form.isConnected) dialog.close(); // another dialog may be open by now
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
       if (form.isConnected) refuse(sentence(problem.message));

@@ -1,18 +1,18 @@
-// Questions to the gateway. A failure is a `Problem`, which says in the gateway's own words what is
-// wrong and what to do; `unknown` tells a gateway that has no such question from one with no answer, and
-// `passing` says that the same question may well have one later.
+// Requests to the gateway. A failure throws a `Problem` with the gateway's own message and fix. `unknown`
+// means that the gateway has no such endpoint, and `passing` that a retry may succeed.
 import { moment, pastParameters } from "./moment.js";
 
 const BASE = "/api/v1";
-const UNAVAILABLE = 503; // as the gateway says it where it can: HTTP has no word left once lines have begun
-const LATER = 429; // too many ask, and from 500 on what is the gateway's own trouble
+const UNAVAILABLE = 503; // for a stream that breaks off: its HTTP status has been sent already
+const LATER = 429; // too many requests; 500 and above are errors of the gateway itself
 const LINES = "application/x-ndjson";
-const UNKNOWN_PATH = "unknown-path"; // a gateway without such a question
+const UNKNOWN_PATH = "unknown-path"; // error code of a gateway without this endpoint
 
 export class Problem extends Error {
   constructor(status, answer) {
     super(
-      answer?.error || (status ? `the gateway answers ${status}` : "the gateway does not answer"),
+      answer?.error ||
+        (status ? `the gateway returned HTTP ${status}` : "the gateway is unreachable"),
     );
     this.status = status;
     this.field = answer?.field ?? "";
@@ -40,7 +40,7 @@ async function read(response, url) {
   return noted(answer);
 }
 
-/** What comes of the gateway; a connection that is not made, or tears, is one that does not answer. */
+/** Await a response; a connection that fails or breaks throws a Problem with status 0. */
 async function reached(coming) {
   try {
     return await coming;
@@ -50,7 +50,7 @@ async function reached(coming) {
   }
 }
 
-/** JSON; null for what is none, which is told by its status. */
+/** Parsed JSON, or null if the text is not JSON. */
 function parsed(text) {
   try {
     return JSON.parse(text);
@@ -64,18 +64,15 @@ function noted(answer) {
   return answer;
 }
 
-/** The answer as of the moment that the pages show. Raises Problem. */
+/** The answer at the moment that the pages show. Throws Problem. */
 export const get = (path, parameters = {}, options = {}) =>
   asked(address(path, { ...pastParameters(), ...parameters }), options);
 
-/** The answer as of now, or to a question that has no moment. Raises Problem. */
+/** The answer as of now, or of an endpoint that takes no moment. Throws Problem. */
 export const getNow = (path, parameters = {}, options = {}) =>
   asked(address(path, parameters), options);
 
-/**
- * Ask with a body; nothing is changed by it. `tell` hears how far the answer is, where that is
- * told. Raises Problem.
- */
+/** Send a read-only request with a body. `tell` receives the progress, if reported. Throws Problem. */
 export async function post(path, body, tell, options = {}) {
   const url = address(path, pastParameters());
   const headers = { "Content-Type": "application/json", Accept: `${LINES}, application/json` };
@@ -91,12 +88,12 @@ export async function post(path, body, tell, options = {}) {
     if (answer) return noted(answer);
   }
   throw new Problem(UNAVAILABLE, {
-    error: "the gateway ended without an answer",
-    fix: "ask again",
+    error: "the gateway closed the connection before it answered",
+    fix: "try again",
   });
 }
 
-/** The lines of an answer, each as soon as it is whole. */
+/** The lines of a response body, each as soon as it is complete. */
 async function* linesOf(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -110,7 +107,7 @@ async function* linesOf(body) {
   if (rest) yield rest;
 }
 
-/** Ask for something to be done, now. Raises Problem. */
+/** Send a request that changes something. Throws Problem. */
 export const send = (path, body) =>
   asked(address(path, {}), {
     method: "POST",
@@ -118,10 +115,10 @@ export const send = (path, body) =>
     headers: { "Content-Type": "application/json" },
   });
 
-/** Of all nodes: as many as a fleet has that can be simulated. */
+/** The most nodes to list: the size of the largest fleet that can be simulated. */
 export const NODES_MOST = 20_000;
 
-/** All items of a list, page by page, at most `most`. Raises Problem. */
+/** All items of a list, page by page, until there are at least `most`. Throws Problem. */
 export async function all(path, parameters = {}, most = 5000) {
   const items = [];
   let page = await get(path, { limit: 1000, ...parameters });
@@ -133,7 +130,7 @@ export async function all(path, parameters = {}, most = 5000) {
   return { revision: page.revision, items, cut: Boolean(page.continue) };
 }
 
-/** The answer, or null where that has one of these statuses: there is no such thing. Raises Problem. */
+/** The answer, or null if the request fails with one of these statuses. Throws Problem. */
 export async function orNone(answered, statuses = [404]) {
   try {
     return await answered;
@@ -143,5 +140,5 @@ export async function orNone(answered, statuses = [404]) {
   }
 }
 
-/** A path of an API from its parts, each escaped. */
+/** A path from its parts, each escaped. */
 export const path = (...parts) => parts.map(encodeURIComponent).join("/");

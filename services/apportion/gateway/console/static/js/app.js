@@ -1,13 +1,14 @@
-// The frame: which page is shown, the moment that all of them show, and what is new.
+// The frame around every page: routing, the moment that all pages show, and live updates.
 //
-// A page is a module with `open(main, context)`, which shows itself and gives back what the frame
-// may call: `update(live)` when the moment or the revision has changed, `close()`, `theme()`. `left` of
-// the context is the signal that the page is left, also while it still opens; `failed` shows why what
-// somebody asked of the page has no answer, in its place, and `mention` says it of what nobody asked for.
-// Invariant: one page is open at a time, and answers for one that was closed show nothing. What stands
-// there is of the moment that is shown, and of what was asked last, or says why it is not.
+// A page is a module with `open(main, context)`. It renders itself and returns callbacks for the frame:
+// `update(live)` after the moment or the revision changed, `close()` and `theme()`. In the context, `left`
+// is aborted when the user leaves the page, even while it is still opening. `failed` replaces the page with
+// the error of a user's request; `mention` shows the error of a background request in the status line.
+// Invariants: one page is open at a time, and a late answer for a closed page renders nothing. The page
+// shows the newest question at the current moment, or the error that prevents it.
 import { openActs } from "./act.js";
 import { getNow, Problem } from "./api.js";
+import { Badges } from "./badges.js";
 import { askedMoment, isLive, moment } from "./moment.js";
 import { meetNamespaces, OTHER } from "./colours.js";
 import { follow as followLedger } from "./follow.js";
@@ -31,7 +32,7 @@ import { TimeBar } from "./timebar.js";
 const AGAIN_MS = 2000;
 const FROZEN = {
   "ledger-full": "ledger full",
-  "ledger-silent": "ledger silent",
+  "ledger-silent": "ledger not writable",
   "ledger-drifted": "ledger settings",
   "no-scheduler": "no scheduler",
   "no-intake": "no intake",
@@ -43,12 +44,12 @@ let page = null;
 let leaving = new AbortController();
 let turn = 0;
 let shownAt = "";
-let found = Promise.resolve(); // what the gateway says of that moment
+let found = Promise.resolve(); // resolves when the gateway has resolved that moment
 let shownPage = "";
-let stands = ""; // the page of which something stands there, while another one may be asked for
-let missed = null; // asks again for the page that could not be had, for the gateway did not answer
+let stands = ""; // the page whose content is displayed, while another may be loading
+let missed = null; // retries the page that failed because the gateway was unreachable
 
-/** Show the page that the address names, at the moment that it names. */
+/** Show the page and the moment of the current address. */
 async function show() {
   const address = location.hash;
   setSpelt();
@@ -80,7 +81,7 @@ async function show() {
       mount(main, noSuchPage(name));
       return;
     }
-    if (moment.problem && !isCompared(asked)) throw moment.problem; // Compare says of which of its moments that is
+    if (moment.problem && !isCompared(asked)) throw moment.problem; // Compare names the failing moment itself
     /** @type {any} */
     const loaded = await named.load().catch(unreached);
     if (mine !== turn) return;
@@ -105,9 +106,9 @@ async function show() {
   }
 }
 
-/** What is shown has no answer: that stands in the place of the page. Throws what is no Problem. */
+/** Replace the page with an error. Rethrows anything that is not a Problem. */
 function fail(problem, name) {
-  const words = problemPage(problem, pageOf(name)?.about ?? "that", [AGAIN]);
+  const words = problemPage(problem, pageOf(name)?.about ?? "this page", [AGAIN]);
   bar.stop();
   page?.close?.();
   page = null;
@@ -115,16 +116,16 @@ function fail(problem, name) {
   missed = problem.status ? null : again;
 }
 
-/** A page's own module comes of the gateway too; what is wrong in one is no matter of that. */
+/** Report a module that failed to load as an unreachable gateway; errors inside a module stay as they are. */
 function unreached(error) {
   throw error instanceof TypeError ? new Problem(0, null) : error;
 }
 
-/** An old or mistyped address shows no other page as if that were meant. */
+/** The page for an unknown address, with links to all pages. */
 const noSuchPage = name =>
   onlySays(
-    html`No such page: <span class="m">${name}</span>.`,
-    "The address names none of the pages of this console, which are these.",
+    html`No such page: <span class="m">${name}</span>`,
+    "The console has these pages:",
     NAVIGATION.map(({ path, title }) => link(path, title, {}, "btn")),
   );
 
@@ -137,7 +138,7 @@ function markPage(name) {
   }
 }
 
-/** Make `at` the moment of all pages; who asks for the same one meanwhile waits for the same answer. */
+/** Make `at` the moment of all pages. Concurrent calls for the same moment share one request. */
 function seek(at) {
   if (at !== shownAt || moment.problem) {
     shownAt = at;
@@ -146,7 +147,7 @@ function seek(at) {
   return found;
 }
 
-/** What a moment means is the gateway's to say; an answer about one that is left again changes nothing. */
+/** Resolve a moment to a revision and a time. An answer for an outdated moment is ignored. */
 async function find(at) {
   moment.at = at;
   moment.problem = "";
@@ -168,13 +169,13 @@ async function find(at) {
   root.classList.toggle("past", Boolean(at));
 }
 
-/** What time it is at a moment: the one that was asked for, and never one to come; a revision has that of its event. */
+/** The time of a moment: the requested time, at most now; for a revision, the time of its event. */
 function timeOf(at, eventTime) {
   const asked = askedMoment(at, Date.now()).ms ?? eventTime;
   return Math.max(eventTime, Math.min(asked, Date.now()));
 }
 
-/** Another moment, on the page that is open: the address changes in its place. */
+/** Show the open page at another moment; replaces the address. */
 async function setMoment(at) {
   setAddressedMoment(at);
   const had = moment.problem;
@@ -195,10 +196,11 @@ async function setMoment(at) {
 
 const bar = new TimeBar($("#time"), setMoment);
 
-// ---- what is new ----
+// ---- live updates ----
 
 async function news() {
   bar.news();
+  badges.news();
   if (isLive() && page?.update) {
     try {
       await page.update(true);
@@ -218,7 +220,7 @@ function says(words, good) {
   $("#dot").classList.toggle("off", !good);
 }
 
-/** While there is no answer nothing is live, and the time bar says since when. */
+/** Show that the gateway is unreachable, and since when. */
 function silent(why) {
   says(why, false);
   moment.silent = { why, since: moment.silent?.since ?? Date.now() };
@@ -226,22 +228,22 @@ function silent(why) {
   bar.drawClock();
 }
 
-/** While no pod can be placed, the badge and the light of the time bar are red, and say why. */
+/** Show in red, in the status line and the time bar, why no pod can be placed; an empty `why` clears it. */
 function freeze(why) {
   const words = why ? (FROZEN[why] ?? why) : location.host;
   says(words, !why);
   root.classList.toggle("frozen", Boolean(why));
-  $("#link").title = why ? `No pod is placed: ${words}. See Doctor.` : "";
+  $("#link").title = why ? `Placement is stopped: ${words}. See Doctor.` : "";
 }
 
 /**
- * It answers again: a page that could not be had is asked for anew, with its module, which a
- * browser may have noted as lost.
+ * The gateway is reachable: retry a page that failed. A full reload also retries its module, which the
+ * browser may have cached as failed.
  */
 function answers(frozen) {
   freeze(frozen);
   if (!moment.silent) {
-    if (missed) askLater(missed); // one question was lost, and nothing else
+    if (missed) askLater(missed); // only one request failed
     return;
   }
   moment.silent = null;
@@ -260,7 +262,7 @@ function askLater(again) {
 let unheard = false;
 let telling = false;
 
-/** Pages are told once for all that came since; what comes while they are told has a round of its own. */
+/** Update the page once for all pending news; news that arrives during the update starts another round. */
 async function tell() {
   unheard = true;
   if (telling) return;
@@ -286,8 +288,8 @@ const follow = () =>
   );
 
 /**
- * Call `changed(revision, frozen)` for news and `failed(why)` while there is no answer: through one
- * worker for all tabs, or alone where a browser has no shared workers.
+ * Call `changed(revision, frozen)` for each news and `failed(why)` while the gateway is unreachable. All tabs
+ * share one worker; a browser without shared workers follows the ledger in each tab.
  */
 function listen(changed, failed) {
   const take = word => {
@@ -307,28 +309,23 @@ function listen(changed, failed) {
   worker.port.start();
 }
 
-// ---- what stands in the place of a page that has no answer: why, and a button to ask again ----
+// ---- the error page: the reason, and a button to retry ----
 //
-// Invariant: whoever types in the page's search types on, also while it is asked for again, and what
-// he has typed is what it shows then; no letter of it becomes a key. A keyboard that was on anything
-// else of the page is on the button.
+// Invariant: a user who types in the page's search keeps the field and its text during the error and the
+// retry, and no letter triggers a shortcut. Focus that was elsewhere on the page moves to the button.
 
-/** The button, for the words that stand there. */
-const AGAIN = html`<button class="btn" id="again">Ask again</button>`;
+const AGAIN = html`<button class="btn" id="again">Retry</button>`;
 
-/** Whether somebody types in the search, which is that of a page or what stands for it. */
+/** Whether the search field, of a page or of its error page, has the focus. */
 const isTyping = () => document.activeElement.id === "q";
 
-/**
- * Show `words` instead of the page, of which something is shown there or not; gives back what asks
- * again, as the button does.
- */
+/** Show `words` instead of the page. Returns the function that retries, as the button does. */
 function standFor(words, isShown) {
   const held = document.activeElement;
   const within = main !== held && main.contains(held);
   const typed = isShown && within && isTyping() ? held : null;
   mount(main, words);
-  const again = () => askAgain(); // another one for each time: it says which time is still missed
+  const again = () => askAgain(); // a new function each time, so that `missed` identifies this failure
   const button = $("#again");
   button?.addEventListener("click", again);
   if (typed) typeOn(typed, $(".answer", main));
@@ -336,7 +333,7 @@ function standFor(words, isShown) {
   return again;
 }
 
-/** The field as it was, without what the page did with it. */
+/** Put a copy of the search field, without the page's listeners, after an element and focus it. */
 function typeOn(typed, after) {
   const search = typed.closest("label").cloneNode(true);
   const field = $("input", search);
@@ -349,7 +346,7 @@ function typeOn(typed, after) {
   field.setSelectionRange(typed.selectionStart, typed.selectionEnd);
 }
 
-/** The page that comes has the keyboard where it was, and in its search what was typed until then. */
+/** Reload the page; keeps the focus and the text in the search field. */
 async function askAgain() {
   const typed = $("#q", main);
   let held = document.activeElement;
@@ -379,13 +376,13 @@ function setTheme(name) {
   try {
     localStorage.setItem("theme", name);
   } catch {
-    /* storage may be off */
+    /* storage may be disabled */
   }
   bar.draw();
   page?.theme?.();
 }
 
-/** On a phone the foot of the side has no room: what it offers stands in a dialog. */
+/** On a phone, the controls at the foot of the sidebar are in this dialog. */
 function openMore() {
   const dialog = $("#dialog");
   const offered = ["#goto span", "#me", "#theme", "#help"]
@@ -419,11 +416,17 @@ mount(
   $("#nav"),
   NAVIGATION.map(
     ({ path, title, icon }, at) =>
-      html`<a href="#/${path}" data-page="${path}"
-        >${icon}<span>${title}</span><kbd>${at + 1}</kbd></a
+      html`<a
+        href="#/${path}"
+        data-page="${path}"
+        title="Press ${at + 1}"
+        aria-keyshortcuts="${at + 1}"
+        >${icon}<span>${title}</span><b class="badge" hidden></b
+        ><kbd aria-hidden="true">${at + 1}</kbd></a
       >`,
   ),
 );
+const badges = new Badges();
 mount($("#theme"), ICONS.sun).addEventListener("click", flipTheme);
 $("#gotokey").textContent = /Mac|iPhone|iPad/.test(navigator.platform) ? "⌘K" : "Ctrl K";
 mount($("#more"), html`${ICONS.more}<span>More</span>`).addEventListener("click", openMore);
@@ -441,10 +444,10 @@ document.addEventListener("click", event => {
   const address = anchor.getAttribute("href");
   if (/[?&]at=/.test(address) || anchor.dataset.now) return;
   anchor.setAttribute("href", `${address}${address.includes("?") ? "&" : "?"}at=${moment.at}`);
-  setTimeout(() => anchor.setAttribute("href", address)); // for this click alone: the next may be in another moment
+  setTimeout(() => anchor.setAttribute("href", address)); // only for this click: the moment may change
 });
 
-/** Namespaces first, those that hold most before others, so that all pages agree on colours. */
+/** Log in, then assign colours to the largest namespaces, so that all pages agree on them. */
 async function begin() {
   await known(main);
   addEventListener("hashchange", show);

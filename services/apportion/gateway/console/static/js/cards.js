@@ -1,35 +1,35 @@
-// How a card looks on every page, and the legend that says so: one table of states, whose colours
-// stand in css/parts.css (css/fleet.css lays them on).
+// How a device looks on every page, and the legend for it: one table of states. Their colours are in
+// css/parts.css; css/fleet.css applies them.
 //
-// A card is a gauge: from its foot upwards stands what is granted of its memory, pale, and strong
-// where that runs. A broken one is cut through, a cordoned one hatched. What a page is about (a pod's
-// own share, one that would come) has an outline: the colour below it is that of its state still.
+// A device is a gauge. Its allocated memory fills it from the bottom: strong colour if the pod is running,
+// else pale. An unhealthy device is crossed out, a cordoned one is hatched. The subject of a page, such as
+// a pod's own share, has an outline in addition to the colour of its state.
 import { html } from "./html.js";
 
-/** States by the name of their class. */
+/** Legend labels by CSS class. */
 export const STATES = {
   used: "used",
   running: "running",
-  granted: "granted",
+  granted: "starting",
   free: "free",
-  broken: "broken",
+  broken: "unhealthy",
   cordoned: "cordoned",
 };
 
-/** What stands for what: `states` by name, or as `[name, words]` where a page has words of its own. */
+/** A legend: `states` by name, or as `[name, words]` to override a label. */
 export const legend = states =>
   states.map(each => {
     const [name, words] = Array.isArray(each) ? each : [each, STATES[each]];
     return html`<span><i class="sw ${name}"></i>${words}</span>`;
   });
 
-/** The state of a card, as the read API tells of it and of its node. */
+/** The state class of a device from the read API, empty if nothing is wrong. */
 export function stateOf(device, node) {
   if (!device.healthy || !device.present || !node.ready || node.gone) return "broken";
   return device.cordon || device.node_cordon ? "cordoned" : "";
 }
 
-/** What is held of a card, as `{part, state, own}`; `phases` are those of the node's pods by name. */
+/** The shares of a device, as `{part, state, own}`; `phases` maps the node's pods to their phases. */
 export function sharesOf(device, phases, own = _holder => false) {
   return device.holders.map(holder => ({
     part: holder.memory_mib / Math.max(1, device.memory_mib),
@@ -38,7 +38,7 @@ export function sharesOf(device, phases, own = _holder => false) {
   }));
 }
 
-/** A card: `state` is that of the whole, empty where it is as it must be. */
+/** A device with its shares; `state` is the state class of the whole device. */
 export const gauge = (state, shares) =>
   html`<i class="gauge ${state}"
     >${shares.map(
@@ -50,7 +50,7 @@ export const gauge = (state, shares) =>
     )}</i
   >`;
 
-/** The states that are there, for a legend, in the order of the table. */
+/** The states that occur, in the order of the table, for a legend. */
 export function statesOf(cards) {
   const isFull = shares => shares.reduce((sum, share) => sum + share.part, 0) > 0.99;
   const there = new Set(

@@ -1,7 +1,6 @@
-// A stack over time as SVG: what each of a few had, a line for what there was, and above it what
-// was no use. Pure: text only.
+// A stacked area chart over time as SVG, with a capacity line and the unusable capacity above it. Pure.
 //
-// The table beside a chart has the figures; the drawing says so to whoever cannot see it.
+// The table next to a chart has the same figures, and the label of the SVG says so for screen readers.
 import { clock, day, midCut, num, when } from "./format.js";
 import { html } from "./html.js";
 import { LOOKS } from "./marks.js";
@@ -12,12 +11,12 @@ const LEFT = 40;
 const LABELS = 126;
 const LABEL_HEIGHT = 13;
 const MARK_LETTER = 6.6;
-const MORE_LETTERS = 9; // of the number of marks that a mark stands for, as in " +12 more"
-const MARK_GAP = 4; // of a mark's word to its line
-const MARK_FOOT = 15; // below the words
+const MORE_LETTERS = 9; // of the count of further marks, as in " +12 more"
+const MARK_GAP = 4; // between the label of a mark and its line
+const MARK_FOOT = 15; // below the labels
 const LINE_ROOM = 12;
 const TIME_ROOM = 90;
-const NARROW = 500; // from which width on names and words of marks have room in the drawing
+const NARROW = 500; // below this width, names and labels are not in the drawing
 const MARKS_TOLD = 4;
 
 const short = value =>
@@ -28,9 +27,9 @@ const short = value =>
       : num(value);
 
 /**
- * `times` are the beginnings of the steps in ms and `end` that of the last; `series` are
- * `{name, colour, values}` from the foot upwards; `line` is a value for each step, and so is `off`,
- * of what lies above the line; `marks` are `{ms, kind, words, look}`.
+ * The chart. `times` are the starts of the steps in ms, and `end` is the end of the last. `series` are
+ * `{name, colour, values}` from the bottom up. `line` and `off` have a value per step: the usable capacity,
+ * and the unusable one above it. `marks` are `{ms, kind, words, look}`.
  */
 export function stackChart({ width, times, end, series, line, off, marks, label }) {
   const height = width < NARROW ? 190 : 236;
@@ -108,7 +107,7 @@ const timeTick = ({ words }, x, height) =>
       y2="${height - AXIS_FOOT + 4}"
     /><text class="ax" x="${x}" y="${height - 6}" text-anchor="middle">${words}</text>`;
 
-/** When it begins, where no tick near it says so. */
+/** The start time of the axis, unless a tick is near it. */
 function beginning(/** @type {any[]} */ [tick], { from, end, x, foot }) {
   if (tick && x(tick.ms) - LEFT < TIME_ROOM) return "";
   return html`<text class="ax" x="${LEFT}" y="${foot}" text-anchor="start"
@@ -116,7 +115,7 @@ function beginning(/** @type {any[]} */ [tick], { from, end, x, foot }) {
   >`;
 }
 
-/** What a narrow drawing has no room for: whose colour is whose, and what its marks say. */
+/** The legend and the list of marks below a narrow chart, which has no room for labels. */
 export function stackNotes({ width, times, end, series, marks }) {
   if (width >= NARROW) return "";
   const inside = byWeight(marks.filter(mark => mark.ms > times[0] && mark.ms < end));
@@ -145,13 +144,13 @@ export function stackNotes({ width, times, end, series, marks }) {
     }`;
 }
 
-/** Those that matter most first: failures, then what people did; of a kind the newest. */
+/** Marks by importance: failures, then operators' actions; the newest first within a kind. */
 const byWeight = marks =>
   marks.toSorted(
     (one, other) => LOOKS.indexOf(one.look) - LOOKS.indexOf(other.look) || other.ms - one.ms,
   );
 
-/** As many marks as have so much room between them; of those that would meet the one that matters most. */
+/** The most important marks that are at least `room` apart. */
 function apart(marks, x, room) {
   const found = [];
   for (const mark of byWeight(marks)) {
@@ -161,8 +160,8 @@ function apart(marks, x, room) {
 }
 
 /**
- * The words of marks, each at the left of its line or where that is the edge at its right; none lies on
- * another. A mark that has no words of its own is counted by the nearest that has: no mark is told of nowhere.
+ * Labels of marks that do not overlap, each left of its line, or right of it at the edge. A mark without a
+ * label of its own is counted by the nearest label.
  */
 function named(marks, x) {
   const found = [];
@@ -183,18 +182,18 @@ function named(marks, x) {
   return found;
 }
 
-/** A mark's kind, and how many it stands for besides. */
+/** The kind of a mark, and the count of further marks at its label. */
 const markWords = ({ mark, of }) =>
   of.length > 1 ? `${mark.kind} +${num(of.length - 1)} more` : mark.kind;
 
-/** What several marks say, in their order. */
+/** The sentences of several marks, in order of time. */
 const sayings = marks =>
   marks
     .toSorted((one, other) => one.ms - other.ms)
     .map(mark => `${when(mark.ms)} ${mark.words}`)
     .join("\n");
 
-/** Every series from step to step, each on those before it. */
+/** The areas of all series, stacked. */
 function areas(series, times, end, { x, y }) {
   const foot = new Array(times.length).fill(0);
   return series.map(each => {
@@ -211,11 +210,11 @@ function areas(series, times, end, { x, y }) {
   });
 }
 
-/** What lies between two lines. */
+/** The path of the area between two lines. */
 const band = (low, high, times, end, to) =>
   `${steps(high, times, end, to)}L${steps(low, times, end, to).slice(1).split("L").reverse().join("L")}Z`;
 
-/** A line that holds each value for its step, as what it counts did. */
+/** The path of a step line. */
 function steps(values, times, end, { x, y }) {
   const points = values.flatMap((value, at) => [
     [times[at], value],
@@ -224,10 +223,7 @@ function steps(values, times, end, { x, y }) {
   return `M${points.map(([ms, value]) => `${x(ms).toFixed(1)},${y(value).toFixed(1)}`).join("L")}`;
 }
 
-/**
- * Names at the right of what they name, moved apart where they would meet: upwards, and down again
- * where that is out of sight.
- */
+/** Series names at the right of the chart, shifted so that they neither overlap nor leave it. */
 function labels(series, last, { y, x, foot }) {
   let sum = 0;
   const places = series.map(each => {
@@ -257,7 +253,7 @@ function labels(series, last, { y, x, foot }) {
   );
 }
 
-// ---- where an axis is marked: at numbers and times that people would have chosen ----
+// ---- axis ticks at round numbers and times ----
 
 const PARTS_MOST = 5;
 const STEP_LEAST = 0.1;
@@ -287,7 +283,7 @@ const TIME_STEPS = [
   28 * DAY,
 ];
 
-/** From 0 to at least `value` in at most five steps of 1, 2 or 5 times a power of ten. */
+/** Ticks from 0 to at least `value`, in at most five steps of 1, 2 or 5 times a power of ten. */
 export function numberTicks(value) {
   const wanted = Math.max(STEP_LEAST, value / PARTS_MOST);
   const power = 10 ** Math.floor(Math.log10(wanted) + 1e-9);
@@ -296,7 +292,7 @@ export function numberTicks(value) {
   return Array.from({ length: parts + 1 }, (_, at) => Number((at * step).toFixed(1)));
 }
 
-/** At most `most` round times between two, in the reader's zone: `{ms, words}`; a midnight is its day. */
+/** At most `most` round local times in a period, as `{ms, words}`; midnight is labelled with its date. */
 export function timeTicks(from, to, most) {
   const step = TIME_STEPS.find(each => (to - from) / each <= most) ?? TIME_STEPS.at(-1);
   const zone = new Date(from).getTimezoneOffset() * MINUTE;

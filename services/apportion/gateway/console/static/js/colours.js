@@ -1,7 +1,7 @@
-// Colours of namespaces: eight that stay apart for everybody (after Paul Tol), the last for others.
+// Colours of namespaces: eight that colour-blind users can tell apart (after Paul Tol); the last is shared.
 //
-// A namespace keeps its colour as long as the page is open. Of those known together the first by
-// name comes first, so that two screens agree.
+// A namespace keeps its colour while the console is open. Namespaces that become known together get theirs
+// in the order of their names, so that two screens agree.
 import { byName } from "./format.js";
 
 export const NAMESPACE_COLOURS = [
@@ -17,14 +17,14 @@ export const NAMESPACE_COLOURS = [
 export const OTHER = NAMESPACE_COLOURS.length - 1;
 const places = new Map();
 
-/** Give those a colour that have none yet. */
+/** Assign colours to namespaces that have none. */
 export function meetNamespaces(names) {
   for (const name of [...new Set(names)].filter(each => !places.has(each)).sort(byName)) {
     places.set(name, Math.min(places.size, OTHER));
   }
 }
 
-/** Which of the colours a namespace has. */
+/** The index of a namespace's colour. */
 export function namespacePlace(name) {
   if (!places.has(name)) places.set(name, Math.min(places.size, OTHER));
   return places.get(name);
@@ -32,7 +32,7 @@ export function namespacePlace(name) {
 
 export const namespaceColour = name => NAMESPACE_COLOURS[namespacePlace(name)];
 
-/** Names with their colours, for a legend; those that share the last one as `other`. */
+/** Namespaces and colours for a legend; those that share the last colour are one entry, `other`. */
 export function namespaceLegend() {
   const own = [...places]
     .filter(([, place]) => place < OTHER)

@@ -1,8 +1,8 @@
-// The newest revision, as it comes: one waiting question at a time, answered when something happens.
+// Follows the newest revision by long polling.
 //
-// The gateway holds `at_least` until it has folded that revision, so nothing is asked in vain and no
-// event crosses the wire only to be counted. At most four answers a second, however much happens.
-// Whether placements are frozen is asked for apart: a full ledger has no next event that would tell.
+// A request with `at_least` returns once the gateway has folded that revision, so no request is wasted and no
+// event is sent only to be counted. There are at most four answers per second. A second loop asks whether
+// placement is frozen, because a full ledger has no next event to report that.
 
 const PACE_MS = 250;
 const WAIT_S = 25;
@@ -15,8 +15,8 @@ const pause = ms =>
   });
 
 /**
- * Tell `{revision, frozen}` for whatever is new, and `{problem}` while the gateway does not answer.
- * `frozen` is why no pod can be placed, or empty.
+ * Call `tell` with `{revision, frozen}` for each change, and with `{problem}` while the gateway is
+ * unreachable. `frozen` is the reason why no pod can be placed, or empty.
  */
 export function follow(tell) {
   let frozen = "";
@@ -30,7 +30,7 @@ export function follow(tell) {
   });
 }
 
-/** Call `found` with the newest answer now and then; a failure is told by the other loop. */
+/** Call `found` with the current answer every few seconds; the other loop reports failures. */
 async function followFrozen(found) {
   for (;;) {
     await pause(FROZEN_MS);
@@ -60,7 +60,7 @@ async function followRevision(tell) {
       failures = 0;
       await pause(PACE_MS);
     } catch (error) {
-      tell({ problem: error instanceof TypeError ? "no answer" : error.message });
+      tell({ problem: error instanceof TypeError ? "offline" : error.message });
       revision = 0;
       await pause(RETRY_MS[Math.min(failures, RETRY_MS.length - 1)]);
       failures += 1;
@@ -68,7 +68,7 @@ async function followRevision(tell) {
   }
 }
 
-/** In a shared worker: one follower for all tabs of a browser; who comes later has the last word. */
+/** In a shared worker: follow once for all tabs; a new tab receives the last message. */
 function serve() {
   const ports = new Set();
   let last = null;

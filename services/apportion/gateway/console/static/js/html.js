@@ -1,7 +1,7 @@
-// Templates that escape whatever is put into them, and a few words for the DOM.
+// Templates that escape their values, DOM helpers and icons.
 //
-// Invariant: text from outside reaches the page as text. Only `html` and `icon` make markup, and
-// style attributes, which the policy forbids, go through the CSSOM: write data-s="width:40%".
+// Invariant: outside data reaches the page as text; only `html` and `icon` create markup. The security policy
+// forbids style attributes, so write data-s="width:40%", which `mount` applies through the CSSOM.
 
 const ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
 
@@ -19,7 +19,7 @@ function rendered(value) {
   return value instanceof Markup ? value.text : escaped(value);
 }
 
-/** Markup of a template; values are escaped, unless they are markup or lists of it. */
+/** The markup of a template. Values are escaped, unless they are markup or lists of it. */
 export function html(strings, ...values) {
   let text = strings[0];
   values.forEach((value, at) => {
@@ -28,10 +28,10 @@ export function html(strings, ...values) {
   return new Markup(text);
 }
 
-/** Markup of our own that holds nothing from outside. */
+/** Literal markup; must not contain outside data. */
 export const trusted = text => new Markup(text);
 
-/** Show the markup in the element, and nothing else; returns the element. */
+/** Replace the content of an element with the markup; returns the element. */
 export function mount(element, markup) {
   element.innerHTML = rendered(markup);
   element.querySelectorAll("[data-s]").forEach(each => {
@@ -41,8 +41,8 @@ export function mount(element, markup) {
 }
 
 /**
- * Show the markup, where some is shown already: what has not changed stays, so that a press lasts over
- * an answer. The keyboard stays on the control that it holds, or where that was; on the page, where nothing is.
+ * Update the content of an element in place. Unchanged nodes stay, so a press survives an update. The focus
+ * stays on its control, or else moves to the control at that position, or to the page.
  */
 export function renew(element, markup) {
   const controls = () => $$('a:not([tabindex="-1"]), button:not(:disabled)', element);
@@ -68,7 +68,7 @@ function match(element, fresh) {
   for (const gone of had.slice(come.length)) gone.remove();
 }
 
-/** Whether two nodes are the same but for what stands in them. */
+/** Whether two nodes are equal apart from their children. */
 const isSame = (one, other) => one.cloneNode(false).isEqualNode(other.cloneNode(false));
 
 /** @type {(selector: string, within?: ParentNode) => any} */
@@ -76,7 +76,7 @@ export const $ = (selector, within = document) => within.querySelector(selector)
 /** @type {(selector: string, within?: ParentNode) => any[]} */
 export const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
 
-// ---- drawings of 16 pixels, in the colour of the text around them ----
+// ---- icons of 16 pixels, in the colour of the surrounding text ----
 
 const icon = paths =>
   trusted(

@@ -1,4 +1,4 @@
-// Keys: every page can be used without a mouse. Single keys rest while something is written.
+// Keyboard shortcuts. Every page works without a mouse; single-key shortcuts are off in text fields.
 import { $, $$, html, mount } from "./html.js";
 import { go, href } from "./route.js";
 import { all, get, NODES_MOST } from "./api.js";
@@ -6,40 +6,40 @@ import { byName } from "./format.js";
 import { phaseWord } from "./words.js";
 
 const KEYS = [
-  ["Ctrl K", "go to a pod, a node or a page"],
-  ["/", "find on this page"],
-  ["[  ]", "the mark before, the next mark"],
-  ["shift ← →", "one minute back, one on"],
-  ["space", "play"],
-  ["n", "now"],
-  ["j  k  ↵", "down, up, open"],
-  ["← → ↑ ↓  ↵", "in the picture of the fleet: card to card, open one; tab goes into it"],
-  ["+  −  0", "zoom the fleet, fit it"],
-  ["r", "show what is new"],
-  ["t", "light or dark"],
-  ["esc", "close"],
-  ["?", "these keys"],
+  ["Ctrl K", "Go to a pod, node or page"],
+  ["/", "Search this page"],
+  ["[  ]", "Previous or next mark"],
+  ["Shift ← →", "One minute back or forward"],
+  ["Space", "Play or pause"],
+  ["n", "Back to now"],
+  ["j  k  ↵", "Next row, previous row, open"],
+  ["← → ↑ ↓  ↵", "Fleet: move between devices, open; Tab enters the panel"],
+  ["+  −  0", "Fleet: zoom in, zoom out, fit"],
+  ["r", "Show updates"],
+  ["t", "Light or dark theme"],
+  ["Esc", "Close"],
+  ["?", "Show shortcuts"],
 ];
 const WRITING = 'input:not([type="range"]), textarea, select, dialog';
 
-/** What a single key does; `bar` is the time bar. */
+/** Register all shortcuts; `bar` is the time bar. */
 export function openKeys({ pages, bar, flipTheme, main }) {
   const dialog = $("#dialog");
   const help = () => {
-    dialog.setAttribute("aria-label", "Keys");
+    dialog.setAttribute("aria-label", "Keyboard shortcuts");
     mount(
       dialog,
-      html`<h2>Keys</h2>
+      html`<h2>Keyboard shortcuts</h2>
         <dl class="keys">
-          ${[[`1 – ${pages.length}`, "the pages"], ...KEYS].map(
+          ${[[`1 – ${pages.length}`, "Go to a page"], ...KEYS].map(
             ([key, words]) =>
               html`<dt><kbd>${key}</kbd></dt>
                 <dd>${words}</dd>`,
           )}
         </dl>
         <p class="foot faint">
-          A mark is an event: at one the address has its revision, as in at=1200. Where two moments
-          are compared, whatever goes to another moment moves the later of them.
+          A mark is an event in the time bar. On the compare page, time shortcuts move the later
+          moment.
         </p>`,
     );
     dialog.showModal();
@@ -96,7 +96,7 @@ export function openKeys({ pages, bar, flipTheme, main }) {
   });
 }
 
-/** An open dialog or list closes by itself, and nothing below it. */
+/** Close the panel of the page; an open dialog or list handles the key itself. */
 function escape(target, dialog, main) {
   if (dialog.open || target.closest("[popover]")) return;
   $(".x", main)?.click();
@@ -109,12 +109,12 @@ function step(main, by) {
   rows[Math.max(0, Math.min(rows.length - 1, at + by))]?.focus();
 }
 
-// ---- go to: a page, a node or a pod by a part of its name ----
+// ---- the palette: go to a page, node or pod by a part of its name ----
 
 const SHOWN = 12;
 const known = { revision: -1, rows: [] };
 
-/** Open the dialog. What is live is asked for once, and again when it is opened later. */
+/** Open the palette. Nodes and pods are loaded again if the revision has changed. */
 export function openPalette(pages) {
   const dialog = $("#dialog");
   if (dialog.open) return;
@@ -131,7 +131,7 @@ export function openPalette(pages) {
         autocomplete="off"
         spellcheck="false"
       />
-      <ul class="pal" id="pal-rows" role="listbox" aria-label="Found"></ul>`,
+      <ul class="pal" id="pal-rows" role="listbox" aria-label="Results"></ul>`,
   );
   dialog.showModal();
   const field = $("#pal");
@@ -143,7 +143,7 @@ export function openPalette(pages) {
   let chosen = 0;
   let rows = [];
 
-  /** The keyboard goes where the page is, and there to what was asked for. */
+  /** Close the palette and move the focus to the page. */
   const leave = () => {
     dialog.close();
     $("#main").focus();
@@ -163,8 +163,7 @@ export function openPalette(pages) {
           </li>`,
       ),
     );
-    if (!rows.length)
-      mount($("#pal-rows"), html`<li class="faint">Nothing live has that name.</li>`);
+    if (!rows.length) mount($("#pal-rows"), html`<li class="faint">No matches</li>`);
   };
   field.addEventListener("input", () => {
     chosen = 0;
@@ -187,7 +186,7 @@ export function openPalette(pages) {
       if (field.isConnected) draw();
     },
     () => {},
-  ); // another dialog may stand there by now
+  ); // another dialog may be open by now
 }
 
 async function learn() {

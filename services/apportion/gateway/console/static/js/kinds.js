@@ -1,5 +1,5 @@
-// Kinds of events, as the chips of the events page and the shapes beside each line tell them apart.
-// Invariant, held by a test: every type of the catalogue is of one kind, so that chips count all events.
+// Kinds of events: the chips of the events page and the shape next to each row.
+// Invariant, checked by a test: each type of the catalogue has exactly one kind, so chips count all events.
 
 export const KINDS = {
   pod: [
@@ -56,7 +56,7 @@ export const KINDS = {
     "PricesLearnt",
   ],
 };
-/** What people look for; of `DeviceHealthChanged` a mark tells recoveries apart. */
+/** Types shown in red. A recovery is also a `DeviceHealthChanged`; its mark tells it apart. */
 export const RED = new Set([
   "AllocationFailed",
   "BindFailed",
@@ -73,13 +73,13 @@ const KIND_OF = new Map(
   Object.entries(KINDS).flatMap(([kind, types]) => types.map(type => [type, kind])),
 );
 
-/** The kind of a type of event; `other` for one that only a newer gateway knows. */
+/** The kind of an event type; `other` for a type that only a newer gateway knows. */
 export const kindOf = type => KIND_OF.get(type) ?? "other";
 
-/** The kinds that have a chip: `other` where there is such an event. */
+/** The kinds with a chip; `other` only if there are such events. */
 export const chipsOf = counts => [...Object.keys(KINDS), ...(counts.other ? ["other"] : [])];
 
-/** How many events of each kind there are, from counts by type. */
+/** Event counts by kind, from counts by type. */
 export function countKinds(counts) {
   const found = Object.fromEntries([...Object.keys(KINDS), "other"].map(kind => [kind, 0]));
   for (const [type, count] of Object.entries(counts)) found[kindOf(type)] += count;

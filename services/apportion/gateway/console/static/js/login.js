@@ -1,7 +1,7 @@
-// Who looks: where the gateway has a login, a token is asked for before anything else is.
+// Login: if the gateway has one, the console asks for a token before anything else.
 //
-// The token goes into a cookie that no script can read, this one neither. Invariant: nothing of the
-// pages is asked before the gateway knows who asks.
+// The gateway keeps the token in a cookie that no script can read. Invariant: no page sends a request
+// before the login is complete.
 import { getNow, Problem, send } from "./api.js";
 import { $, html, mount } from "./html.js";
 import { problemPage } from "./parts.js";
@@ -9,7 +9,7 @@ import { problemPage } from "./parts.js";
 export const me = { login: false, name: "", all: true, doctor: true, cordons: false };
 const UNKNOWN = 401;
 
-/** Return once the gateway knows who asks, or wants to know nothing. */
+/** Return after a login, or at once if the gateway has none. */
 export async function known(main) {
   for (;;) {
     try {
@@ -21,7 +21,7 @@ export async function known(main) {
       if (problem.status === UNKNOWN) {
         await asked(main);
       } else {
-        mount(main, problemPage(problem, "who you are"));
+        mount(main, problemPage(problem, "logins"));
         await new Promise(resolve => {
           setTimeout(resolve, 1000);
         });
@@ -30,7 +30,7 @@ export async function known(main) {
   }
 }
 
-/** Show the form until a token of it is somebody's. */
+/** Show the form until the gateway accepts a token. */
 function asked(main) {
   document.title = "Log in · Apportion";
   document.body.classList.add("locked");
@@ -38,8 +38,8 @@ function asked(main) {
     main,
     html`<div class="page login">
       <header class="answer">
-        <h1>Who are you?</h1>
-        <p class="sub"><span>This gateway answers whom it knows, by a token.</span></p>
+        <h1>Log in</h1>
+        <p class="sub"><span>This gateway requires a token.</span></p>
       </header>
       <section class="card">
         <form id="login">
@@ -56,10 +56,13 @@ function asked(main) {
           </div>
           <p id="refused" role="alert" class="c-bad"></p>
         </form>
-        <p class="faint">The browser keeps it until it is closed. In a cluster:</p>
+        <p class="faint">
+          The browser keeps the token until you close it. In a cluster, create one with:
+        </p>
         <pre>kubectl create token NAME --audience apportion</pre>
         <p class="faint">
-          Elsewhere whoever runs the gateway makes one: <code>apportion token NAME</code>
+          Without Kubernetes, ask the operator of the gateway to run
+          <code>apportion token NAME</code>.
         </p>
       </section>
     </div>`,
@@ -70,7 +73,7 @@ function asked(main) {
   return new Promise(resolve => {
     $("#token").addEventListener("invalid", () => {
       $("#refused").textContent = "";
-    }); // the browser says that it is empty
+    }); // the browser itself reports an empty field
     $("#login").addEventListener("submit", async event => {
       event.preventDefault();
       try {
@@ -96,14 +99,14 @@ function showMe() {
   button.addEventListener("click", leave);
 }
 
-/** Nobody leaves by a slip: it takes the token to come back. */
+/** Ask for confirmation, because logging in again needs the token. */
 function leave() {
   const dialog = $("#dialog");
   dialog.setAttribute("aria-label", "Log out");
   mount(
     dialog,
     html`<h2>Log out ${me.name}?</h2>
-      <p class="faint">This browser forgets the token; it is asked for again.</p>
+      <p class="faint">This browser forgets the token. You need it to log in again.</p>
       <div class="acts">
         <button class="btn pri" id="logout">Log out</button
         ><button class="btn" id="stay">Cancel</button>

@@ -1,14 +1,14 @@
-// The marks of the time bar. Those that would overlap are one: it says how many, and opens their list.
+// The marks of the time bar. Marks that would overlap become one, which shows their count and opens a list.
 //
-// Invariant: no two marks lie on each other, and no words beside one lie on another. Pure: text only.
+// Invariant: neither marks nor their labels overlap. Pure.
 import { clock, num } from "./format.js";
 import { html, trusted } from "./html.js";
 
-/** How wide a mark is, to a finger as well. */
+/** The width of a mark as a touch target. */
 export const MARK_ROOM = 24;
-/** Of several marks the first of these that is there. */
+/** Looks by importance: a group of marks has the first that occurs. */
 export const LOOKS = ["broken", "cordon", "policy", "ok"];
-/** How a mark looks, by its kind; one of a kind that is not known here looks like a change of policy. */
+/** Looks by kind of mark; an unknown kind looks like `policy`. */
 export const LOOK_OF = {
   failure: "broken",
   recovery: "ok",
@@ -18,14 +18,14 @@ export const LOOK_OF = {
   configuration: "policy",
 };
 const LETTER_ROOM = 6.2;
-const DIGIT_ROOM = 7.3; // of counts, which are bolder
+const DIGIT_ROOM = 7.3; // of counts, which are bold
 const GAP = 4;
 const DOT = 12;
-const PILL_ENDS = 8; // of the shape around a count
+const PILL_ENDS = 8; // padding around a count
 const PILL_BORDER = 3; // as in frame.css
 const COUNT_MOST = 999;
 
-/** Marks by place, as `{x, marks, look, kinds, side}`; without a `side` there is no room for words. */
+/** Groups of marks by position, as `{x, marks, look, kinds, side}`; without a `side`, no label fits. */
 export function grouped(marks, x, width) {
   /** @type {any[]} */
   const groups = [];
@@ -46,11 +46,11 @@ export function grouped(marks, x, width) {
   return groups;
 }
 
-/** Their buttons, in their order. */
+/** The buttons of all groups. */
 export const markButtons = (groups, width) =>
   groups.map((group, at) => markButton(group, at, width));
 
-/** What opens where several are one: each with its time, and leading to it. */
+/** The list that a group opens: a button for each mark, which leads to it. */
 export const markList = ({ marks }) =>
   html`<b>${spanWords(marks)}</b>
     <ol>
@@ -67,28 +67,25 @@ export const markList = ({ marks }) =>
 
 const countWords = count => (count > COUNT_MOST ? `${COUNT_MOST}+` : String(count));
 
-/** How many of a group look how: failures are not told as recoveries, nor these as failures. */
+/** The count of marks per look, so that failures and recoveries stay apart. */
 const partsOf = ({ marks }) =>
   LOOKS.map(look => [look, marks.filter(mark => mark.look === look).length]).filter(
     ([, count]) => count,
   );
 
-/** How wide a count is drawn, in whatever font. */
+/** The drawn width of a count, in any font. */
 const countRoom = count => PILL_ENDS + DIGIT_ROOM * countWords(count).length;
 
-/**
- * Half of what is seen of a mark: a count of many is wider than a finger, and one of each look
- * stands beside the others.
- */
+/** Half of the visible width of a group: a dot, or a count per look side by side. */
 const shapeOf = group =>
   (group.marks.length < 2
     ? DOT
     : partsOf(group).reduce((sum, [, count]) => sum + countRoom(count), PILL_BORDER)) / 2;
 
-/** Half of what it takes. */
+/** Half of the reserved width of a group. */
 const halfOf = group => Math.max(MARK_ROOM / 2, shapeOf(group));
 
-/** Those whose counts would overlap become one, whose count may be wider again. */
+/** Merge groups whose counts would overlap, until none do. */
 function merged(groups) {
   for (let at = 1; at < groups.length; at += 1) {
     const [before, group] = groups.slice(at - 1);
@@ -104,13 +101,13 @@ const groupLabel = ({ kinds }) => kinds.map(([label]) => label).join(", ");
 const spanWords = marks =>
   `${num(marks.length)} marks, ${clock(marks[0].ms)} to ${clock(marks.at(-1).ms)}`;
 
-/** What a mark says, or how many of which kinds several are. */
+/** The sentence of a single mark, or the counts by kind of a group. */
 export const groupWords = ({ marks, kinds }) =>
   marks.length === 1
     ? `${clock(marks[0].ms)}  ${marks[0].sentence}`
     : `${spanWords(marks)}: ${kinds.map(([label, count]) => `${num(count)} × ${label}`).join(", ")}`;
 
-/** Which groups have room for words beside them; the newest has the first right to it. */
+/** Choose the groups that have room for a label; newer groups come first. */
 function labelled(groups, width) {
   let free = width;
   for (const [at, group] of [...groups.entries()].toReversed()) {

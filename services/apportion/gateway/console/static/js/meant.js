@@ -1,7 +1,7 @@
-// Which pod somebody means by a name, and which may be meant by one that no pod has: as `apportion why`
-// finds them, at the moment that the pages show.
+// Resolves a pod's name to a pod, and offers similar names if there is none, as `apportion why` does, at the
+// moment that the pages show.
 //
-// Invariant: only pods that are or were there are offered, so that the link that is followed works.
+// Invariant: only pods that exist or existed are offered, so that every link works.
 import { all, get, orNone, path } from "./api.js";
 import { byName, many, num } from "./format.js";
 import { html } from "./html.js";
@@ -12,11 +12,11 @@ import { onlySays } from "./parts.js";
 
 const PODS_MOST = 10_000;
 const SHOWN = 12;
-const LIKE_CHARS = 6; // of a name that is mistyped behind them
+const LIKE_CHARS = 6; // the prefix of a mistyped name to search for
 const DEFAULT = "default";
-const UNSEEN = [403, 404]; // nobody is told of what he may not see
+const UNSEEN = [403, 404]; // not found, or hidden from this user
 
-/** The namespaces of the pod that a name alone means: one, or none, or the several that it may mean. */
+/** The namespaces that a pod's name alone can refer to: none, one or several. */
 export async function namespacesOf(name) {
   const ever = (await namespacesEver(name)) ?? [];
   if (ever.includes(DEFAULT)) return [DEFAULT];
@@ -28,8 +28,8 @@ export async function namespacesOf(name) {
 }
 
 /**
- * Pods of that name in other namespaces, or else the live ones whose names are most like it; `past`
- * where that was asked.
+ * Pods with this name in other namespaces, or else live pods with the most similar names. `past` is whether
+ * the history was searched.
  */
 export async function mayBeMeant(name) {
   const [ever, live] = await Promise.all([namespacesEver(name), livePods()]);
@@ -42,7 +42,7 @@ export async function mayBeMeant(name) {
   };
 }
 
-/** What else has that name: a node, or a namespace with live pods. */
+/** A node or a namespace with this name. */
 export async function otherKinds(name) {
   const [node, spaces] = await Promise.all([
     orNone(get(`nodes/${path(name)}`), UNSEEN),
@@ -54,56 +54,58 @@ export async function otherKinds(name) {
   };
 }
 
-/** Where a pod of that name is or was; null where this gateway answers for no past. */
+/** The namespaces that have or had a pod with this name; null if the gateway has no history. */
 async function namespacesEver(name) {
   return (
     (await orNone(get(`history/pods/${path(name)}`)))?.items.map(each => each.namespace) ?? null
   );
 }
 
-/** Live pods, of several that have all of their name in common one. */
+/** Live pods, without duplicate names. */
 async function livePods() {
   const { items } = await all("pods", {}, PODS_MOST);
   return [...new Map(items.map(pod => [`${pod.namespace}/${pod.name}`, pod])).values()];
 }
 
-/** That no such pod is live; and where all of the `past` was asked, that none was before. */
+/** The headline for a missing pod. It covers the past only if all of the history was searched. */
 function noPod(whose, past) {
-  const before = !past || !me.all ? "" : isLive() ? ", and none ever was" : ", nor was one before";
-  return `No pod ${whose} ${isLive() ? "is live" : "was live then"}${before}.`;
+  const isSearched = past && me.all;
+  if (isLive()) return isSearched ? `No pod ${whose}, now or before` : `No live pod ${whose}`;
+  return `No pod ${whose} at this time${isSearched ? " or before" : ""}`;
 }
 
-/** The page of a name that is that of several pods, one in each of these namespaces. */
+/** The page for a name that pods in several namespaces have. */
 export const severalPage = (name, namespaces) =>
-  meantPage(`The name ${name} leads to ${many(namespaces.length, "pod")}.`, name, {
+  meantPage(`${many(namespaces.length, "pod")} named ${name}`, name, {
     pods: namespaces.map(namespace => ({ namespace, name })),
   });
 
-/** The page of a name that no pod has. */
+/** The page for a name that no pod has. */
 export const nonePage = (whose, name, meant) => meantPage(noPod(whose, meant.past), name, meant);
 
-/** What a name may mean: pods, one that came `later`, a node, a namespace. Each is a way on. */
+/** Links to what a name may mean: pods, a pod created `later`, a node or a namespace. */
 function meantPage(sentence, name, { pods, later = null, node = "", namespace = "" }) {
   const shown = pods.slice(0, SHOWN).map(pod => podLink(pod.namespace, pod.name));
   const said = [
     later &&
-      html`It came later, at
+      html`It was submitted later, at
       ${link(`pod/${later.namespace}/${later.name}`, revisionWords(later.revision), { at: String(later.revision) })}.`,
     shown.length &&
       html`Did you mean
-      ${either(shown)}${pods.length > SHOWN ? ` (${num(pods.length - SHOWN)} more have that name)` : ""}?`,
-    node && html`It is a node: ${nodeLink(node)}.`,
+      ${either(shown)}${pods.length > SHOWN ? ` (${num(pods.length - SHOWN)} more)` : ""}?`,
+    node && html`There is a node with this name: ${nodeLink(node)}.`,
     namespace &&
-      html`It is a namespace: ${link("pods", `the pods of ${namespace}`, { q: `${namespace}/` })}.`,
+      html`There is a namespace with this name:
+      ${link("pods", `pods in ${namespace}`, { q: `${namespace}/` })}.`,
   ].filter(Boolean);
   return onlySays(
     sentence,
-    said.length ? said.map(each => html`${each} `) : "No live pod has a name like it.",
+    said.length ? said.map(each => html`${each} `) : "No live pod has a similar name.",
     [
       link("pods", "All pods", {}, "btn"),
       link(
         "pods",
-        `Pods with ${name.slice(0, LIKE_CHARS)} in their names`,
+        `Search “${name.slice(0, LIKE_CHARS)}”`,
         { q: name.slice(0, LIKE_CHARS) },
         "btn",
       ),
@@ -114,16 +116,16 @@ function meantPage(sentence, name, { pods, later = null, node = "", namespace = 
 const either = links =>
   links.map((each, at) => html`${at ? (at === links.length - 1 ? " or " : ", ") : ""}${each}`);
 
-// ---- names that are most like one that nothing has ----
+// ---- similar names ----
 //
-// The measure is that of Ratcliff and Obershelp as Python's difflib has it, so that a page offers the
-// names that the command line offers. Pure: a test holds it to the other one.
+// The Ratcliff-Obershelp similarity, as in Python's difflib, so that pages and the CLI offer the same names.
+// Pure; a test compares both.
 
 const OFFERED = 3;
 const LIKE = 0.6;
 const DIGITS = { o: "0", i: "1", l: "1" };
 
-/** The few known names that are most like it, the nearest first; letters that look like digits are taken for these. */
+/** The most similar known names, the nearest first. Letters that look like digits count as these digits. */
 export function near(name, known) {
   const byLook = Map.groupBy([...new Set(known)].sort(byName), look);
   return [...byLook]
@@ -139,19 +141,19 @@ export function near(name, known) {
     .slice(0, OFFERED);
 }
 
-/** How many letters of those that look the same are as they were written. */
+/** The count of characters that are identical, and not only similar. */
 const asWritten = (each, name) => [...each].filter((letter, at) => letter === name[at]).length;
 
 const look = name => name.toLowerCase().replace(/[oil]/g, letter => DIGITS[letter]);
 
 function likeness(one, other) {
   const length = one.length + other.length;
-  // even if all of the shorter one is in the longer
+  // too different in length, even if one contains the other
   if (2 * Math.min(one.length, other.length) < LIKE * length) return 0;
   return (2 * matching(one, other)) / length;
 }
 
-/** How many letters lie in common pieces: the longest one, and so on at both its sides. */
+/** The count of characters in common substrings: the longest one, then recursively on both sides of it. */
 function matching(one, other) {
   const { at, beside, size } = longest(one, other);
   if (!size) return 0;

@@ -1,39 +1,37 @@
-// The one moment that all pages show: now, or a moment of the past. It lives in the address.
+// The moment that all pages show: now, or a moment of the past. It is part of the address.
 //
-// `at` is what the address says, in the forms of --at: 14:20, 14:20:07, -10m, a date with a time, a
-// revision; empty means now. Answers about the past are asked for by the revision that the gateway
-// found for it, so that every part of a page is of one moment. What time it is then is what was asked
-// for: how long a pod has waited hangs on that, and not on when something last happened.
+// `at` has the forms of --at: 14:20, 14:20:07, -10m, a date with a time, or a revision; empty means now.
+// Requests about the past use the revision that the gateway resolved, so that all parts of a page agree.
+// The time of a moment is the requested one, not that of its last event, because durations depend on it.
 import { clock, day, num } from "./format.js";
 
 export const moment = {
   at: "",
   revision: 0,
-  time: null, // milliseconds, null where nobody has said
-  eventTime: null, // of the newest event by then, of which the state is
+  time: null, // milliseconds; null if unknown
+  eventTime: null, // of the newest event before `time`
   /** @type {any} */
-  problem: "", // why there is no answer about the moment that was asked for
-  silent: null, // { why, since }: the gateway has no answer since then, in milliseconds; null while it answers
-  newest: 0, // the newest revision that the gateway is known to have folded
+  problem: "", // why the requested moment has no answer
+  silent: null, // { why, since } while the gateway is unreachable, since a time in milliseconds; else null
+  newest: 0, // the newest revision that the gateway has reported
 };
 
-/** Whether the pages show what is now. */
+/** Whether the pages show the present. */
 export const isLive = () => !moment.at;
 
-/** The time that the pages show, in milliseconds. */
+/** The time of the moment that the pages show, in milliseconds. */
 export const shownTime = () => (isLive() ? Date.now() : (moment.time ?? Date.now()));
 
-/** #1,214,394, as people write a revision. */
+/** A revision as text: #1,214,394. */
 export const revisionWords = revision => `#${num(revision)}`;
 
-/** The past as parameters of a request; nothing for now. */
+/** The request parameters for the moment that the pages show; none for now. */
 export const pastParameters = () => (isLive() ? {} : { at: String(moment.revision || moment.at) });
 
-// ---- a moment as people write it into a field or an address: what it means, in one form for both ----
+// ---- parsing a moment from a field or an address ----
 //
-// An address has times in UTC, as --at and the gateway do; a field has them as the pages show them,
-// in the zone of this browser. Pure: it is given what time it is. Invariant: what is shown, read as
-// a field, and what is asked, read as an address, are the same moment again.
+// Addresses have times in UTC, as --at and the gateway do; fields have local times. Pure: the current time is
+// an argument. Invariant: `shown`, parsed as a field, and `asked`, parsed as an address, are the same moment.
 
 const AGO = /^-(\d{1,9})([smhd])$/;
 const CLOCK = /^(\d{1,2}):(\d{2})(?::(\d{2}))?$/;
@@ -43,19 +41,19 @@ const PLUS_LOST = /^(\d{4}-\d{2}-\d{2}[T ]\d{2}(?::\d{2}){0,2}(?:\.\d{1,6})?) (?
 const REVISION = /^#?(\d{1,3}(?:,\d{3}){1,4}|\d{1,15})$/;
 const UNIT_MS = { s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 
-/** A time in milliseconds as headlines and fields have it. */
+/** A timestamp in milliseconds as local date and time. */
 export const timeWords = ms => `${day(ms)} ${clock(ms)}`;
 
-/** A moment of an address as it was written: a query has the plus of a zone as a space. */
+/** Restore the plus of a time zone, which a query string turns into a space. */
 export const withPlus = text => text.replace(PLUS_LOST, "$1+");
 
-/** The zone of this browser, as people call it. */
+/** The name of the browser's time zone. */
 export const zoneWords = () => Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 /**
- * What a text means at the time `now`: `asked` for the gateway and the address, `shown` for people,
- * and `ms` or `revision` where it is one of these. A time without a zone is of this browser where
- * `local`, else in UTC. What is not `read` stays as it is: the gateway says what is wrong with it.
+ * Parse a moment at the time `now`. Returns `asked` for the gateway and the address, `shown` for display, and
+ * `ms` or `revision` if it is one of these. A time without a zone is local if `local`, else UTC. Text that
+ * cannot be parsed (`read` is false) is returned unchanged, and the gateway reports the error.
  */
 export function askedMoment(text, now, local = false) {
   const said = text.trim();
@@ -75,7 +73,7 @@ export function askedMoment(text, now, local = false) {
   };
 }
 
-/** Whole seconds in milliseconds, and what is written behind their point; null for what is no time. */
+/** A time in milliseconds, with the digits of its fraction of a second; null if the text is not a time. */
 function time(text, now, local) {
   const ms = ago(text, now) ?? today(text, now, local);
   if (ms !== null) return ms > 0 ? { ms } : null;
@@ -96,7 +94,7 @@ function ago(text, now) {
   return count ? wholeSeconds(now - Number(count) * UNIT_MS[unit]) : null;
 }
 
-/** The last such time of a day that has come. */
+/** The most recent occurrence of a time of day. */
 function today(text, now, local) {
   const found = CLOCK.exec(text);
   const [hour, minute, second] = (found ?? []).slice(1).map((part = "0") => Number(part));

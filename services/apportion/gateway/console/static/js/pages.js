@@ -1,39 +1,40 @@
-// The pages: their order, what they are called, and the module of each. A new page is a row here and
-// its module; navigation, keys, palette, title and tests read this table.
+// The table of pages: order, title and module. A new page is a row here and a module; navigation,
+// shortcuts, palette, window title and tests read this table.
 import { ICONS } from "./html.js";
 
 /**
- * `path` is the address, `load` brings the module. A page `under` another one has no row in the
- * navigation, which marks the other. `about` names the page's question where it has no answer.
+ * `path` is the address, and `load` imports the module. A page `under` another one has no row in the
+ * navigation; the row of the other is marked. `about` names the content in the error of a gateway without it.
  */
 export const PAGES = [
   {
     path: "fleet",
     title: "Fleet",
     icon: ICONS.fleet,
+    about: "the fleet",
     load: () => import("./fleet/page.js"),
   },
   { path: "pods", title: "Pods", icon: ICONS.pods, load: () => import("./pages/pods.js") },
   { path: "pod", under: "pods", load: () => import("./pages/pod.js") },
   {
     path: "waiting",
-    title: "Waiting",
+    title: "Pending",
     icon: ICONS.waiting,
-    about: "who waits",
+    about: "the queue",
     load: () => import("./pages/waiting.js"),
   },
   {
     path: "whatif",
     title: "What if",
     icon: ICONS.whatif,
-    about: "what if",
+    about: "what-if plans",
     load: () => import("./pages/whatif.js"),
   },
   {
     path: "events",
     title: "Events",
     icon: ICONS.events,
-    about: "what happened",
+    about: "events",
     load: () => import("./pages/events.js"),
   },
   {
@@ -47,13 +48,13 @@ export const PAGES = [
     path: "doctor",
     title: "Doctor",
     icon: ICONS.doctor,
-    about: "for its health",
+    about: "health checks",
     load: () => import("./pages/doctor.js"),
   },
 ];
 
-/** The pages of the navigation, in their order. */
+/** The pages of the navigation, in order. */
 export const NAVIGATION = PAGES.filter(page => !page.under);
 
-/** The page of that address, or undefined. */
+/** The page with this path, or undefined. */
 export const pageOf = name => PAGES.find(page => page.path === name);

@@ -1,11 +1,11 @@
-// Parts that pages share: the answer at the top, what stands there while there is none, tables.
+// Parts that pages share: the headline, error pages, lists of causes, controls.
 import { html, ICONS, mount } from "./html.js";
 import { Problem } from "./api.js";
 import { num } from "./format.js";
 import { link } from "./words.js";
 import { sentence, sentenceCase, withCode } from "./typography.js";
 
-/** The sentence that answers the page's question, and what qualifies it. */
+/** The headline that answers the page's question, with notes below it. */
 export const answer = (headline, notes = []) =>
   html`<header class="answer">
     <h1>${withCode(headline)}</h1>
@@ -19,7 +19,7 @@ export const answer = (headline, notes = []) =>
   </header>`;
 
 /**
- * A page that only says one thing, and where to go from there.
+ * A page with only a headline, an explanation and links.
  * @type {(sentence: any, more?: any, links?: any[]) => any}
  */
 export const onlySays = (headline, more = "", links = []) =>
@@ -35,44 +35,41 @@ export const onlySays = (headline, more = "", links = []) =>
     }
   </div>`;
 
-/**
- * What a page says instead of its answer when the gateway has none; `again` is what may help where
- * one may come later.
- */
+/** The error page for a Problem. `about` names the missing content; `again` is offered if a retry may help. */
 export function problemPage(problem, about, again = []) {
   if (!(problem instanceof Problem)) throw problem;
   if (problem.unknown) {
     return onlySays(
-      `This gateway does not answer ${about}.`,
-      "It is older than this page, or serves only a part of the API.",
-      [link("fleet", "The fleet", {}, "btn")],
+      `This gateway does not support ${about}`,
+      "It is older than this console, or serves only part of the API.",
+      [link("fleet", "Fleet", {}, "btn")],
     );
   }
   const links = problem.passing ? again : [];
   if (problem.status === 0)
-    return onlySays("The gateway does not answer.", "This page asks again by itself.", links);
+    return onlySays("Gateway unreachable", "This page retries automatically.", links);
   return onlySays(sentence(problem.message), problem.fix ? sentence(problem.fix) : "", links);
 }
 
-/** The same within a card of a page. */
+/** The same within a section of a page. */
 export function problemNote(problem, about) {
   if (!(problem instanceof Problem)) throw problem;
   const said = problem.unknown
-    ? `This gateway does not answer ${about}.`
+    ? `This gateway does not support ${about}.`
     : sentence(problem.message);
   return html`<p class="faint">
     ${withCode(`${said}${problem.fix && !problem.unknown ? ` ${sentence(problem.fix)}` : ""}`)}
   </p>`;
 }
 
-/** Every cause of a refusal, as long as the part of the nodes that it keeps, and what would unblock it. */
+/** The causes of a refusal, each with a bar for its share of the nodes, and its fix. */
 export const causeList = (causes, nodes) =>
   html`<ul class="causes">
     ${causes.map(cause => html`<li>${causeBar(cause, nodes)}${cure(cause)}</li>`)}
   </ul>`;
 
 function causeBar(cause, nodes) {
-  // a limit: nobody looked at nodes
+  // a limit, which is not about nodes
   if (!cause.nodes) return html`<div class="cz"><span>${withCode(cause.words)}</span></div>`;
   const look = cause.off_offer ? "warn" : "bad";
   return html`<div class="cz">
@@ -81,10 +78,7 @@ function causeBar(cause, nodes) {
   </div>`;
 }
 
-/**
- * What would unblock it: a command with a button that copies it, what else has to be and whom it is
- * about; or words.
- */
+/** The fix of a cause: a command with a copy button, or a sentence. */
 function cure({ unblocked_by: words, command: line, cure: besides, people }) {
   if (!words) return "";
   if (!line) return html`<p class="cure">${withCode(sentenceCase(words))}.</p>`;
@@ -93,13 +87,13 @@ function cure({ unblocked_by: words, command: line, cure: besides, people }) {
   </div>`;
 }
 
-/** A text that lists causes, each on a line of its own. */
+/** A lead with clauses; several clauses have a line each. */
 export const clauses = (lead, listed) =>
   listed.length < 2
     ? html`${lead}${listed}`
     : html`${lead}${listed.map(each => html`<span class="clause">${each}</span>`)}`;
 
-/** A row of buttons of which one is pressed. */
+/** A row of buttons, one of which is pressed. */
 export const segments = (name, label, options, chosen) =>
   html`<div class="seg" role="group" aria-label="${label}">
     ${options.map(
@@ -114,11 +108,11 @@ export const segments = (name, label, options, chosen) =>
     )}
   </div>`;
 
-/** What a narrow screen has no columns for, as a second line of the row; a wide one does not show it. */
+/** The hidden columns of a table as a second line of the row; only visible on narrow screens. */
 export const second = said =>
   html`<div class="second">${said.filter(Boolean).map(each => html`<span>${each}</span>`)}</div>`;
 
-/** The field that `/` goes to. */
+/** The search field, which `/` focuses. */
 export const searchField = (value, placeholder, label) =>
   html`<label class="search"
     >${ICONS.find}<input
@@ -132,18 +126,22 @@ export const searchField = (value, placeholder, label) =>
     /><kbd>/</kbd></label
   >`;
 
-/** 1 node, 8 cards and 3 pods. */
+/** Words joined as in `1 node, 8 GPUs and 3 pods`. */
 export const listed = words =>
   words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`;
 
-/** A command with a button that copies it. */
+/** Words joined as in `a, b or c`. */
+export const either = words =>
+  words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} or ${words.at(-1)}`;
+
+/** A command with a copy button. */
 export const command = text =>
   html`<div class="fix">
     <code>${text}</code
     ><button class="cp" data-copy="${text}" aria-label="Copy: ${text}">${ICONS.copy}</button>
   </div>`;
 
-/** Copy what a pressed button holds; the clipboard may be closed to a page without TLS. */
+/** Copy the text of a pressed copy button. Without TLS there may be no clipboard: the text is selected. */
 export async function copyFrom(event) {
   const button = event.target.closest("[data-copy]");
   if (!button) return;

@@ -1,25 +1,24 @@
-// Addresses: #/page/argument?parameter=value. Every link keeps the moment that is shown.
+// Addresses: #/page/argument?parameter=value. Every link keeps the current moment.
 //
-// A pod's page is #/pod/NAMESPACE/NAME: all links have it so. Whoever types #/pods/NAMESPACE/NAME, as
-// the list is called, means it too; and other addresses that can mean but one page lead there.
+// A pod's page is #/pod/NAMESPACE/NAME. #/pods/NAMESPACE/NAME and a few other spellings lead to the canonical
+// address of their page.
 //
-// Which moment an address is about: `at`, or where two are compared (`diff=FROM,TO`) the later one.
-// Compare has no third moment: the bar stands at the later one, and whatever moves the bar moves that.
-// Invariant: an address with `diff` has no `at`, and its moments are the same however often it is read.
+// The moment of an address is `at`, or the later one of two that are compared (`diff=FROM,TO`). The compare
+// page has no third moment: the time bar shows and changes the later one.
+// Invariant: an address with `diff` has no `at`, and its moments do not change between two reads.
 import { askedMoment, moment, withPlus } from "./moment.js";
 
 const SPELT = new Map([
   ["what-if", "whatif"],
+  ["pending", "waiting"],
+  ["queue", "waiting"],
   ["event", "events"],
   ["report", "reports"],
   ["nodes", "fleet"],
   ["node", "fleet"],
 ]);
 
-/**
- * An address that means a page by another name, as all links have that page: in its place. A node
- * is on the fleet page.
- */
+/** Replace an alternative spelling by the canonical address. A node is on the fleet page. */
 export function setSpelt() {
   const {
     name,
@@ -31,7 +30,7 @@ export function setSpelt() {
   replace([SPELT.get(name)], parameters);
 }
 
-/** The page that the address names, its arguments, and its parameters. */
+/** The page, the arguments and the parameters of the current address. */
 export function route() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const [said, ...rest] = (path || "fleet").split("/").map(decode);
@@ -51,7 +50,7 @@ function decode(part) {
 const readable = query =>
   query.toString().replace(/%3A/g, ":").replace(/%2F/g, "/").replace(/%2C/g, ",");
 
-/** The address of a page; `parameters` without a value are left out. */
+/** The address of a page; empty `parameters` are omitted. */
 export function href(path, parameters = {}) {
   const query = new URLSearchParams();
   for (const [key, value] of Object.entries(parameters)) if (value) query.set(key, value);
@@ -61,7 +60,7 @@ export function href(path, parameters = {}) {
   return `#/${safe}${said ? `?${said}` : ""}`;
 }
 
-/** Change parameters of the address in its place, without going anywhere. */
+/** Change parameters of the current address, without navigating. */
 export function setParameters(changes) {
   const { name, args, parameters } = route();
   for (const [key, value] of Object.entries(changes)) {
@@ -71,7 +70,7 @@ export function setParameters(changes) {
   replace([name, ...args], parameters);
 }
 
-/** The address as all links have it, in its place; `args` where the page has found out which are meant. */
+/** Replace the current address by the canonical one; `args` if the page has resolved its arguments. */
 export function setCanonical(args = route().args) {
   const { name, parameters } = route();
   replace([name, ...args], parameters);
@@ -96,7 +95,7 @@ const NOW = "now";
 /** Whether an address compares two moments. */
 export const isCompared = ({ name, parameters }) => name === "events" && parameters.has("diff");
 
-/** Both moments of an address; without the second one the comparison is with now. */
+/** Both moments of a comparison; the second defaults to now. */
 export function bothMoments(parameters) {
   const [from, to] = parameters
     .get("diff")
@@ -105,7 +104,7 @@ export function bothMoments(parameters) {
   return [from, to || NOW].map(each => askedMoment(each, Date.now()));
 }
 
-/** The moment of the address, empty for now; one that is so long ago is fixed: it is another one a second later. */
+/** The moment of the address, empty for now. Relative moments of a comparison are replaced by fixed ones. */
 export function addressedMoment() {
   const asked = route();
   if (!isCompared(asked)) return withPlus(asked.parameters.get("at") ?? "");
@@ -114,7 +113,7 @@ export function addressedMoment() {
   return to.asked === NOW ? "" : to.asked;
 }
 
-/** Another moment of the page that is open, in its address. */
+/** Set the moment of the open page in its address. */
 export function setAddressedMoment(at) {
   const asked = route();
   if (!isCompared(asked)) {

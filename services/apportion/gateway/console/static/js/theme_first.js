@@ -1,11 +1,11 @@
-// The theme before the first paint, so that no page flashes: what was chosen here, else what the
-// system prefers. The only script that is no module.
+// Sets the theme before the first paint: the user's choice, else the preference of the system. The only
+// script that is not a module.
 (() => {
   let chosen = null;
   try {
     chosen = localStorage.getItem("theme");
   } catch {
-    /* storage may be off */
+    /* storage may be disabled */
   }
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   document.documentElement.dataset.theme = chosen || (dark ? "dark" : "light");

@@ -1,7 +1,7 @@
-// The time bar: where in the ledger all pages stand, what happened when, and how to get elsewhere.
+// The time bar: shows the current moment and the activity over time, and changes the moment.
 //
-// It asks `timeline` for how many events each stretch of time had and for marks (failures, cordons,
-// policy, configuration). Dragging asks for one moment at a time, the newest wanted.
+// The `timeline` endpoint has event counts per interval and marks (failures, cordons, policy, configuration).
+// While dragging, one moment is requested at a time, always the newest.
 import { getNow, Problem } from "./api.js";
 import { clock, day, duration, num, when } from "./format.js";
 import { $, html, ICONS, mount } from "./html.js";
@@ -14,7 +14,7 @@ import { timeTicks } from "./chart.js";
 const SPEEDS = [30, 120, 600, 3600];
 const REFRESH_MS = 4000;
 const REDRAW_MS = 10_000;
-const STEP_MS = 1000; // of the slider, from whole second to whole second, as addresses have them
+const STEP_MS = 1000; // of the slider; addresses have whole seconds
 const LIST_WIDTH = 340; // as in frame.css
 const TICK_ROOM = 70;
 
@@ -33,23 +33,20 @@ export class TimeBar {
           <a id="t-rev" class="m"></a>
         </div>
         <div class="t-ctl">
-          <button id="t-before" aria-label="The mark before" title="The mark before  [">
+          <button id="t-before" aria-label="Previous mark" title="Previous mark  [">
             ${ICONS.before}</button
           ><button id="t-play" aria-label="Play" title="Play  space">${ICONS.play}</button
-          ><button id="t-next" aria-label="The next mark" title="The next mark  ]">
-            ${ICONS.next}</button
+          ><button id="t-next" aria-label="Next mark" title="Next mark  ]">${ICONS.next}</button
           ><button id="t-speed" title="Speed" aria-label="Speed" class="m"></button>
         </div>
         <div class="t-track" id="t-track">
           <canvas id="t-hist" aria-hidden="true"></canvas>
           <div class="t-marks" id="t-marks"></div>
-          <input
-            id="t-range"
-            type="range"
-            step="${STEP_MS}"
-            aria-label="Moment that every page shows"
-          /><i class="t-head" id="t-head"></i><i class="t-ghost" id="t-ghost" hidden></i
-          ><span class="t-tip" id="t-tip" hidden></span>
+          <input id="t-range" type="range" step="${STEP_MS}" aria-label="Time shown" /><i
+            class="t-head"
+            id="t-head"
+          ></i
+          ><i class="t-ghost" id="t-ghost" hidden></i><span class="t-tip" id="t-tip" hidden></span>
           <div class="t-list" id="t-list" popover aria-label="Marks"></div>
           <p class="t-none faint" id="t-none" hidden></p>
         </div>
@@ -69,7 +66,7 @@ export class TimeBar {
       if (!button) return;
       const group = this.groups[button.dataset.at];
       if (group.marks.length > 1)
-        this.openList(group, button); // and the button itself shows it
+        this.openList(group, button); // the button itself opens the popover
       else this.seek(button.dataset.revision);
     });
     $("#t-list").addEventListener("click", event => {
@@ -91,7 +88,7 @@ export class TimeBar {
     setInterval(() => this.tick(), 1000);
   }
 
-  /** The clock goes on; and what happened moves back, though nothing new does. */
+  /** Advance the clock, and redraw the axis now and then. */
   tick() {
     if (this.unread) this.news();
     if (!isLive()) return;
@@ -99,7 +96,7 @@ export class TimeBar {
     else this.drawClock();
   }
 
-  /** Something happened: the line is asked for again, not more often than it can be read, and then by the clock. */
+  /** Reload the timeline after an event, at most every few seconds. */
   async news() {
     const now = performance.now();
     this.unread = true;
@@ -115,14 +112,14 @@ export class TimeBar {
       this.absent = "";
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
-      this.absent = problem.unknown ? "This gateway does not answer questions about the past." : "";
+      this.absent = problem.unknown ? "This gateway has no history." : "";
     } finally {
       this.asking = false;
     }
     this.draw();
   }
 
-  // ---- going elsewhere ----
+  // ---- changing the moment ----
 
   now() {
     this.stop();
@@ -133,7 +130,7 @@ export class TimeBar {
     this.seek(this.atOf(ms));
   }
 
-  /** The slider's end is now, though in the past it stands where now was when that was drawn. */
+  /** Handle the slider. Its end means now, even if it was drawn a while ago. */
   dragged() {
     const { value, max } = this.range;
     if (value === max) this.now();
@@ -143,14 +140,14 @@ export class TimeBar {
     }
   }
 
-  /** A time as the address has it: whole seconds, now as nothing, the beginning as its revision. */
+  /** A time for the address: whole seconds, empty for now, the first revision for the start. */
   atOf(ms) {
     if (ms >= this.end() - 500) return "";
     if (this.line && ms < this.line.from + 1000) return String(this.line.first);
     return new Date(ms).toISOString().replace(/\.\d+Z$/, "Z");
   }
 
-  /** One moment is asked for at a time; while it is, only the newest wish is remembered. */
+  /** Request one moment at a time; in the meantime, remember only the newest request. */
   async seek(at) {
     this.wanted = at;
     if (this.seeking) return;
@@ -184,7 +181,7 @@ export class TimeBar {
     );
   }
 
-  /** Play forwards from the moment that is shown, or from the last mark where that is now. */
+  /** Play forwards from the current moment; from shortly before the last mark if that is now. */
   play() {
     if (this.playing) {
       this.stop();
@@ -219,7 +216,7 @@ export class TimeBar {
     this.drawPlay();
   }
 
-  // ---- what it shows ----
+  // ---- drawing ----
 
   end() {
     return Math.max(Date.now(), this.line?.to ?? 0);
@@ -258,7 +255,7 @@ export class TimeBar {
     $("#t-clock").textContent = moment.problem ? "––:––:––" : clock(time);
     const today = day(time) === day(Date.now());
     $("#t-ago").textContent = moment.problem
-      ? "no such moment"
+      ? "invalid time"
       : live
         ? liveWords()
         : `${today ? "" : `${day(time)}, `}${duration((Date.now() - time) / 1000)} ago`;
@@ -266,7 +263,7 @@ export class TimeBar {
     const of =
       live || moment.eventTime === null || clock(moment.eventTime) === clock(time)
         ? ""
-        : `, of ${when(moment.eventTime, time)}`;
+        : ` · ${when(moment.eventTime, time)}`;
     $("#t-rev").textContent = revision ? `rev ${num(revision)}${of}` : "";
     $("#t-rev").href = href("events", { rev: revision ? String(revision) : "" });
     if (!this.line) return;
@@ -282,8 +279,7 @@ export class TimeBar {
     $("#t-head").style.left = `${this.place(time) * 100}%`;
   }
 
-  /** Nothing moves while a list of marks is open, and the keyboard stays on the mark that it holds,
-   * though others have joined it meanwhile. */
+  /** Draw the marks, unless a list of marks is open. The focus stays on its mark, even in another group. */
   drawMarks() {
     if ($("#t-list").matches(":popover-open")) return;
     const width = $("#t-track").clientWidth;
@@ -323,13 +319,13 @@ export class TimeBar {
 /** @type {(element: Element) => any} */
 const markOf = element => element.closest("#t-marks .mk");
 
-/** Now is live only while the gateway answers. */
+/** The status below the clock: live, or since when the gateway has been unreachable. */
 const liveWords = () =>
   moment.silent ? `${moment.silent.why} since ${clock(moment.silent.since)}` : "live";
 
 /**
- * The answer, with times as milliseconds and counts as quiet and red ones: a type tells a recovery
- * from no failure, marks do.
+ * The timeline, with times in milliseconds and counts split into quiet and red. The type of an event does not
+ * tell a recovery from a failure; its mark does.
  */
 export function read(answer) {
   const recovered = answer.marks
@@ -388,7 +384,7 @@ function drawHistogram(canvas, bar) {
   for (const bin of bar.line.bins) {
     const x = bar.place(bin.from) * width;
     const wide = Math.max(1, bar.place(bin.to) * width - x - 1);
-    const tall = (Math.sqrt(bin.quiet + bin.red) / most) * room; // a burst must not flatten the rest
+    const tall = (Math.sqrt(bin.quiet + bin.red) / most) * room; // so that a burst does not flatten the rest
     const red = (tall * bin.red) / Math.max(1, bin.quiet + bin.red);
     paint.fillStyle = colour(bin.from <= shown ? "--tick" : "--tick-off");
     paint.fillRect(x, base - tall + red, wide, tall - red);

@@ -1,5 +1,5 @@
-// Words and links that pages share: what a pod wants and holds, and where a name leads. What happened
-// is always said by the gateway.
+// Words and links that pages share: requests and allocations as text, and links for names. Sentences about
+// events always come from the gateway.
 import { instant, many, num } from "./format.js";
 import { html } from "./html.js";
 import { PHASES } from "./vocabulary.js";
@@ -7,28 +7,37 @@ import { namespaceColour } from "./colours.js";
 import { revisionWords } from "./moment.js";
 import { href } from "./route.js";
 
-const OTHERS = "another namespace"; // as the gateway calls all that the reader may not see
+const OTHERS = "another namespace"; // the gateway's name for every namespace that the user may not see
 const NOT_TOLD = "-";
+const NVIDIA = "nvidia";
 
-/** What a pod asks for, as in `2 × 3,000 MiB, 50 % cores` or `8 whole cards`. */
+/** The request of a pod, as in `2 × 3,000 MiB, 50 % cores` or `8 whole GPUs`. */
 export function wants(asks) {
   const words = asks.map(ask => {
     const { count = 1, cores } = ask;
-    if (isWhole(ask)) return `${count} whole ${count === 1 ? "card" : "cards"}`;
+    if (isWhole(ask)) return wholeWords(ask);
     return `${count} × ${memoryAsked(ask)}${cores ? `, ${cores} % cores` : ""}`;
   });
-  return words.join(" + ") || "no card";
+  return words.join(" + ") || "no GPU";
 }
 
-/** What a line of pods asks for, as a heading: `8 × nvidia, whole, of H100`. */
+/** The request of a group of pods as a heading, as in `8 whole GPUs, of H100` or `2 × GPU 3,000 MiB`. */
 export function lineWords({ asks, wishes }) {
   const words = asks.map(ask => {
     const { count = 1, family, cores } = ask;
-    if (isWhole(ask)) return `${count} × ${family}, whole`;
-    return `${count} × ${family} ${memoryAsked(ask)}${cores ? ` ${cores} % cores` : ""}`;
+    if (isWhole(ask)) return wholeWords(ask);
+    const noun = isGpu(family) ? "GPU" : family;
+    return `${count} × ${noun} ${memoryAsked(ask)}${cores ? ` ${cores} % cores` : ""}`;
   });
-  return [words.join(" + ") || "no device", ...wishes].join(", ");
+  return [words.join(" + ") || "no GPU", ...wishes].join(", ");
 }
+
+const isGpu = (family = NVIDIA) => family === NVIDIA;
+
+const wholeWords = ({ count = 1, family }) =>
+  isGpu(family)
+    ? many(count, "whole GPU")
+    : `${num(count)} whole ${family} ${count === 1 ? "device" : "devices"}`;
 
 const isWhole = ({ cores, memory_mib: mib, memory_percent: percent }) =>
   cores === 100 && mib === undefined && [undefined, 100].includes(percent);
@@ -39,10 +48,10 @@ function memoryAsked({ profile, memory_mib: mib, memory_percent: percent }) {
   return percent !== undefined ? `${percent} % memory` : "all memory";
 }
 
-/** A phase as people say it: a pod that has no place yet waits, whether somebody has looked or not. */
+/** The display name of a phase. */
 export const phaseWord = phase => PHASES[phase] ?? phase;
 
-/** What a pod holds, as in `2 cards, 3,000 MiB, 50 % cores each` or `1 card, 10,000 MiB, 50 % cores + 2,000 MiB`. */
+/** The shares of a pod, as in `2 GPUs, 3,000 MiB, 50 % cores each` or `1 GPU, 9,000 MiB + 2,000 MiB`. */
 export function holds(shares) {
   if (!shares.length) return "";
   const devices = new Set(shares.map(share => share.device)).size;
@@ -51,90 +60,89 @@ export function holds(shares) {
   const said = [...pieces]
     .map(([words, { length }]) => (length === 1 || each ? words : `${length} × ${words}`))
     .join(" + ");
-  return `${many(devices, "card")}, ${said}${each && devices > 1 ? " each" : ""}`;
+  const noun = isNpu(shares[0]) ? "NPU" : "GPU";
+  return `${many(devices, noun)}, ${said}${each && devices > 1 ? " each" : ""}`;
 }
 
-/** As in `30 %`; of an NPU, by whose id one is known, the cores are counted. */
-export const coresHeld = ({ device, cores }) =>
-  device.startsWith("NPU-") ? num(cores) : `${cores} %`;
+const isNpu = ({ device }) => device.startsWith("NPU-");
 
-/** One share: cores of a template are not percent, and its name says both. */
+/** The cores of a share: a percentage on a GPU, as in `30 %`, and a count on an NPU. */
+export const coresHeld = share => (isNpu(share) ? num(share.cores) : `${share.cores} %`);
+
+/** One share as text. The name of an NPU template stands for its cores. */
 function piece(share) {
   const { memory_mib: mib, cores, template } = share;
   const of = template || (cores ? `${coresHeld(share)} cores` : "");
   return [`${num(mib)} MiB`, of].filter(Boolean).join(", ");
 }
 
-/** Whether a name is told to this reader: of pods of others there is none. */
+/** Whether the user may see this name; the gateway hides names of other namespaces. */
 export const isTold = name => Boolean(name) && name !== NOT_TOLD;
 
-/** A pod as a link to its page; one of a namespace that the reader may not see has neither name nor page. */
+/** A pod as a link to its page, or a placeholder if the user may not see it. */
 export const podName = (namespace, name) =>
   namespace === OTHERS || !isTold(name)
-    ? html`<span class="faint">a pod of ${OTHERS}</span>`
+    ? html`<span class="faint">a pod in ${OTHERS}</span>`
     : podLink(namespace, name);
 
-/** A node as a link, where it is told. */
+/** A node as a link, or a dash if the user may not see it. */
 export const nodeName = node =>
   isTold(node) ? nodeLink(node) : html`<span class="faint">–</span>`;
 
-/** Seconds since a time, at the moment that is shown; null where nobody said when. */
+/** Seconds from a time to `now` in milliseconds; null if the time is unknown. */
 export function since(time, now) {
   const ms = instant(time);
   return ms === null ? null : Math.max(0, (now - ms) / 1000);
 }
 
-// ---- links between the pages: a name leads to its story, a count to its list, a revision to its event ----
+// ---- links between pages: from a name to its page, a count to its list, a revision to its event ----
 
 /** A link to a page, with its parameters. */
 export const link = (path, text, parameters = {}, classes = "") =>
   html`<a class="${classes}" href="${href(path, parameters)}">${text}</a>`;
 
-/** A pod by its name, which leads to its story. */
+/** A link to the page of a pod. */
 export const podLink = (namespace, name) =>
   link(`pod/${namespace}/${name}`, html`<span class="ns">${namespace}/</span>${name}`, {}, "m");
 
-/** A node by its name, which leads to its cards. */
+/** A link to a node on the fleet page. */
 export const nodeLink = node => link("fleet", node, { q: `node:${node}` }, "m");
 
-/** A revision, which leads to its event: the receipt of what stands beside it. */
+/** A link to the event of a revision, as evidence for the text next to it. */
 export const receipt = revision =>
   revision ? link("events", revisionWords(revision), { rev: String(revision) }, "rev") : "";
 
-/** The namespace's colour as a dot; its name always stands beside it. */
+/** The colour of a namespace as a dot, always shown next to its name. */
 export const namespaceDot = namespace =>
   html`<i class="nsdot" data-s="background:${namespaceColour(namespace)}"></i>`;
 
-/** A count that leads to what it counts. */
+/** A count as a link to the things that it counts. */
 export const countLink = (path, value, noun, parameters = {}, classes = "") =>
   link(path, `${num(value)} ${noun}`, parameters, classes);
 
-/** The phase of a pod. */
+/** The phase of a pod as a chip. */
 export const phaseChip = phase => html`<span class="chip p-${phase}">${phase}</span>`;
 
-// ---- the gateway's sentences with the names in them as links ----
+// ---- the gateway's sentences, with their names as links ----
 //
-// A row and an answer say which of their parts are names: what is none stays text.
+// A sentence comes as parts, and each part is text or a name.
 
-/**
- * The parts of a sentence: a name with a namespace is that of a pod, another that of a node;
- * `shown` makes a text look.
- */
+/** The parts of a sentence. A name with a namespace is a pod, any other a node; `shown` formats text. */
 export const linked = (parts, shown = text => text) =>
   html`${quoted(parts).map(part => (typeof part === "string" ? shown(part) : named(part)))}`;
 
-/** The parts of a sentence in which what people wrote is text as well. */
+/** The parts of a sentence, with quoted user input as plain text. */
 export const quoted = parts => parts.map(part => (part.quoted ? part.name : part));
 
-/** All that a row says; what was not told, or not read, has no parts. */
+/** The full sentence of a row. A row without parts is plain text. */
 export const told = ({ parts, clauses, sentence }) =>
   parts.length ? html`${linked(parts)}${clauses.join("; ")}` : sentence;
 
-/** The pod that a row is about, as namespace and name; nothing where it is about none. */
+/** The pod that a row is about, as namespace and name, or undefined. */
 export const podOf = ({ own, parts }) =>
   own ? parts.find(part => part.namespace !== undefined) : undefined;
 
-/** The node that a row names first; empty where it names none. */
+/** The first node in a row, or an empty string. */
 export const nodeOf = ({ parts }) =>
   parts.find(part => part.name && part.namespace === undefined && !part.quoted)?.name ?? "";
 

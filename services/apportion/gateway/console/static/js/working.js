@@ -1,8 +1,7 @@
-// The sign that an answer is worked out: it stands where the answer will, from the first moment on.
+// The progress indicator in the place of an answer that is being computed.
 //
-// It says how far that is, for how long it goes on, and offers to stop. Invariant: while it stands
-// there nothing older passes for the answer; whoever hears the page instead of seeing it is told of
-// the beginning, of a long wait and of the end, and not of every second.
+// It shows the progress and the elapsed time, and offers a stop button. Invariants: an older answer is never
+// mistaken for the current one, and a screen reader hears the start, a long wait and the end, not each second.
 import { duration, num } from "./format.js";
 import { $, html, mount } from "./html.js";
 import { answer } from "./parts.js";
@@ -10,12 +9,12 @@ import { answer } from "./parts.js";
 const LONG_S = 10;
 const TICK_MS = 1000;
 
-/** What stands above while an answer is worked out. */
+/** The headline while an answer is being computed. */
 export const workingAnswer = (words, notes = []) =>
   html`<div class="working">${answer(html`${words}…`, notes)}</div>`;
 
 export class Working {
-  /** The elements of the answer and of all that belongs to it; `status` is said, and not seen. */
+  /** `head` and `body` are the elements of the answer; `status` is only for screen readers. */
   constructor({ head, body, status }) {
     this.head = head;
     this.body = body;
@@ -23,10 +22,10 @@ export class Working {
     this.timer = 0;
   }
 
-  /** An answer is worked out from now on; `old` if what stands below is one to another question. */
+  /** Show that an answer is being computed; `old` if the body still shows the previous answer. */
   begin(words, { old = false, stop = false } = {}) {
     clearInterval(this.timer);
-    this.head.style.minHeight = `${this.head.offsetHeight}px`; // what stands below does not move twice
+    this.head.style.minHeight = `${this.head.offsetHeight}px`; // so that the body moves only once
     mount(
       this.head,
       workingAnswer(words, [
@@ -34,7 +33,7 @@ export class Working {
         html`<span id="since" aria-hidden="true"></span>`,
         html`<span id="far"></span>`,
         html`<span id="long"></span>`,
-        old ? "what stands below answers the question before" : "",
+        old ? "previous result below" : "",
       ]),
     );
     this.body.setAttribute("aria-busy", "true");
@@ -44,7 +43,7 @@ export class Working {
     this.timer = setInterval(() => this.tick((performance.now() - began) / 1000), TICK_MS);
   }
 
-  /** How far it is, as the gateway tells it. */
+  /** Show the progress that the gateway reports. */
   far({ step, done, of }) {
     this.heard = `${step}: ${num(done)} of ${num(of)} pods decided`;
     $("#far", this.head).textContent = this.heard;
@@ -54,15 +53,13 @@ export class Working {
     $("#since", this.head).textContent =
       seconds < 60 ? `${Math.floor(seconds)} s` : duration(seconds);
     if (seconds < LONG_S) return;
-    const words = this.heard
-      ? "a large plan: the gateway goes on, and says so if it takes too long"
-      : "no word from the gateway yet: few plans are worked out at a time, and others may be before this one";
+    const words = this.heard ? "large plan, still running" : "queued behind other plans";
     if ($("#long", this.head).textContent === words) return;
     $("#long", this.head).textContent = words;
     this.status.textContent = `Still working: ${words}. ${this.heard}`;
   }
 
-  /** The answer, or why there is none, stands there now; these words are said of it. */
+  /** Stop, because the answer or an error is displayed; a screen reader hears `words`. */
   end(words) {
     clearInterval(this.timer);
     this.head.style.minHeight = "";

@@ -1,4 +1,4 @@
-// What is said about one card or one node: while it is pointed at, and in the panel once it is chosen.
+// The details of a device or a node: in the tooltip, and in the panel of the selected one.
 import { actNotes, cardTarget, cordonButtons, nodeTarget } from "../act.js";
 import { get, path, Problem } from "../api.js";
 import {
@@ -40,9 +40,9 @@ const OF_ITS_NODE = new Set([
   "NodeHeard",
   "NodeGone",
 ]);
-const stories = new Map(); // by what was asked, the oldest first: a ledger only grows
+const stories = new Map(); // events by path, the oldest first; a ledger only grows, so they stay valid
 
-/** The facts that the picture itself knows. */
+/** The details that the picture already has, for the tooltip. */
 export const facts = (node, card) =>
   html`${head(node, card)}${notes(node, card)}${amounts(node, card)}`;
 
@@ -62,7 +62,7 @@ function head(node, card, more = null) {
     ? html`<a href="${cardAddress(node, WHOLE)}" data-choose="${node.name}">${node.name}</a>`
     : node.name;
   return html`<div class="hc-h">
-      <b>${name}</b> <span>card ${node.index[card]}</span
+      <b>${name}</b> <span>device ${node.index[card]}</span
       ><span class="chip s-${state}">${stateWords(node, card)}</span>
     </div>
     <div class="hc-m">
@@ -74,7 +74,7 @@ function head(node, card, more = null) {
 const nodeLook = node => (!node.ready ? "broken" : node.cordon ? "cordoned" : "");
 const nodeWords = node => (!node.ready ? "not ready" : node.cordon ? "cordoned" : "ready");
 
-/** A card in an address; a node where there is no number. */
+/** A device in an address, NODE:INDEX, or a node. */
 export const cardName = (node, card) =>
   card === WHOLE ? node.name : `${node.name}:${node.index[card]}`;
 const cardAddress = (node, card) => href("fleet", { card: cardName(node, card) });
@@ -87,7 +87,7 @@ function amounts(node, card, more = null) {
   const { device } = more ?? {};
   return html`<div class="membar" aria-hidden="true">${bars(node, card)}</div>
     <div class="hc-m">
-      <span><b>${num(mib * held)}</b> of ${num(mib)} MiB granted</span
+      <span><b>${num(mib * held)}</b> of ${num(mib)} MiB allocated</span
       ><span>${use >= 0 ? `${percent(use / Math.max(held, 1e-6))} used` : ""}</span>
     </div>
     ${
@@ -117,11 +117,11 @@ function nodeAmounts(node, more) {
   const free = cards.filter(card => isFree(node, card)).length;
   const known = more?.node;
   return html`<div class="hc-m">
-      <span><b>${num(taken)}</b> of ${many(node.count, "card")} granted</span
+      <span><b>${num(taken)}</b> of ${many(node.count, "GPU")} allocated</span
       ><span>${num(free)} free</span>
     </div>
     <div class="hc-m">
-      <span><b>${num(held)}</b> of ${num(all)} MiB granted</span>
+      <span><b>${num(held)}</b> of ${num(all)} MiB allocated</span>
     </div>
     ${
       known
@@ -142,7 +142,7 @@ function nodeAmounts(node, more) {
                       class="m"
                       href="${cardAddress(node, card)}"
                       data-choose="${cardName(node, card)}"
-                      >card ${node.index[card]}</a
+                      >Device ${node.index[card]}</a
                     ><span>${stateWords(node, card)}${heldWords(node, card)}</span>
                   </li>`,
               )}
@@ -160,9 +160,9 @@ function notes(node, card, more = null) {
   const found = [];
   const bits = card === WHOLE ? (node.ready ? 0 : UNREADY) : node.state[card];
   if (bits & UNREADY) found.push(["bad", "broken", unready(more)]);
-  if (bits & ABSENT) found.push(["bad", "broken", "The node's agent no longer reports it"]);
+  if (bits & ABSENT) found.push(["bad", "broken", "No longer reported by the node's agent"]);
   if (bits & FAILED)
-    found.push(["bad", "broken", node.notes[card] || "It failed; nobody says why"]);
+    found.push(["bad", "broken", node.notes[card] || "Failed, no reason reported"]);
   if (node.cordons[card]) found.push(["warn", "soon", `Cordoned: ${node.cordons[card]}`]);
   if (node.cordon) found.push(["warn", "soon", `Node cordoned: ${node.cordon}`]);
   return found.map(
@@ -170,12 +170,12 @@ function notes(node, card, more = null) {
   );
 }
 
-/** As the page of a pod there says it. */
+/** Why the node is not ready, if known. */
 function unready(more) {
   const silent = instant(more?.node.silent);
   return silent === null
-    ? "The node is not ready"
-    : `The node is not ready: its agent is not heard, found silent at ${when(silent, shownTime())}`;
+    ? "Node not ready"
+    : `Node not ready: agent not reporting (detected at ${when(silent, shownTime())})`;
 }
 
 function bars(node, card) {
@@ -216,13 +216,13 @@ function holders(node, card, mib, more) {
     );
   }
   const left = node.start[card + 1] - node.start[card] - rows.length;
-  if (!rows.length) return node.state[card] ? "" : html`<p class="faint">Nobody holds it.</p>`;
+  if (!rows.length) return node.state[card] ? "" : html`<p class="faint">No pods</p>`;
   return html`<ul class="holders">
     ${rows}${left > 0 ? html`<li class="faint">and ${num(left)} more</li>` : ""}
   </ul>`;
 }
 
-/** What the gateway knows besides: the node, the device's id and mode, since when it is held, what happened. */
+/** Load the details for the panel: the node, the device, the age of its allocations and the events. */
 export async function ask(node, card) {
   const whole = card === WHOLE;
   const [detail, placements, ofNode] = await Promise.all([
@@ -249,7 +249,7 @@ const once = items => [...new Map(items.map(item => [item.revision, item])).valu
 const ofItsNode = items =>
   items instanceof Problem ? [] : items.filter(item => OF_ITS_NODE.has(item.type));
 
-/** What happened up to the moment that is shown; only what is new is asked for. */
+/** The events of a node or device up to the shown moment. Only new events are requested. */
 async function story(kind, name) {
   const about = `history/${kind}/${path(name)}`;
   const upto = isLive() ? Infinity : moment.revision;
@@ -269,7 +269,7 @@ async function story(kind, name) {
   return known.filter(item => item.revision <= upto);
 }
 
-/** The panel of a chosen card, or of a node: what can be done stands above what is long. */
+/** The panel of a device or a node. Actions come before the long lists. */
 export function panel(node, card, more) {
   const targets = more
     ? [...(more.device ? [cardTarget(more.device)] : []), nodeTarget(more.node)]
@@ -281,30 +281,25 @@ export function panel(node, card, more) {
         ? html`<div class="acts">
             ${cordonButtons(targets)}${
               more.device
-                ? link("whatif", "What if it is lost?", { lose: more.device.device }, "btn")
+                ? link("whatif", "Simulate device loss", { lose: more.device.device }, "btn")
                 : ""
-            }${link(
-              "whatif",
-              card === WHOLE ? "What if it is lost?" : "What if its node is lost?",
-              { lose: node.name },
-              "btn",
-            )}
+            }${link("whatif", "Simulate node loss", { lose: node.name }, "btn")}
           </div>`
         : ""
     }
     ${amounts(node, card, more)}
-    ${more ? html`${actNotes(targets)}${happened(more.story, node.name)}` : html`<p class="faint">asking…</p>`}`;
+    ${more ? html`${actNotes(targets)}${happened(more.story, node.name)}` : html`<p class="faint loading">Loading…</p>`}`;
 }
 
 function happened(items, name) {
   if (items instanceof Problem)
-    return html`<h3>What happened to it</h3>
-      ${problemNote(items, "what happened to a card")}`;
+    return html`<h3>Recent events</h3>
+      ${problemNote(items, "device history")}`;
   if (!items.length)
-    return html`<h3>What happened to it</h3>
-      <p class="faint">Nothing since the ledger's beginning.</p>`;
+    return html`<h3>Recent events</h3>
+      <p class="faint">No events</p>`;
   const newest = items.toSorted((a, b) => b.revision - a.revision).slice(0, EVENTS_SHOWN);
-  return html`<h3>What happened to it</h3>
+  return html`<h3>Recent events</h3>
     <ol class="mini">
       ${newest.map(
         item =>
@@ -314,7 +309,7 @@ function happened(items, name) {
           </li>`,
       )}
     </ol>
-    <p class="hint">${link("events", `All events that name ${name}`, { q: name })}</p>`;
+    <p class="hint">${link("events", `All events for ${name}`, { q: name })}</p>`;
 }
 
 function said(time) {

@@ -1,7 +1,7 @@
-// Where every card stands: pools on shelves, nodes in columns, as large as all fits. Pure.
+// The positions of all devices: pools on shelves and nodes in columns, as large as the canvas allows. Pure.
 //
-// All lengths are pixels of the canvas. Zooming takes another width of a card from the list, so that
-// cards keep whole pixels and sharp edges; `fitted` is the width at which the whole fleet is seen.
+// All lengths are pixels of the canvas. Zoom levels are device widths from a list, so that edges fall on whole
+// pixels; `fitted` is the level at which the whole fleet is visible.
 import { poolCounts, poolWords } from "../format.js";
 import { WHOLE } from "./model.js";
 
@@ -12,14 +12,11 @@ const NARROW = 720; // as in css/narrow.css
 const LETTER_ROOM = 6.7;
 const SMALL_LETTER_ROOM = 5.8;
 const PERCENT_ROOM = 42;
-const ROOM_MOST = 190; // not half of a phone
-const NAME_LETTER_ROOM = 6.1; // of a node's name, which is written where all names of its pool fit above their cards
-const LABEL_ROOM = 60; // longer ones are cut to as much: four cards of a phone take it
+const ROOM_MOST = 190; // less than half of a phone
+const NAME_LETTER_ROOM = 6.1; // of node names, which are drawn if all names of a pool fit above their devices
+const LABEL_ROOM = 60; // longer names are cut to the width of four devices on a phone
 
-/**
- * A pool is as wide as its name with the first model of its cards, where these are short, and as
- * its counts with how much is granted.
- */
+/** The minimum width of a pool: enough for its heading. */
 function nameRoom(pool) {
   const { models: [model = ""] = [] } = pool;
   const letters = poolWords(pool).length + (model ? model.length + 1 : 0);
@@ -29,7 +26,7 @@ function nameRoom(pool) {
   );
 }
 
-/** What a pool's nodes are wide for their names to be written. */
+/** The width that a pool's nodes need for their names. */
 const nodeNameRoom = pool =>
   Math.min(LABEL_ROOM, NAME_LETTER_ROOM * Math.max(...pool.nodes.map(node => node.name.length)));
 
@@ -41,7 +38,7 @@ const nodeWidth = (pool, width) =>
   pool.width * width + (pool.width - 1) * gapOf(width) + nodeGapOf(width);
 
 export class Layout {
-  /** `scale` is pixels of the canvas to one of the page. */
+  /** `scale` is the number of canvas pixels per CSS pixel. */
   constructor(pools, width, height, scale) {
     this.pools = pools;
     this.width = width;
@@ -51,11 +48,11 @@ export class Layout {
     this.poolGap = Math.round(14 * scale);
     this.rooms = new Map(pools.map(pool => [pool, Math.round(nameRoom(pool) * scale)]));
     this.nameRooms = new Map(pools.map(pool => [pool, nodeNameRoom(pool) * scale]));
-    this.pad = Math.round((width < NARROW * scale ? 14 : 24) * scale); // as the words above have it
+    this.pad = Math.round((width < NARROW * scale ? 14 : 24) * scale); // aligned with the headline
     this.fit();
   }
 
-  /** The largest card with which everything is seen: every number of shelves is tried. */
+  /** Find the number of shelves that allows the largest devices. */
   fit() {
     let best = null;
     for (let shelves = 1; shelves <= Math.min(SHELVES_MAX, this.pools.length); shelves += 1) {
@@ -76,7 +73,7 @@ export class Layout {
     this.zoomTo(best.zoom);
   }
 
-  /** Pools in their order on so many shelves, of about as many cards each. */
+  /** Distribute the pools in order over `count` shelves of similar size. */
   split(count) {
     const all = this.pools.reduce((sum, pool) => sum + pool.nodes.length * pool.width, 0);
     const shelves = [[]];
@@ -114,7 +111,7 @@ export class Layout {
     return height < Math.max(3, width * 1.5) ? null : { rows, height, area: width * height };
   }
 
-  /** From node to node of a pool: as wide as their cards, or as their names where the pool has that room anyhow. */
+  /** The distance between nodes of a pool: the width of their devices, or of their names if there is room. */
   strideOf(pool, width, rows) {
     const own = nodeWidth(pool, width);
     const room = Math.floor(
@@ -124,12 +121,12 @@ export class Layout {
     return named <= room ? Math.max(own, named) : own;
   }
 
-  /** Whether the nodes of a pool stand far enough apart for names above them. */
+  /** Whether the nodes of a pool are wide enough for names above them. */
   isNamed(pool, width, rows) {
     return this.strideOf(pool, width, rows) - nodeGapOf(width) >= this.nameRooms.get(pool);
   }
 
-  /** The height of the names of nodes on a shelf; none where no pool of it has room for them. */
+  /** The height of node names on a shelf; 0 if no pool has room for them. */
   labelOf(pools, width, rows) {
     return pools.some(pool => this.isNamed(pool, width, rows)) ? Math.round(15 * this.scale) : 0;
   }
@@ -148,7 +145,7 @@ export class Layout {
     );
   }
 
-  /** More cards than pixels: a shelf for each pool, and the picture is larger than the canvas. */
+  /** The fallback for more devices than pixels: a shelf per pool, larger than the canvas. */
   tooMuch() {
     const room = this.width - 2 * this.pad;
     const rows = this.pools.map(pool =>
@@ -157,7 +154,7 @@ export class Layout {
     return { zoom: 0, height: 3, split: this.pools.map(pool => [pool]), rows };
   }
 
-  /** Take another width of a card; what stands where is worked out anew. */
+  /** Set the zoom level and compute all positions. */
   zoomTo(zoom) {
     this.zoom = Math.max(0, Math.min(WIDTHS.length - 1, zoom));
     this.cardWidth = WIDTHS[this.zoom];
@@ -194,7 +191,7 @@ export class Layout {
     this.whole = y;
   }
 
-  /** Zoom by steps, with what is under the point kept there. */
+  /** Zoom by steps around a point, whose content stays under it. */
   zoomBy(steps, x = this.width / 2, y = this.height / 2) {
     const zoom = Math.max(0, Math.min(WIDTHS.length - 1, this.zoom + steps));
     if (zoom === this.zoom || !this.groups.length) return;
@@ -209,7 +206,7 @@ export class Layout {
     this.top = Math.round(y - after.y - this.head - down * after.rowHeight);
   }
 
-  /** Bring a card, or the first one of a node, to the middle, large enough to be read. */
+  /** Bring a device to the middle, at a readable zoom level. */
   centre(node, card) {
     if (this.cardWidth < 12) this.zoomTo(WIDTHS.indexOf(12));
     const box = this.boxOf(node, card);
@@ -218,7 +215,7 @@ export class Layout {
     this.top = Math.min(this.pad, this.top + Math.round(this.height / 2 - box.y));
   }
 
-  /** Where the first card of the node in this group stands. */
+  /** The position of a node's first device. */
   nodeAt(group, place) {
     return {
       x: this.left + group.x + Math.floor(place / group.rows) * group.nodeWidth,
@@ -226,7 +223,7 @@ export class Layout {
     };
   }
 
-  /** Where a card stands, or all of a node's. */
+  /** The box of a device or of a whole node. */
   boxOf(node, card) {
     const group = this.groups.find(each => each.pool === node.home);
     if (!group) return null;
@@ -246,7 +243,7 @@ export class Layout {
     };
   }
 
-  /** The card at a point: `{node, card}`, or null; the node as a whole where its name stands. */
+  /** The device at a point as `{node, card}`, or null; the whole node at its name. */
   at(x, y) {
     for (const group of this.groups) {
       const across = x - this.left - group.x;
@@ -258,14 +255,14 @@ export class Layout {
       if (!node) continue;
       if (group.named && down - row * group.rowHeight < group.label) return { node, card: WHOLE };
       const within = across - column * group.nodeWidth;
-      if (within >= nodeWidth(group.pool, this.cardWidth)) continue; // the room that its name takes
+      if (within >= nodeWidth(group.pool, this.cardWidth)) continue; // only its name is this wide
       const card = Math.min(node.count - 1, Math.floor(within / (this.cardWidth + this.gap)));
       return card >= 0 ? { node, card } : null;
     }
     return null;
   }
 
-  /** The columns and rows of a group that are seen. */
+  /** The visible columns and rows of a group. */
   seen(group) {
     const x = this.left + group.x;
     const y = this.top + group.y + this.head;

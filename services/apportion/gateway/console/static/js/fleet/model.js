@@ -1,23 +1,23 @@
-// The fleet as rows of numbers: every node with its cards and who holds what of them.
+// The fleet as rows of numbers: nodes with their devices and shares, and the filter for devices.
 //
-// It takes the gateway's packed rows (core/explain/fleet_rows.py has their fields) and lays them out so
-// that one pass over a node draws it: shares lie card by card, `start[card]` to `start[card + 1]`.
-// A row takes the place of the one before, so what changed costs what changed. Pure: no page, no DOM.
+// The gateway's packed rows (see core/explain/fleet_rows.py) are unpacked so that one pass over a node draws
+// it: the shares of a device are `start[card]` to `start[card + 1]`. A changed node replaces its row, so the
+// cost of an update depends only on what changed. Pure: no DOM.
 import { byName, num, poolWords, shortModel } from "../format.js";
 import { meetNamespaces, namespacePlace } from "../colours.js";
-import { listed } from "../parts.js";
+import { either } from "../parts.js";
 
 export const FAILED = 1;
 export const CORDONED = 2;
 export const ABSENT = 4;
 export const UNREADY = 8;
 export const BROKEN = FAILED | ABSENT | UNREADY;
-/** In the place of a card: its node as a whole. */
+/** Stands for a whole node where a device index is expected. */
 export const WHOLE = -1;
 const IDLE_BELOW = 0.05;
 const EXAMPLE_CHARS = 26;
 
-/** One node out of its packed row. */
+/** Unpack the row of a node. */
 export function unpack(row) {
   const [name, pool, ready, cordon, models, cards, notes, pods, cordons, hardware = []] = row;
   const count = cards.length / 3;
@@ -52,7 +52,7 @@ export function unpack(row) {
       count: many,
       model: models[place][0],
       mode,
-    })), // an older gateway names the pool alone
+    })), // older gateways only have the name of the pool
     ready: Boolean(ready),
     cordon,
     notes,
@@ -67,12 +67,12 @@ export function unpack(row) {
       name: pod,
       phase,
       gang,
-    })), // an older gateway tells no gang
-    memory: found.map(share => share[1]), // parts of the card
-    holder: found.map(share => share[2]), // places in `pods`
-    colour: found.map(share => share[3]), // places among the namespaces' colours
+    })), // older gateways have no gang
+    memory: found.map(share => share[1]), // as a fraction of the device
+    holder: found.map(share => share[2]), // index in `pods`
+    colour: found.map(share => share[3]), // index of the namespace's colour
     running: found.map(share => share[4]), // whether the agent has handed it out
-    used: found.map(() => -1), // parts of the card; -1: nobody says
+    used: found.map(() => -1), // as a fraction of the device; -1 if unknown
     match: null,
   };
 }
@@ -82,12 +82,12 @@ export class Fleet {
     this.nodes = new Map();
     this.pools = [];
     this.revision = -1;
-    this.shape = 0; // grows whenever nodes or numbers of cards have changed, and places with them
-    this.told = false; // whether anybody says what is used
+    this.shape = 0; // increases whenever nodes or device counts change, and positions with them
+    this.told = false; // whether any node reports utilization
     this.uses = new Map();
   }
 
-  /** Take an answer of `fleet`: the whole, or what changed. */
+  /** Apply an answer of `fleet`, the whole fleet or changed nodes. Returns whether positions changed. */
   take(answer) {
     if (answer.whole) {
       this.nodes = new Map();
@@ -112,7 +112,7 @@ export class Fleet {
     return moved;
   }
 
-  /** Take how busy nodes say that their shares are: a pod, the index of its card, a part of 1. */
+  /** Apply the utilization of shares, as rows of pod, device index and a fraction of 1. */
   takeUse(rows) {
     for (const [name, shares] of rows) {
       this.uses.set(name, new Map(shares.map(([pod, card, busy]) => [`${pod}\n${card}`, busy])));
@@ -134,7 +134,7 @@ export class Fleet {
     }
   }
 
-  /** Pools by size, nodes in each by name: a card keeps its place as long as the fleet does. */
+  /** Sort pools by size and their nodes by name, so that positions are stable. */
   arrange() {
     const pools = new Map();
     for (const node of this.nodes.values()) {
@@ -183,7 +183,7 @@ export class Fleet {
     return low;
   }
 
-  /** Words that find cards here: of the first node with a pod, as many as a field shows. */
+  /** An example for the search field, from the first node with a pod. */
   example() {
     const nodes = this.pools.flatMap(pool => pool.nodes);
     const node = nodes.find(each => each.pods.length > 0) ?? nodes[0];
@@ -193,10 +193,9 @@ export class Fleet {
   }
 
   /**
-   * How many cards are what, over all nodes. A card can be more than one: of the broken those that
-   * are granted are `brokenTaken`, of the cordoned those that are granted or broken `cordonedTaken`,
-   * so that granted, broken and cordoned without these, and free come to all cards. `cordonedHeld` and
-   * `cordonedBroken` say which of the two they are.
+   * Counts of devices by state. A device can have several states: `brokenTaken` are both broken and granted,
+   * and `cordonedTaken` are cordoned and also granted (`cordonedHeld`) or broken (`cordonedBroken`). So
+   * granted, broken and cordoned without these, and free add up to all devices.
    */
   totals() {
     const sum = {
@@ -246,14 +245,14 @@ export class Fleet {
   }
 }
 
-/** The models of a pool's cards, as people say them; none where its name says the same. */
+/** The models of a pool's devices, unless its name has them. */
 function modelsOf(pool) {
   if (pool.hardware.length) return [];
   const models = new Set(pool.nodes.flatMap(node => node.model.map(([model]) => model)));
   return [...models].map(shortModel).filter(model => !pool.name.includes(model));
 }
 
-/** How many cards' worth of a pool is granted. */
+/** The allocated part of a pool, in devices. */
 function heldOf(pool) {
   let held = 0;
   for (const node of pool.nodes)
@@ -261,7 +260,7 @@ function heldOf(pool) {
   return held;
 }
 
-/** What of a card is granted, as a part. */
+/** The allocated fraction of a device. */
 export function granted(node, card) {
   let sum = 0;
   for (let at = node.start[card]; at < node.start[card + 1]; at += 1)
@@ -269,7 +268,7 @@ export function granted(node, card) {
   return sum;
 }
 
-/** What of a card is used, as a part; -1 where nobody says. */
+/** The used fraction of a device; -1 if unknown. */
 export function used(node, card) {
   let sum = 0;
   let told = false;
@@ -287,35 +286,57 @@ const isBroken = (node, card) => (node.state[card] & BROKEN) !== 0;
 export const isFree = (node, card) =>
   node.start[card] === node.start[card + 1] && node.state[card] === 0;
 
-/** Granted, and hardly used by what is said. */
+/** Whether a device is allocated but hardly used. */
 export function isIdle(node, card) {
   const use = used(node, card);
   return use >= 0 && use < IDLE_BELOW * granted(node, card);
 }
 
-/** One word for a card. */
+/** The state of a device, a key of `STATES`. */
 export function stateOf(node, card) {
   if (isBroken(node, card)) return "broken";
   if (node.state[card] & CORDONED) return "cordoned";
   return node.start[card] === node.start[card + 1] ? "free" : "granted";
 }
 
-/** The same, with what is the matter with a broken card: it failed itself, or nobody hears of it. */
+/** The state of a device in words; an unhealthy device has failed or is unreachable. */
 export function stateWords(node, card) {
-  const word = stateOf(node, card);
-  return word !== "broken" ? word : node.state[card] & FAILED ? "failed" : "out of reach";
+  const state = stateOf(node, card);
+  if (state === "broken") return node.state[card] & FAILED ? "failed" : "unreachable";
+  return state === "granted" ? "allocated" : state;
 }
 
-// ---- which cards are meant: words as in `node:h100-115 ns:serving state:broken`, and one state to show ----
+// ---- the filter: words as in `node:h100-115 ns:serving state:failed`, and one state to show ----
 //
-// A node keeps the answer for its cards until it or the filter changes.
+// A node caches its matches until it or the filter changes.
 
-export const STATES = ["all", "free", "granted", "idle", "broken", "cordoned"];
+/** States to show, with the labels of their buttons. */
+export const STATES = {
+  all: "All",
+  free: "Free",
+  granted: "Allocated",
+  idle: "Idle",
+  broken: "Unhealthy",
+  cordoned: "Cordoned",
+};
 export const KINDS = ["node", "pool", "model", "state", "ns", "pod", "gang"];
 const POOLS_SAID = 6;
-const OTHER_STATES = ["failed", "unreached"];
+/** States by the words that users see. */
+const STATE_OF = {
+  free: "free",
+  allocated: "granted",
+  idle: "idle",
+  unhealthy: "broken",
+  failed: "failed",
+  unreachable: "unreached",
+  cordoned: "cordoned",
+};
+const SHOW_OF = { all: "all", ...STATE_OF };
 
-/** The words of a filter, as pairs of what they are about and what is wanted. */
+const stateNamed = (word, known) =>
+  Object.hasOwn(known, word) ? known[word] : Object.values(known).find(state => state === word);
+
+/** The words of a filter, as pairs of kind and value. */
 export function filterWords(text) {
   return text
     .trim()
@@ -328,32 +349,31 @@ export function filterWords(text) {
     });
 }
 
-/** What of a text means no card by itself: a kind, a state or one of the `pools` that there is not. In sentences. */
+/** Errors in a filter, as sentences: unknown kinds, states and pools. */
 export function odd(text, show = "all", pools = []) {
   const said = [];
-  const states = [...STATES.slice(1), ...OTHER_STATES];
   for (const [kind, wanted] of filterWords(text)) {
-    if (kind === "state" && !states.includes(wanted))
-      said.push(`No state is called “${wanted}”; ${listed(states)} are.`);
+    if (kind === "state" && !stateNamed(wanted, STATE_OF))
+      said.push(`Unknown state “${wanted}”. Use ${either(Object.keys(STATE_OF))}.`);
     if (kind === "pool" && pools.length && !pools.some(pool => isOfPool(pool.name, wanted)))
-      said.push(`No pool is called “${wanted}”; ${poolsSaid(pools)}.`);
+      said.push(`Unknown pool “${wanted}”. Use ${poolsSaid(pools)}.`);
     if (!kind && wanted.includes(":"))
       said.push(
-        `No words begin with “${wanted.split(":")[0]}:”; ${listed(KINDS.map(each => `${each}:`))} do.`,
+        `Unknown filter “${wanted.split(":")[0]}:”. Use ${either(KINDS.map(each => `${each}:`))}.`,
       );
   }
-  if (!STATES.includes(show))
-    said.push(`No state to show is called “${show}”; ${listed(STATES)} are.`);
+  if (!stateNamed(show, SHOW_OF))
+    said.push(`Unknown state “${show}”. Use ${either(Object.keys(SHOW_OF))}.`);
   return said;
 }
 
 const isOfPool = (name, wanted) => name.toLowerCase().includes(wanted);
 
-/** The first names of pools, as the picture has them. */
+/** The first pools by their names in the picture. */
 function poolsSaid(pools) {
   const names = pools.slice(0, POOLS_SAID).map(poolWords);
   const left = pools.length - names.length;
-  return `${listed(left ? [...names, `${num(left)} more`] : names)} ${pools.length === 1 ? "is" : "are"}`;
+  return either(left ? [...names, `one of ${num(left)} more`] : names);
 }
 
 export class Filter {
@@ -362,13 +382,13 @@ export class Filter {
   }
 
   set(text, show) {
-    this.show = STATES.includes(show) ? show : "all";
+    this.show = stateNamed(show, SHOW_OF) ?? "all";
     this.words = filterWords(text);
     this.active = this.words.length > 0 || this.show !== "all";
-    this.key = {}; // another object for another filter
+    this.key = {}; // a new object for each filter, to invalidate cached matches
   }
 
-  /** For each card of the node 1 where it is meant, else 0. */
+  /** For each device of the node, 1 if it matches, else 0. */
   of(node) {
     if (node.match?.key !== this.key) {
       const cards = new Uint8Array(node.count);
@@ -423,7 +443,7 @@ function meets(node, card, kind, wanted) {
     case "model":
       return node.model[card][0].toLowerCase().includes(wanted);
     case "state":
-      return inState(node, card, wanted);
+      return inState(node, card, stateNamed(wanted, STATE_OF));
     case "ns":
       return anyHeld(node, card, pod => pod.namespace === wanted);
     case "gang":

@@ -1,7 +1,7 @@
-// Fleet: every card of every node in one picture. How much is granted, used, broken, cordoned?
+// Fleet: all devices of all nodes in one picture, with counts of allocated, unhealthy and cordoned ones.
 //
-// Invariant: only the answer to the newest question is taken, so one that tells changes meets what it was
-// asked after, and the past never stands there as now.
+// Invariant: only the answer to the newest request is applied. So an answer with changes always meets the
+// revision that it builds on, and the past is never shown as the present.
 import { get, getNow } from "../api.js";
 import { legend } from "../cards.js";
 import { namespaceLegend } from "../colours.js";
@@ -18,43 +18,25 @@ import { Painter, palette } from "./paint.js";
 const HOVER_WIDTH = 312;
 const MATCHES_SHOWN = 200;
 const SUMMARY_MS = 2000;
-const SAMPLES_MS = 5000; // what is used changes without an event
+const SAMPLES_MS = 5000; // utilization changes without an event
 
-/** How many are broken, why, and how many of those are among the granted: so that counts add up. */
+/** The count of unhealthy devices. Those in use are also counted as allocated, so the numbers add up. */
 function brokenCount(all) {
-  const told = countLink(
-    "fleet",
-    all.broken,
-    "broken",
-    { show: "broken" },
-    all.broken ? "c-bad" : "",
-  );
-  if (!all.broken) return told;
-  const unreached = all.broken - all.failed;
-  const why =
-    all.failed && unreached
-      ? html`${countLink("fleet", all.failed, "failed", { q: "state:failed" })},
-        ${countLink("fleet", unreached, "out of reach", { q: "state:unreached" })}`
-      : all.failed
-        ? "failed"
-        : "out of reach";
-  return html`${told}
-  (${why}${asWell("; ", all.brokenTaken, all.broken, "granted", { q: "state:broken", show: "granted" })})`;
+  const look = all.broken ? "c-bad" : "";
+  const told = countLink("fleet", all.broken, "unhealthy", { show: "broken" }, look);
+  if (!all.brokenTaken) return told;
+  const taken = { q: "state:broken", show: "granted" };
+  return html`${told} (${countLink("fleet", all.brokenTaken, "in use", taken)})`;
 }
 
+/** The count of cordoned devices, if any, with those that are also counted as allocated or unhealthy. */
 function cordonedCount(all) {
-  const told = countLink("fleet", all.cordoned, "cordoned", { show: "cordoned" });
-  const what = [all.cordonedHeld ? "granted" : "", all.cordonedBroken ? "broken" : ""]
+  if (!all.cordoned) return "";
+  const told = html` · ${countLink("fleet", all.cordoned, "cordoned", { show: "cordoned" })}`;
+  const what = [all.cordonedHeld ? "in use" : "", all.cordonedBroken ? "unhealthy" : ""]
     .filter(Boolean)
     .join(" or ");
-  return what ? html`${told} (${asWell("", all.cordonedTaken, all.cordoned, what)})` : told;
-}
-
-function asWell(before, taken, all, what, parameters) {
-  if (!taken) return "";
-  const words = taken < all ? `${num(taken)} of them` : all > 1 ? "all" : "";
-  const said = `${words} ${what} as well`.trim();
-  return html`${before}${parameters ? link("fleet", said, parameters) : said}`;
+  return what ? html`${told} (${num(all.cordonedTaken)} ${what})` : told;
 }
 
 /** See app.js. */
@@ -76,24 +58,25 @@ class FleetPage {
     this.filter = new Filter(parameters.get("q") ?? "", parameters.get("show") ?? "all");
     this.text = parameters.get("q") ?? "";
     this.by = parameters.get("by") === "namespace" ? "namespace" : "state";
-    // of the address, until it is another
+    // unvalidated values of the address, to report unknown ones
     this.wrong = { show: parameters.get("show") ?? "all", by: parameters.get("by") ?? "" };
     this.card = parameters.get("card") ?? "";
     this.addressed = true;
     this.pointed = null;
+    this.pointer = null; // where the pointer is, as [x, y]; null while the keyboard points
     this.chosen = null;
     this.drag = null;
-    this.pads = new Map(); // fingers on the picture
+    this.pads = new Map(); // touches on the picture
     this.stop = new AbortController();
     this.asked = 0;
     this.turn = 0;
     this.waiting = false; // for an answer
-    this.owed = false; // another moment, to somebody who asked for it
+    this.owed = false; // whether the user is waiting for another moment
   }
 
-  // ---- what is known ----
+  // ---- data ----
 
-  /** Whether nodes or numbers of cards have changed; null where the answer comes too late. */
+  /** Load the fleet. Returns whether nodes or device counts changed; null if the answer is outdated. */
   async load() {
     this.turn += 1;
     const mine = this.turn;
@@ -126,7 +109,7 @@ class FleetPage {
     return had !== this.fleet.shape;
   }
 
-  /** It counts all pods, so while the page is live it is not asked with every change. */
+  /** Load the summary. It counts all pods, so it is not requested at every change of a live page. */
   async askSummary(live) {
     const now = performance.now();
     if (live && this.live && now - this.summarised < SUMMARY_MS) return this.summary;
@@ -134,10 +117,7 @@ class FleetPage {
     return get("summary");
   }
 
-  /**
-   * What is asked because something is new takes the place of what somebody asked for, and says in
-   * that as well why there is no answer.
-   */
+  /** Reload. A background update that replaces a user's request also shows the error of that request. */
   async update(live) {
     this.owed ||= !live;
     let moved;
@@ -153,6 +133,7 @@ class FleetPage {
     this.answer();
     if (moved) this.lay();
     this.refind();
+    if (moved) this.repoint();
     this.draw();
     if (this.chosen) this.showPanel(false);
   }
@@ -172,24 +153,19 @@ class FleetPage {
           <p class="odd" id="odd" role="status"></p>
         </header>
         <div class="bar">
-          ${searchField(this.text, this.fleet.example(), "Find cards by node, pool, model, ns, pod, gang or state")}
-          ${segments(
-            "show",
-            "Show only",
-            STATES.map(state => [state, state]),
-            this.filter.show,
-          )}
+          ${searchField(this.text, this.fleet.example(), "Search by node, pool, model, ns, pod, gang or state")}
+          ${segments("show", "Show", Object.entries(STATES), this.filter.show)}
           ${segments(
             "by",
-            "Colour by",
+            "Colour",
             [
-              ["state", "by state"],
-              ["namespace", "by namespace"],
+              ["state", "By state"],
+              ["namespace", "By namespace"],
             ],
             this.by,
           )}<span class="grow"></span>
           <div class="seg" role="group" aria-label="Zoom">
-            <button data-zoom="-1" aria-label="Zoom out">−</button><button data-zoom="0">fit</button
+            <button data-zoom="-1" aria-label="Zoom out">−</button><button data-zoom="0">Fit</button
             ><button data-zoom="1" aria-label="Zoom in">+</button>
           </div>
           <details class="matches" id="matches" hidden>
@@ -203,18 +179,12 @@ class FleetPage {
             id="cards"
             tabindex="0"
             role="application"
-            aria-roledescription="picture of all cards"
-            aria-label="Every card of the fleet, by pool. Arrows go from card to card, Enter opens one, Tab goes into what is open."
+            aria-roledescription="fleet map"
+            aria-label="All devices by pool. Arrow keys move, Enter opens details, Tab enters them."
             aria-describedby="hover"
           ></canvas>
           <div class="hcard" id="hover" role="status" hidden></div>
-          <section
-            class="panel"
-            id="panel"
-            aria-label="What is chosen"
-            tabindex="-1"
-            hidden
-          ></section>
+          <section class="panel" id="panel" aria-label="Details" tabindex="-1" hidden></section>
           <p class="nothing" id="nothing" hidden></p>
         </div>
       </div>`,
@@ -245,16 +215,15 @@ class FleetPage {
     const all = this.fleet.totals();
     const waits = (this.summary.phases.refused ?? 0) + (this.summary.phases.pending ?? 0);
     const use = all.held
-      ? html`, ${link("fleet", percent(all.used / all.held), { show: "idle" })} of that is used`
+      ? html` (${link("fleet", `${percent(all.used / all.held)} used`, { show: "idle" })})`
       : "";
     renew(
       $("#answer"),
       all.cards
-        ? html`${link("fleet", `${num(all.granted)} of ${many(all.cards, "card")}`, { show: "granted" })}
-          ${all.granted === 1 ? "is" : "are"} granted${use}; ${brokenCount(all)},
-          ${cordonedCount(all)}.
-          ${waits ? html`${link("waiting", many(waits, "pod"))} ${waits === 1 ? "waits" : "wait"}.` : "Nobody waits."}`
-        : "No node has reported a card yet.",
+        ? html`${link("fleet", `${num(all.granted)} of ${many(all.cards, "GPU")}`, { show: "granted" })}
+          allocated${use} · ${brokenCount(all)}${cordonedCount(all)} ·
+          ${waits ? link("waiting", `${num(waits)} pending`) : "0 pending"}`
+        : "No GPUs reported yet",
     );
     const pods = Object.entries(this.summary.phases).reduce(
       (sum, [phase, n]) => (phase === "rejected" ? sum : sum + n),
@@ -263,8 +232,12 @@ class FleetPage {
     renew(
       $("#notes"),
       [
-        countLink("fleet", all.free, all.free === 1 ? "card free" : "cards free", { show: "free" }),
-        this.fleet.told ? countLink("fleet", all.idle, "granted but idle", { show: "idle" }) : "",
+        countLink("fleet", all.free, "free", { show: "free" }),
+        this.fleet.told ? countLink("fleet", all.idle, "idle", { show: "idle" }) : "",
+        all.failed ? countLink("fleet", all.failed, "failed", { q: "state:failed" }) : "",
+        all.broken > all.failed
+          ? countLink("fleet", all.broken - all.failed, "unreachable", { q: "state:unreached" })
+          : "",
         link("pods", many(pods, "pod")),
         many(all.nodes, "node"),
       ]
@@ -275,14 +248,20 @@ class FleetPage {
     nothing.hidden = all.cards > 0;
     nothing.textContent = all.cards
       ? ""
-      : "Start an agent on a node (apportion agent), and its cards appear here.";
+      : "Run apportion agent on a node; its devices appear here.";
   }
 
   legend() {
+    $("#legend").classList.toggle("filtered", this.filter.active);
     mount(
       $("#legend"),
       this.by === "state"
-        ? legend([this.fleet.told ? "used" : "running", "granted", "free", "broken", "cordoned"])
+        ? legend([
+            ...(this.fleet.told ? ["used", ["granted", "allocated"]] : ["running", "granted"]),
+            "free",
+            "broken",
+            "cordoned",
+          ])
         : namespaceLegend().map(
             ([name, colour]) =>
               html`<span><i class="sw" data-s="background:${colour}"></i>${name}</span>`,
@@ -290,9 +269,9 @@ class FleetPage {
     );
   }
 
-  // ---- what the address asks for ----
+  // ---- the address ----
 
-  /** The card or the node that the address names, brought into the middle; the keyboard goes on from there. */
+  /** Select the device or node of the address, and bring it to the middle. */
   find() {
     const { node, card } = this.card ? this.named() : { node: this.onlyNode(), card: WHOLE };
     this.tellOdd();
@@ -304,7 +283,7 @@ class FleetPage {
       $("#cards").focus({ preventScroll: true });
   }
 
-  /** What `card` of the address is called, and is here: without a `node` or a `card` there is no such thing. */
+  /** Resolve `card` of the address; `node` or `card` of the result is undefined if it does not exist. */
   named() {
     const [, name, index] = /^(.*?)(?::(\d+))?$/.exec(this.card);
     const node = this.fleet.nodes.get(name);
@@ -312,38 +291,32 @@ class FleetPage {
     return { name, index, node, card: index === undefined ? WHOLE : place < 0 ? undefined : place };
   }
 
-  /** The node of an address that asks for the cards of one alone. */
+  /** The node, if the filter of the address is exactly one node. */
   onlyNode() {
     const [[kind, wanted] = [], ...others] = this.filter.words;
     if (kind !== "node" || others.length) return undefined;
     return [...this.fleet.nodes.values()].find(each => each.name.toLowerCase() === wanted);
   }
 
-  /** What of the address means nothing here is said, and what would. */
+  /** Report unknown names and values in the address, with the accepted ones. */
   tellOdd() {
     const said = odd(this.text, this.wrong.show, this.fleet.pools);
     if (!["", "state", "namespace"].includes(this.wrong.by))
-      said.push(
-        `Cards are not coloured by “${this.wrong.by}”; by=state and by=namespace are there.`,
-      );
+      said.push(`Unknown colour “${this.wrong.by}”. Use by=state or by=namespace.`);
     const { name, index, node, card } = this.named();
     if (this.addressed) {
-      // and not written just now, when most names are not whole yet
+      // not while the user types, because most names are incomplete then
       const called = new Set([...this.fleet.nodes.keys()].map(each => each.toLowerCase()));
       for (const [kind, wanted] of this.filter.words)
-        if (kind === "node" && !called.has(wanted)) said.push(`No node is called “${wanted}”.`);
+        if (kind === "node" && !called.has(wanted)) said.push(`No node “${wanted}”.`);
     }
-    if (name && !node)
-      said.push(`No node is called “${name}”${isLive() ? "" : " at this moment"}.`);
+    if (name && !node) said.push(`No node “${name}”${isLive() ? "" : " at this time"}.`);
     else if (node && card === undefined)
-      said.push(`${name} has no card ${index}; its cards are ${node.index.join(", ")}.`);
+      said.push(`${name} has no device ${index}. Its devices: ${node.index.join(", ")}.`);
     $("#odd").textContent = said.join(" ");
   }
 
-  /**
-   * Rows were replaced: what is pointed at and chosen is found again by name; a panel that goes
-   * leaves the keyboard to the picture.
-   */
+  /** Find the pointed and the selected device again after an update. A closing panel returns the focus. */
   refind() {
     for (const what of ["pointed", "chosen"]) {
       const had = this[what];
@@ -352,7 +325,7 @@ class FleetPage {
       this[what] = node && had.card < node.count ? { node, card: had.card } : null;
     }
     const { node, card } = this.named();
-    if (!this.chosen && node && card !== undefined) this.chosen = { node, card }; // it is there again
+    if (!this.chosen && node && card !== undefined) this.chosen = { node, card }; // it is back
     if (this.chosen) return;
     if ($("#panel").contains(document.activeElement)) $("#cards").focus({ preventScroll: true });
     $("#panel").hidden = true;
@@ -378,7 +351,7 @@ class FleetPage {
     this.painter.overlay(this.layout, this.pointed, this.chosen);
   }
 
-  /** The cards that a filter means, as text: for whoever cannot see the picture. */
+  /** List the matches of the filter as text, for users who cannot see the picture. */
   list() {
     const box = $("#matches");
     box.hidden = !this.filter.active;
@@ -395,7 +368,7 @@ class FleetPage {
               html`<li>
                 ${link(
                   "fleet",
-                  `${node.name} card ${node.index[card]}`,
+                  `${node.name} device ${node.index[card]}`,
                   {
                     card: `${node.name}:${node.index[card]}`,
                     q: this.text,
@@ -409,7 +382,7 @@ class FleetPage {
         });
       }
     }
-    $("#matches-count").textContent = total ? many(total, "card") : "No card";
+    $("#matches-count").textContent = total ? many(total, "GPU") : "No matches";
     if (box.open)
       renew($("#matches-list"), [
         ...rows,
@@ -424,7 +397,7 @@ class FleetPage {
     this.draw();
   }
 
-  // ---- pointing and choosing ----
+  // ---- pointing and selecting ----
 
   listen() {
     const { signal } = this.stop;
@@ -438,7 +411,10 @@ class FleetPage {
       this.pads.delete(event.pointerId);
       this.drag = null;
     });
-    on(canvas, "pointerleave", () => this.point(null));
+    on(canvas, "pointerleave", () => {
+      this.pointer = null;
+      this.point(null);
+    });
     on(
       canvas,
       "wheel",
@@ -456,6 +432,7 @@ class FleetPage {
     const sizes = new ResizeObserver(() => {
       if (this.painter.resize(this.stage)) {
         this.lay();
+        this.repoint();
         this.drawNow();
       }
     });
@@ -475,6 +452,7 @@ class FleetPage {
     else if (button.dataset.zoom === "0") {
       this.aside = null;
       this.layout.fit();
+      this.repoint();
       this.draw();
     } else if (button.dataset.zoom) this.zoom(Number(button.dataset.zoom));
   }
@@ -506,6 +484,7 @@ class FleetPage {
     });
     for (const button of $$("[data-show]", this.main))
       button.setAttribute("aria-pressed", String(button.dataset.show === this.filter.show));
+    $("#legend").classList.toggle("filtered", this.filter.active);
     this.tellOdd();
     this.draw();
   }
@@ -523,10 +502,25 @@ class FleetPage {
   zoom(steps, x, y) {
     this.aside = null;
     this.layout.zoomBy(steps, x, y);
+    this.repoint();
     this.draw();
   }
 
-  /** Where the pointer is, in pixels of the canvas. */
+  /** After the picture has moved: point at what is under the pointer now, or follow the keyboard's device. */
+  repoint() {
+    if (this.pointer) {
+      this.point(this.layout.at(...this.pointer), ...this.pointer);
+      return;
+    }
+    if (!this.pointed) return;
+    const box = this.layout.boxOf(this.pointed.node, this.pointed.card);
+    const { width, height } = this.painter;
+    const isSeen = box && box.x >= 0 && box.x < width && box.y >= 0 && box.y < height;
+    if (isSeen) this.point(this.pointed, box.x + box.width, box.y);
+    else this.point(null);
+  }
+
+  /** The position of the pointer in pixels of the canvas. */
   spot(event) {
     const box = this.stage.getBoundingClientRect();
     return [
@@ -544,6 +538,7 @@ class FleetPage {
 
   move(event) {
     const [x, y] = this.spot(event);
+    this.pointer = [x, y];
     if (this.pads.size === 2 && this.pads.has(event.pointerId)) {
       this.pinch(event.pointerId, x, y);
       return;
@@ -561,7 +556,7 @@ class FleetPage {
     this.point(this.layout.at(x, y), x, y);
   }
 
-  /** Two fingers: a step of zoom for every quarter that their distance grows or shrinks. */
+  /** Zoom by a step whenever the distance of two fingers has changed by a quarter. */
   pinch(id, x, y) {
     const [other] = [...this.pads].filter(([each]) => each !== id).map(([, spot]) => spot);
     const before = Math.hypot(this.pads.get(id)[0] - other[0], this.pads.get(id)[1] - other[1]);
@@ -589,7 +584,7 @@ class FleetPage {
         mount(
           card,
           html`${facts(at.node, at.card)}
-            <p class="faint hint"><kbd>click</kbd> keeps it open</p>`,
+            <p class="faint hint"><kbd>Click</kbd> for details</p>`,
         );
     }
     if (at) this.placeHover(card, x / this.painter.scale, y / this.painter.scale);
@@ -615,13 +610,13 @@ class FleetPage {
     if (within && !at) $("#cards").focus({ preventScroll: true });
   }
 
-  /** `anew`: another card; else what is known of the same one is drawn again. */
-  async showPanel(anew) {
+  /** Show the panel of the selection; `isNew` if the selection has changed. */
+  async showPanel(isNew) {
     const { chosen } = this;
     $("#panel").hidden = !chosen;
     if (!chosen) return;
-    if (anew) this.more = null;
-    this.drawPanel(anew);
+    if (isNew) this.more = null;
+    this.drawPanel(isNew);
     const live = isLive();
     const revision = live ? this.fleet.revision : moment.revision;
     if (this.more?.revision === revision) return;
@@ -636,18 +631,18 @@ class FleetPage {
     )
       return;
     this.more = more;
-    this.drawPanel(anew);
+    this.drawPanel(isNew);
   }
 
-  drawPanel(anew) {
+  drawPanel(isNew) {
     const element = $("#panel");
     renew(element, panel(this.chosen.node, this.chosen.card, this.more));
-    if (!anew) return;
+    if (!isNew) return;
     if (!this.more) element.scrollTop = 0;
     this.uncover(element);
   }
 
-  /** A panel lies over no card that it tells of: the picture moves away below it, and back when it closes. */
+  /** Move the picture so that the panel does not cover its own device, and back when it closes. */
   uncover(element) {
     const {
       layout,
@@ -683,6 +678,7 @@ class FleetPage {
       const next = this.neighbour(...steps);
       if (!next) return;
       const box = this.layout.boxOf(next.node, next.card);
+      this.pointer = null;
       this.point(next, box.x + box.width, box.y);
     } else if (event.key === "Enter" && this.pointed) {
       event.stopPropagation();
@@ -690,7 +686,7 @@ class FleetPage {
     }
   }
 
-  /** The card beside the one that is pointed at: left and right within the pool, up and down by node. */
+  /** The next device in a direction: left and right within the pool, up and down by node. */
   neighbour(across, down) {
     const from = this.pointed ?? this.chosen;
     const first = this.fleet.pools[0]?.nodes[0];

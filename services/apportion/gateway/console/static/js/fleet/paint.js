@@ -1,25 +1,24 @@
-// The picture: one buffer of pixels, filled card by card and put on the canvas in one go.
+// The picture: one pixel buffer, filled device by device and put on the canvas at once.
 //
-// No path, no rectangle of the canvas and no object for a card: that is what draws 80,000 of them in
-// a frame. Words and outlines stand on a second canvas, so that pointing draws no card anew.
-// State never rests on colour alone: broken cards are cut through, cordoned ones hatched, and what
-// is granted and used differs in height.
+// Without canvas paths and objects per device, 80,000 devices are drawn within a frame. Text and outlines are
+// on a second canvas, so that pointing redraws no device. No state depends on colour alone: unhealthy devices
+// are crossed out, cordoned ones are hatched, and allocated and used memory differ in height.
 import { NAMESPACE_COLOURS } from "../colours.js";
 import { midCut, num, percent, poolCounts, poolHeading, poolWords } from "../format.js";
-import { BROKEN, CORDONED, WHOLE } from "./model.js";
+import { BROKEN, CORDONED, isFree, WHOLE } from "./model.js";
 
 const DIMMED = 0.82;
 const CROSS_FROM = 5;
 const LINED_FROM = 3;
 const WORD_GAP = 7;
 
-/** #rrggbb as the buffer wants it: alpha, blue, green, red. */
+/** #rrggbb in the byte order of the buffer: alpha, blue, green, red. */
 export function word(hex) {
   const value = Number.parseInt(hex.trim().slice(1), 16);
   return ((255 << 24) | ((value & 255) << 16) | (value & 0xff00) | (value >> 16)) >>> 0;
 }
 
-/** One colour with a part of another. */
+/** Mix a part of one colour into another. */
 export function mixed(a, b, part) {
   let result = 0;
   for (let shift = 0; shift < 32; shift += 8) {
@@ -29,7 +28,7 @@ export function mixed(a, b, part) {
   return result >>> 0;
 }
 
-/** The colours of the theme, each as it is and dimmed. */
+/** The colours of the theme, each as a pair of normal and dimmed. */
 export function palette() {
   const style = getComputedStyle(document.documentElement);
   const css = name => style.getPropertyValue(name).trim();
@@ -40,6 +39,7 @@ export function palette() {
     css,
     ground,
     free: both(free),
+    freeFound: word(css("--ok")),
     granted: both(word(css("--c-granted"))),
     used: both(word(css("--c-used"))),
     broken: both(word(css("--c-broken"))),
@@ -59,7 +59,7 @@ export class Painter {
     this.byNamespace = false;
   }
 
-  /** Take the size of the place; returns whether it has changed. */
+  /** Take the size of an element; returns whether it has changed. */
   resize(place) {
     const scale = Math.min(2, devicePixelRatio || 1);
     const width = Math.max(1, Math.round(place.clientWidth * scale));
@@ -74,7 +74,7 @@ export class Painter {
     return true;
   }
 
-  /** Every card that is seen. */
+  /** Draw all visible devices. */
   draw(layout, filter, told) {
     this.pixels.fill(this.colours.ground);
     for (const group of layout.groups) {
@@ -97,7 +97,10 @@ export class Painter {
     for (let card = 0; card < node.count; card += 1) {
       const x = at.x + card * (width + layout.gap);
       const dim = match && !match[card] ? 1 : 0;
-      this.rect(x, at.y, width, height, this.colours.free[dim]);
+      // free devices are pale, so not dimming them does not make them stand out as matches
+      const found = match && match[card] && isFree(node, card);
+      const ground = found ? this.colours.freeFound : this.colours.free[dim];
+      this.rect(x, at.y, width, height, ground);
       if (node.state[card] & BROKEN) this.cross(x, at.y, width, height, dim);
       else this.shares(node, card, { x, y: at.y, width, height, dim, told });
       if (node.state[card] & CORDONED && !(node.state[card] & BROKEN))
@@ -106,10 +109,9 @@ export class Painter {
   }
 
   /**
-   * What is held of a card, from its foot upwards: granted pale, used (or running) strong. What is
-   * cordoned is pale alone, so that its stripes can be told from what they lie over. A share has a
-   * line above it where it stays the larger part of itself; small ones are one block that ends where
-   * their sum does, and every share has a pixel of a card that has as many.
+   * Draw the shares of a device from the bottom up: pale for allocated, strong for used or running. On a
+   * cordoned device all are pale, so that its stripes stay visible. A share has a line above it if it is high
+   * enough. Small shares form one block that ends at their sum, with at least a pixel each if possible.
    */
   shares(node, card, { x, y, width, height, dim, told }) {
     const { colours } = this;
@@ -177,9 +179,9 @@ export class Painter {
     }
   }
 
-  // ---- words and outlines ----
+  // ---- text and outlines ----
 
-  /** The names of pools and nodes, and a line around what is pointed at and what is chosen. */
+  /** Draw the names of pools and nodes, and outlines around the pointed and the selected device. */
   overlay(layout, pointed, chosen) {
     const { words, scale, colours } = this;
     words.clearRect(0, 0, this.width, this.height);
@@ -202,7 +204,7 @@ export class Painter {
     return `${weight} ${size * this.scale}px ${this.colours.css(mono ? "--mono" : "--sans")}`;
   }
 
-  /** The headings of pools: on one line, or on two where one of a shelf is too long; the counts are never left out. */
+  /** Draw the headings of pools. If one is too long for its line, its whole shelf has headings of two lines. */
   poolNames(layout) {
     const places = layout.groups.map(group => {
       const x = Math.max(layout.pad, layout.left + group.x);
@@ -230,7 +232,7 @@ export class Painter {
     }
   }
 
-  /** What a pool is, how much of it there is and is granted: as one line, and as two. */
+  /** The heading of a pool with its size and its allocated share, as one line and as two. */
   headingOf(pool) {
     const bold = said => ({ said, font: this.font(600, 12), colour: "--text" });
     const small = (said, colour) => ({ said, font: this.font(400, 11), colour });
@@ -250,7 +252,7 @@ export class Painter {
     };
   }
 
-  /** How wide words beside each other are. */
+  /** The width of a line of texts. */
   wide(line) {
     return line.reduce(
       (sum, { said, font }) => {
@@ -261,7 +263,7 @@ export class Painter {
     );
   }
 
-  /** Words beside each other, as many as there is room for; the first is cut where it is too long. */
+  /** Draw a line of texts, as many as fit; the first is shortened if necessary. */
   written(line, x, y, most) {
     const { words, scale, colours } = this;
     let taken = 0;
@@ -299,7 +301,7 @@ export class Painter {
   }
 }
 
-/** Words cut to a width in their middle, with a sign that something is missing. */
+/** A text shortened in the middle to a width. */
 function shortened(words, text, most) {
   let cut = text;
   for (let length = text.length - 1; length > 1 && words.measureText(cut).width > most; length -= 1)

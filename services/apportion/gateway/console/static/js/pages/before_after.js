@@ -1,5 +1,4 @@
-// What a plan changes, drawn: the cards that it concerns before and after, the figures beside them,
-// and the pods that would wait.
+// The effect of a plan: affected devices before and after, totals, and the pods that would be pending.
 import { gauge, legend, sharesOf, stateOf, statesOf } from "../cards.js";
 import { byName, many, num, shortId, shortModel } from "../format.js";
 import { html } from "../html.js";
@@ -10,14 +9,14 @@ import { compared } from "./diff.js";
 
 export const ROWS = 12;
 
-/** The cards before the change and after it, and the figures of both; `lose` names what is lost. */
+/** The devices and totals before and after the change; `lose` lists the lost nodes and devices. */
 export function beforeAfter(plan, nodes, lose) {
   if (!plan.before || !plan.after) return "";
   const lost = new Set(lose);
   const loses = ({ node, devices }) =>
     lost.has(node.node) || devices.some(device => isLost(device, lost));
   const ordered = nodes.toSorted((a, b) => loses(b) - loses(a) || byName(a.node.node, b.node.node));
-  // A pod of the manifest that loses its node is among those that move as well.
+  // A pod of the manifest that loses its node is also in `moved`.
   const coming = [
     ...plan.pods.filter(each => each.outcome !== "unchanged" && !each.was),
     ...plan.moved,
@@ -33,18 +32,18 @@ export function beforeAfter(plan, nodes, lose) {
     .flat()
     .flatMap(node => node.cards);
   const { before, after } = plan;
-  // so that the difference is that of what is shown
+  // rounded first, so that the difference matches the displayed numbers
   const gib = totals => Math.round((totals.memory_mib - totals.memory_free_mib) / 1024);
   const rows = [
     ["Nodes", before.nodes, after.nodes, 1],
-    ["Cards", before.devices, after.devices, 1],
+    ["GPUs", before.devices, after.devices, 1],
     ...(before.devices_broken || after.devices_broken
-      ? [["Cards broken", before.devices_broken, after.devices_broken, -1]]
+      ? [["GPUs unhealthy", before.devices_broken, after.devices_broken, -1]]
       : []),
-    ["Cards with a share", before.devices_used, after.devices_used, 0],
-    ["Memory granted, GiB", gib(before), gib(after), 0],
-    ["Pods with a place", before.placed, after.placed, 1],
-    ["Pods waiting", before.waiting, after.waiting, -1],
+    ["GPUs allocated", before.devices_used, after.devices_used, 0],
+    ["Memory allocated (GiB)", gib(before), gib(after), 0],
+    ["Pods placed", before.placed, after.placed, 1],
+    ["Pods pending", before.waiting, after.waiting, -1],
   ];
   return html`<section class="card">
     ${
@@ -63,7 +62,7 @@ export function beforeAfter(plan, nodes, lose) {
               ${legend([
                 ...statesOf(seen),
                 ...(seen.some(card => card.shares.some(share => share.own))
-                  ? [["own granted", "would come"]]
+                  ? [["own granted", "would be placed"]]
                   : []),
               ])}
             </div>`
@@ -71,14 +70,14 @@ export function beforeAfter(plan, nodes, lose) {
     }
     <table class="t cmp">
       <caption class="unseen">
-        Before the change and after it
+        Totals before and after the change
       </caption>
       <thead>
         <tr>
           <th scope="col"></th>
           <th scope="col" class="num">Before</th>
           <th scope="col" class="num">After</th>
-          <th scope="col" class="num">Difference</th>
+          <th scope="col" class="num">Change</th>
         </tr>
       </thead>
       <tbody>
@@ -88,10 +87,10 @@ export function beforeAfter(plan, nodes, lose) {
   </section>`;
 }
 
-/** Whether a card is named among what is lost: whole, or as pages cut its id. */
+/** Whether a device is lost, by its full or its short id. */
 const isLost = ({ device }, lost) => lost.has(device) || lost.has(shortId(device));
 
-/** Nodes card by card; in the picture of after, what is lost is broken, and what goes or comes has. */
+/** The devices of nodes as gauges. For the picture after the change, `lost` is drawn as unhealthy. */
 function cardsOf(nodes, { lost = new Set(), coming = [], going = [] } = {}) {
   const gone = new Set(going.map(pod => `${pod.namespace}/${pod.pod}`));
   return nodes.map(({ node, devices, phases }) => ({
@@ -135,15 +134,14 @@ function cardWords(cards) {
   const come = cards.filter(
     card => card.state !== "broken" && card.shares.some(share => share.own),
   ).length;
-  return `${many(cards.length, "card")}${broken ? `, ${num(broken)} broken` : ""}${
-    come ? `, something new on ${num(come)}` : ""
+  return `${many(cards.length, "GPU")}${broken ? `, ${num(broken)} unhealthy` : ""}${
+    come ? `, new pods on ${num(come)}` : ""
   }`;
 }
 
 /**
- * Those that would wait, by what they wait for: the first of each line, and how many more. Where
- * none of them has its turn before a pod of the manifest, those who wait already are only counted:
- * the change is not about them.
+ * The pods that would be pending, grouped by request: the first of each group and a count. Pods that are
+ * pending already are only counted, unless some are ahead of a pod of the manifest.
  */
 export function waiters({ waiting: pods, after, ...plan }) {
   const isBehind = plan.pods.some(pod => pod.ahead);
@@ -161,11 +159,11 @@ export function waiters({ waiting: pods, after, ...plan }) {
   const left = total - lines.reduce((sum, { count }) => sum + count, 0);
   if (!lines.length && left <= 0) return "";
   return html`<section class="card">
-    <h2>Who would wait${lines.length ? html` <small>in their order, by what for</small>` : ""}</h2>
+    <h2>Pending${lines.length ? html` <small>in queue order, by request</small>` : ""}</h2>
     <ol class="mini">
       ${lines.slice(0, ROWS).map(waiterRow)}${
         lines.length > ROWS
-          ? html`<li class="faint">and ${num(lines.length - ROWS)} more lines</li>`
+          ? html`<li class="faint">and ${many(lines.length - ROWS, "more request")}</li>`
           : ""
       }${
         left > 0
@@ -178,21 +176,18 @@ export function waiters({ waiting: pods, after, ...plan }) {
   </section>`;
 }
 
-/**
- * Those that are not told, as the verb counts them: of pods that the plan does not name nobody
- * knows that they wait now.
- */
+/** The count of pods that are not listed. Only pods that the plan names are known to be pending now. */
 function leftWords(left, { isAlone, isBehind, isNamed }) {
-  if (isBehind && !isAlone) return `and ${many(left, "pod")} in lines behind them`;
-  if (isNamed) return `${many(left, "pod")} would go on waiting, as now`;
-  return isAlone ? `${many(left, "pod")} would wait` : `and ${many(left, "pod")} more would wait`;
+  if (isBehind && !isAlone) return `and ${many(left, "pod")} behind them`;
+  if (isNamed) return `${many(left, "pod")} would stay pending`;
+  return isAlone ? `${many(left, "pod")} would be pending` : `and ${many(left, "more pod")}`;
 }
 
 const waiterRow = ({ first, count }) =>
   html`<li>
     <span
       >${podName(first.namespace, first.pod)}${count > 1 ? ` and ${num(count - 1)} more` : ""}${
-        first.priority ? html` <span class="faint">of priority ${first.priority}</span>` : ""
+        first.priority ? html` <span class="faint">priority ${first.priority}</span>` : ""
       }${
         isTold(first.cause)
           ? html`: ${clauses(withCode(first.lead), first.clauses.map(withCode))}`

@@ -1,8 +1,7 @@
-// What differs between two moments: who came and went, what failed, and what people did.
+// The differences between two moments: pods, nodes, devices, limits and settings that changed.
 //
-// Invariant: headline, fields and address tell the same two moments, whichever of them was changed;
-// which events of the ledger these moments have come to is said once, below the headline. The form stands
-// from the first moment on, and the answer comes around it: what is typed meanwhile stays.
+// Invariants: headline, fields and address name the same two moments. The revisions that they resolve to are
+// below the headline. The form is there at once and the answer is added around it, so typed text is kept.
 import { getNow, orNone, Problem } from "../api.js";
 import { askedMoment, timeWords, zoneWords } from "../moment.js";
 import { instant, many, num, shortId, when } from "../format.js";
@@ -14,21 +13,21 @@ import { workingAnswer } from "../working.js";
 import { sentence } from "../typography.js";
 
 const ROWS = 40;
-const FIRST = 1; // of a whole ledger: there is no state before that
+const FIRST = 1; // the first revision: there is no state before it
 const UNSEEN = [403, 404];
 const MARKS_SHOWN = 6;
-const HEADED = ["waiting", "placement"]; // what the heading of their list says
+const HEADED = ["waiting", "placement"]; // the heading of their list says it
 const BEFORE_MS = 300_000;
 const AFTER_MS = 900_000;
 
-/** Where the keyboard is in the form, to be there again when that is drawn anew. */
+/** The selector of the focused control of the form, to focus it again after a redraw. */
 function held() {
   /** @type {any} */
   const at = document.activeElement?.closest("#moments input, #moments button");
   return !at ? "" : at.name ? `#moments [name="${at.name}"]` : "#moments button";
 }
 
-/** The page without its answer; the keyboard stays where it was on the page before. */
+/** Show the page without its answer; keeps the focus. */
 function stand(main, ends) {
   const had = held();
   mount(
@@ -70,31 +69,31 @@ export async function openDiff(main, context) {
         $("#answer"),
         answer(sentence(problem.message), [
           problem.fix && sentence(problem.fix),
-          "Compare asks again.",
+          "Press Compare to try again.",
         ]),
       );
   }
-  return {}; // without an `update`: another moment of the bar is another comparison
+  return {}; // without `update`: another moment in the time bar starts another comparison
 }
 
 function draw({ from, to, diff, before, after, line, begun }) {
   const told = [
     count(diff, "placements", "placement"),
     count(diff, "nodes", "node"),
-    count(diff, "devices", "card"),
-    count(diff, "waiting", "waiting pod"),
+    count(diff, "devices", "GPU"),
+    count(diff, "waiting", "pending pod"),
     count(diff, "limits", "limit"),
-    count(diff, "policy", "policy"),
+    count(diff, "policy", "policy setting"),
     count(diff, "configuration", "setting"),
   ].filter(Boolean);
-  const changed = html`Between ${named(from)} and ${named(to)},
-  ${told.length ? html`${listed(told)} changed` : "nothing changed"}.`;
+  const changed = html`${told.length ? html`${listed(told)} changed` : "Nothing changed"} between
+  ${named(from)} and ${named(to)}`;
   mount(
     $("#answer"),
     answer(changed, [
       cameTo({ from, to, diff }),
       begun && fromTheFirst(begun.row),
-      link("events", "all events"),
+      link("events", "All events"),
     ]),
   );
   mount($("#near"), offered(line.marks, instant(line.first_time) ?? 0));
@@ -104,12 +103,12 @@ function draw({ from, to, diff, before, after, line, begun }) {
       <div class="grid2">
         ${group(
           "health",
-          "Cards",
+          "GPUs",
           diff.devices,
           diff.more.devices,
           name => html`<span class="m" title="${name}">${shortId(name)}</span>`,
         )}${group("node", "Nodes", diff.nodes, diff.more.nodes, nodeLink)}
-        ${group("refusal", "Waiting pods", diff.waiting, diff.more.waiting, podNamed)}${group(
+        ${group("refusal", "Pending pods", diff.waiting, diff.more.waiting, podNamed)}${group(
           "operator",
           "Limits",
           diff.limits,
@@ -126,10 +125,7 @@ function draw({ from, to, diff, before, after, line, begun }) {
   );
 }
 
-/**
- * A moment of which nothing is known stands in its field, to be mended there; beside it is said
- * how, in the forms of this page.
- */
+/** Show the error of an invalid moment. Its text stays in the field, with the accepted forms above it. */
 function drawRefused({ from, to, problem }) {
   const read = { from, to }[problem.field].read;
   mount(
@@ -137,8 +133,8 @@ function drawRefused({ from, to, problem }) {
     answer(sentence(problem.message), [
       read && problem.fix
         ? sentence(problem.fix)
-        : "Write it as 14:20, 2026-11-20T14:20, -10m, now or #1,200.",
-      link("events", "all events"),
+        : "Write 14:20, 2026-11-20T14:20, -10m, now or #1,200.",
+      link("events", "All events"),
     ]),
   );
   $(`#moments [name="${problem.field}"]`).setAttribute("aria-invalid", "true");
@@ -148,23 +144,22 @@ const podNamed = name => podLink(...name.split("/", 2));
 const named = ({ shown, revision }) =>
   revision ? receipt(revision) : html`<span class="nw">${shown}</span>`;
 
-/** Which states of the ledger are compared: a time means the newest event by then. */
+/** The compared revisions. A time resolves to the newest event before it. */
 function cameTo({ from, to, diff }) {
   const after = ({ revision, time }) =>
-    html`after ${receipt(revision)}${time ? ` of ${timeWords(instant(time))}` : ""}`;
-  const why = from.revision && to.revision ? "" : ", the newest events by then";
-  return html`the ledger ${after(diff.from)} and ${after(diff.to)}${why}`;
+    html`${receipt(revision)}${time ? ` (${timeWords(instant(time))})` : ""}`;
+  const why = from.revision && to.revision ? "" : ", the newest events at these times";
+  return html`Compares ${after(diff.from)} with ${after(diff.to)}${why}`;
 }
 
-/** A state is that after its event: what the first one told can only have been there. */
+/** A state includes its own event, so the first event of the ledger never counts as a change. */
 const fromTheFirst = ({ revision, sentence: told }) =>
-  html`${receipt(revision)} is the ledger’s first event, so what it told counts as there before:
-  ${told}`;
+  html`Not counted as a change: ${receipt(revision)}, the first event: ${told}`;
 
 function form({ from, to }) {
   const field = (name, { shown }) =>
     html`<label class="inl"
-      >${name}
+      >${name === "from" ? "From" : "To"}
       <input
         name="${name}"
         value="${shown}"
@@ -177,13 +172,13 @@ function form({ from, to }) {
     ${field("from", from)}${field("to", to)}<button class="btn pri">Compare</button
     ><span class="through" id="near"></span>
     <p class="faint small" id="forms">
-      Times are in the zone of this browser, ${zoneWords()}. 14:20, -10m, now and a revision such as
-      #1,200 will do as well. The time bar and its keys move the later one.
+      Times are in ${zoneWords()}. Also accepted: 14:20, -10m, now or a revision such as #1,200. The
+      time bar moves the later moment.
     </p>
   </form>`;
 }
 
-/** Links to the moments around what happened last. */
+/** Links to comparisons around the newest marks. */
 const offered = (marks, first) =>
   perMinute(marks)
     .slice(-MARKS_SHOWN)
@@ -193,11 +188,11 @@ const offered = (marks, first) =>
           class="btn hide-s"
           title="${mark.sentence}"
           href="${href("events", { diff: around(mark, first), at: "" })}"
-          >around ${when(instant(mark.time), Date.now(), true)}</a
+          >Around ${when(instant(mark.time), Date.now(), true)}</a
         >`,
     );
 
-/** A field that nobody changed means what it meant, to the last digit of its time. */
+/** Handle the form. An unchanged field keeps the exact moment of the address. */
 function listen(ends) {
   $("#moments").addEventListener("submit", event => {
     event.preventDefault();
@@ -214,10 +209,10 @@ function listen(ends) {
   });
 }
 
-/** The last mark of each minute: what fails together is one place to look at. */
+/** The last mark of each minute, because failures often come together. */
 const perMinute = marks => [...new Map(marks.map(mark => [mark.time.slice(0, 16), mark])).values()];
 
-/** From shortly before a mark, and not before the ledger's beginning, to a while after it. */
+/** A period around a mark, within the ledger. */
 const around = (mark, first) => {
   const ms = instant(mark.time);
   return [Math.max(ms - BEFORE_MS, first + 1000), ms + AFTER_MS]
@@ -240,12 +235,12 @@ const waits = summary => (summary.phases.refused ?? 0) + (summary.phases.pending
 function totals(before, after) {
   const gib = summary => (summary.memory_mib - summary.memory_free_mib) / 1024;
   const rows = [
-    ["Memory granted, GiB", gib(before), gib(after), 0],
-    ["Cards", before.devices, after.devices, 1],
-    ["Cards open to new pods", before.devices_open, after.devices_open, 1],
+    ["Memory allocated (GiB)", gib(before), gib(after), 0],
+    ["GPUs", before.devices, after.devices, 1],
+    ["GPUs open", before.devices_open, after.devices_open, 1],
     ["Nodes ready", before.nodes_ready, after.nodes_ready, 1],
     ["Pods live", live(before), live(after), 0],
-    ["Pods waiting", waits(before), waits(after), -1],
+    ["Pods pending", waits(before), waits(after), -1],
   ];
   return html`<table class="t cmp card">
     <caption class="unseen">
@@ -254,9 +249,9 @@ function totals(before, after) {
     <thead>
       <tr>
         <th scope="col"></th>
-        <th scope="col" class="num">from</th>
-        <th scope="col" class="num">to</th>
-        <th scope="col" class="num">Difference</th>
+        <th scope="col" class="num">From</th>
+        <th scope="col" class="num">To</th>
+        <th scope="col" class="num">Change</th>
       </tr>
     </thead>
     <tbody>
@@ -265,7 +260,7 @@ function totals(before, after) {
   </table>`;
 }
 
-/** One row of two amounts; `good` is 1 where more is better, -1 where less is. */
+/** A row that compares two amounts. `good` is 1 if more is better, -1 if less is, else 0. */
 export function compared([words, before, after, good, format = num]) {
   const same = Math.round(before) === Math.round(after);
   const look = same || !good ? "" : (after - before) * good < 0 ? "c-bad" : "c-ok";
@@ -295,7 +290,7 @@ function diffRow(row, shown) {
   const said =
     row.before && row.after
       ? `${row.before} → ${row.after}`
-      : row.after || `no more: ${row.before}`;
+      : row.after || `removed: ${row.before}`;
   return html`<li>
     <time title="${row.time}">${ms === null ? "" : when(ms, Date.now())}</time
     ><span
@@ -303,9 +298,7 @@ function diffRow(row, shown) {
       ${
         row.what && !HEADED.includes(row.what) ? html`<span class="faint">${row.what}</span> ` : ""
       }${said}${
-        row.cause || row.by
-          ? html` <span class="faint">${row.cause || `written by ${row.by}`}</span>`
-          : ""
+        row.cause || row.by ? html` <span class="faint">${row.cause || `by ${row.by}`}</span>` : ""
       }</span
     >${receipt(row.revision)}
   </li>`;

@@ -1,5 +1,4 @@
-// Doctor: what is broken, what soon will be, what is not known, and what is as it must be; each with
-// its fix.
+// Doctor: the health checks of the installation, with a fix for each problem.
 import { getNow } from "../api.js";
 import { many, num } from "../format.js";
 import { html, ICONS, renew } from "../html.js";
@@ -10,15 +9,15 @@ import { ListPage, NEWER } from "./list_page.js";
 import { sentenceCase, withCode } from "../typography.js";
 
 const STATES = { broken: "bad", unknown: "warn", soon: "warn", ok: "ok" };
-/** Where what a check is about is seen, while it is not as it must be. */
+/** Where a failed check leads: page, label and parameters. */
 const SHOWN = {
-  devices: ["fleet", "the broken cards", { show: "broken" }],
-  agents: ["fleet", "the cards out of reach", { q: "state:unreached" }],
-  "never-fitting": ["waiting", "the waiting pods", {}],
-  "starving-gangs": ["waiting", "the waiting pods", {}],
-  cordons: ["fleet", "the cordoned cards", { show: "cordoned" }],
-  "refused-events": ["events", "the events", {}],
-  prices: ["reports", "the reports", {}],
+  devices: ["fleet", "unhealthy GPUs", { show: "broken" }],
+  agents: ["fleet", "unreachable GPUs", { q: "state:unreached" }],
+  "never-fitting": ["waiting", "pending pods", {}],
+  "starving-gangs": ["waiting", "pending pods", {}],
+  cordons: ["fleet", "cordoned GPUs", { show: "cordoned" }],
+  "refused-events": ["events", "events", {}],
+  prices: ["reports", "reports", {}],
 };
 
 /** See app.js. */
@@ -35,36 +34,34 @@ class DoctorPage extends ListPage {
     const of = state => this.checks.filter(check => check.state === state);
     const [broken, unknown, soon, good] = ["broken", "unknown", "soon", "ok"].map(of);
     const todo = [...broken, ...unknown, ...soon];
-    const are = list => (list.length === 1 ? "is" : "are");
-    const sentence = todo.length
-      ? html`${
-          broken.length
-            ? html`<span class="c-bad">${many(broken.length, "thing")} ${are(broken)} broken</span>`
-            : "Nothing is broken"
-        }${soon.length ? `, ${num(soon.length)} may soon be` : ""}${
-          unknown.length ? `, ${num(unknown.length)} ${are(unknown)} not known` : ""
-        };
-        ${num(good.length)} ${are(good)} as ${good.length === 1 ? "it" : "they"} must be.`
-      : html`All ${num(good.length)} checks pass.`;
+    const passed = `${num(good.length)} passed`;
+    const others = [
+      soon.length ? many(soon.length, "warning") : "",
+      unknown.length ? `${num(unknown.length)} unknown` : "",
+    ].filter(Boolean);
+    const sentence = broken.length
+      ? html`<span class="c-bad">${many(broken.length, "problem")}</span>,
+          ${[...others, passed].join(", ")}`
+      : `Healthy: ${[passed, ...others].join(", ")}`;
     renew(
       this.main,
       html`<div class="page">
         ${answer(sentence, [
-          isLive() ? "" : html`<span class="c-warn">as it is now, whatever moment is shown</span>`,
+          isLive() ? "" : html`<span class="c-warn">Checks always show the present</span>`,
           html`<span class="m">apportion doctor</span>`,
           NEWER,
         ])}
         <div
           class="dstrip"
           role="img"
-          aria-label="${broken.length} broken, ${soon.length} soon, ${unknown.length} not known, ${good.length} good"
+          aria-label="${many(broken.length, "problem")}, ${many(soon.length, "warning")}, ${unknown.length} unknown, ${good.length} passed"
         >
           ${[...todo, ...good].map(check => html`<i class="d-${STATES[check.state]}"></i>`)}
         </div>
         ${
           todo.length
             ? html`<section class="card">
-                <h2>To do</h2>
+                <h2>Needs attention</h2>
                 <ul class="checks">
                   ${todo.map(checkRow)}
                 </ul>
@@ -74,9 +71,7 @@ class DoctorPage extends ListPage {
         ${
           good.length
             ? html`<section class="card">
-                <h2>
-                  As it must be <small>${num(good.length)} of ${num(this.checks.length)}</small>
-                </h2>
+                <h2>Passed <small>${num(good.length)} of ${num(this.checks.length)}</small></h2>
                 <ul class="checks small two">
                   ${good.map(checkRow)}
                 </ul>
@@ -92,7 +87,7 @@ class DoctorPage extends ListPage {
   }
 }
 
-/** The words of a check with its nodes as links, and where what it is about is seen. */
+/** The sentence of a check with its nodes as links, and a link to the affected things. */
 const saidOf = ({ id, state, parts }) =>
   html`${linked(parts)}${state !== "ok" && SHOWN[id] ? html` · ${link(...SHOWN[id])}` : ""}`;
 
@@ -100,7 +95,9 @@ function checkRow(check) {
   const icon = { broken: ICONS.broken, unknown: ICONS.soon, soon: ICONS.soon, ok: ICONS.ok }[
     check.state
   ];
-  const words = { broken: "broken", unknown: "not known", soon: "soon", ok: "good" }[check.state];
+  const words = { broken: "problem", unknown: "unknown", soon: "warning", ok: "passed" }[
+    check.state
+  ];
   const fix = check.fix ? html`<span class="cure">${withCode(sentenceCase(check.fix))}</span>` : "";
   return html`<li class="d-${STATES[check.state]}">
     <span class="ic" role="img" aria-label="${words}">${icon}</span>
@@ -119,6 +116,6 @@ function checkRow(check) {
   </li>`;
 }
 
-/** nodes-without-agent as Nodes without agent. */
+/** The title of a check: nodes-without-agent becomes Nodes without agent. */
 const nameOf = check =>
   check.id === "rbac" ? "RBAC" : sentenceCase(check.id.replaceAll("-", " "));

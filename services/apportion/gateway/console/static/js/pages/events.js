@@ -1,19 +1,20 @@
-// Events: what happened, the newest first, live; each with the event itself. Or what differs between
-// two moments, which is a page of its own beside it.
-// Invariant: the rows are of one question, the newest, and end with the last that happened; where
-// the keyboard may be, in the field or on a chip, nothing is drawn anew.
+// Events: a live list, the newest first, with the details of each event. With `diff` in the address, the
+// comparison of two moments (diff.js) opens instead.
+// Invariant: all rows belong to the newest query. The search field and the chips are never redrawn, because
+// they may have the focus.
 import { getNow } from "../api.js";
 import { instant, many, num, subjectWords, when } from "../format.js";
 import { $, $$, html, ICONS, mount, renew } from "../html.js";
 import { chipsOf, countKinds, kindOf } from "../kinds.js";
 import { link, podOf, receipt, told } from "../words.js";
 import { isLive, moment, shownTime } from "../moment.js";
-import { answer, copyFrom, listed, problemNote, searchField, second } from "../parts.js";
+import { answer, copyFrom, either, problemNote, searchField, second } from "../parts.js";
 import { openDiff } from "./diff.js";
 import { loadAnew } from "./list_page.js";
+import { sentenceCase } from "../typography.js";
 
 const PAGE = 150;
-const MORE_PAGES = 4; // how often older pages are asked for by themselves, where filters let little through
+const MORE_PAGES = 4; // older pages to load automatically if a filter hides most rows
 const NEWER_SHOWN = 12;
 const LIVE_MS = 700;
 const TYPING_MS = 250;
@@ -40,18 +41,17 @@ class EventsPage {
     this.chosen = /^\d{1,15}$/.test(rev) ? Number(rev) : 0;
     this.odd = [...this.hidden]
       .filter(kind => !chipsOf({ other: 1 }).includes(kind))
-      .map(kind => `No kind of events is called “${kind}”; ${listed(chipsOf({}))} are.`);
-    if (rev && !this.chosen)
-      this.odd.push(`“${rev}” is no revision, which is a number such as 1200.`);
+      .map(kind => `Unknown kind “${kind}”. Use ${either(chipsOf({}))}.`);
+    if (rev && !this.chosen) this.odd.push(`Invalid revision “${rev}”. Use a number such as 1200.`);
     this.held = false;
     this.asked = 0;
     this.closed = false;
   }
 
-  // ---- what is known ----
+  // ---- data ----
 
   async load() {
-    this.sought = this.text.trim(); // more may be typed before the answer comes
+    this.sought = this.text.trim(); // the user may type more before the answer arrives
     const before = this.chosen ? this.chosen + NEWER_SHOWN : isLive() ? 0 : moment.revision + 1;
     const [page, line] = await Promise.all([
       this.ask(before),
@@ -73,7 +73,7 @@ class EventsPage {
     return getNow("log", { limit: PAGE, text: this.sought, ...(before ? { before } : {}) });
   }
 
-  /** Older pages, until there is something to show. */
+  /** Load older pages until there are enough rows to show. */
   async fill() {
     for (
       let asked = 0;
@@ -85,7 +85,7 @@ class EventsPage {
 
   async older() {
     const { rows, next } = this;
-    const isOld = () => this.rows !== rows || this.next !== next; // it is of another question by now, or there already
+    const isOld = () => this.rows !== rows || this.next !== next; // another query, or loaded already
     const page = await this.ask(Number(next)).catch(problem => {
       if (!isOld()) throw problem;
     });
@@ -98,7 +98,7 @@ class EventsPage {
     return this.rows.filter(row => !this.hidden.has(kindOf(row.type)));
   }
 
-  // ---- the page ----
+  // ---- page ----
 
   show() {
     mount(
@@ -106,24 +106,24 @@ class EventsPage {
       html`<div class="page wide">
         <div id="answer"></div>
         <div class="bar">
-          ${searchField(this.text, "pod, node or word", "Find events")}
-          <div class="chips" id="kinds" role="group" aria-label="Kinds of events">
+          ${searchField(this.text, "Pod, node or text", "Search events")}
+          <div class="chips" id="kinds" role="group" aria-label="Kinds">
             ${chipsOf({ other: 1 }).map(chip)}
           </div>
-          <a class="btn end" id="compare">Compare moments</a>
+          <a class="btn end" id="compare">Compare…</a>
         </div>
         <div class="split">
           <div class="tablebox" id="box" tabindex="-1">
             <button class="newpill" id="pill" hidden></button>
             <table class="t ev">
               <caption class="unseen">
-                Events, the newest first
+                Events, newest first
               </caption>
               <thead>
                 <tr>
                   <th scope="col" class="num hide-s">Revision</th>
                   <th scope="col">Time</th>
-                  <th scope="col">What happened</th>
+                  <th scope="col">Event</th>
                 </tr>
               </thead>
               <tbody id="rows"></tbody>
@@ -132,7 +132,7 @@ class EventsPage {
           <aside
             class="card detail"
             id="detail"
-            aria-label="The chosen event"
+            aria-label="Event details"
             aria-live="polite"
           ></aside>
         </div>
@@ -144,7 +144,7 @@ class EventsPage {
     this.listen();
   }
 
-  /** Ten minutes up to what is shown: whoever is at now stays there. */
+  /** The address that compares the shown moment with ten minutes before it. */
   diffAddress() {
     const end = shownTime();
     const text = ms => new Date(ms).toISOString().replace(/\.\d+Z$/, "Z");
@@ -159,21 +159,21 @@ class EventsPage {
       ? html`${many(this.total, "event")} since
         ${when(instant(this.first) ?? 0, shownTime(), true)}${
           last
-            ? html`; the newest, at ${when(instant(last.time) ?? 0, shownTime())}, is
-              ${receipt(last.revision)}`
+            ? html` · newest ${receipt(last.revision)} at
+              ${when(instant(last.time) ?? 0, shownTime())}`
             : ""
-        }.`
-      : "Nothing has happened yet.";
+        }`
+      : "No events yet";
     mount(
       $("#answer"),
       answer(sentence, [
         ...this.odd,
-        this.chosen ? link("events", "all events", {}) : "",
+        this.chosen ? link("events", "All events", {}) : "",
         this.counts.refusal ? many(this.counts.refusal, "refusal") : "",
-        this.counts.health ? `${num(this.counts.health)} of health` : "",
+        this.counts.health ? many(this.counts.health, "health event") : "",
         this.sought
           ? html`<span role="status"
-              >${num(this.shown().length)}${this.next ? " and more" : ""} match</span
+              >${this.next ? "at least " : ""}${num(this.shown().length)} matching</span
             >`
           : "",
       ]),
@@ -202,7 +202,7 @@ class EventsPage {
       rows.length
         ? ""
         : html`<tr class="more">
-            <td colspan="3">No event is meant by that${this.next ? " among the newest" : ""}.</td>
+            <td colspan="3">No matching events${this.next ? " among the newest" : ""}</td>
           </tr>`,
     ]);
   }
@@ -223,15 +223,12 @@ class EventsPage {
         Number(row.dataset.first) <= revision && revision <= Number(row.dataset.revision),
       );
     if (!revision) {
-      mount(
-        box,
-        html`<p class="faint">Choose an event, and it stands here as it is in the ledger.</p>`,
-      );
+      mount(box, html`<p class="faint">Select an event to see its details.</p>`);
       return;
     }
     if (this.detailed === revision) return;
     this.detailed = revision;
-    if (!box.childElementCount) mount(box, html`<p class="faint">asking…</p>`);
+    if (!box.childElementCount) mount(box, html`<p class="faint loading">Loading…</p>`);
     let found;
     try {
       found = await getNow(`log/${revision}`);
@@ -241,7 +238,7 @@ class EventsPage {
         box,
         html`<button class="x" aria-label="Close">${ICONS.close}</button>
           <h2>No event <small class="m">#${num(revision)}</small></h2>
-          ${problemNote(problem, "one event")}`,
+          ${problemNote(problem, "event details")}`,
       );
       return;
     }
@@ -254,7 +251,7 @@ class EventsPage {
         <h2>${row.type || "No event"} <small class="m">#${num(revision)}</small></h2>
         <p class="say">${told(row)}.</p>
         <div class="kv">
-          <span>at</span
+          <span>Time</span
           ><b class="m"
             >${
               ms === null
@@ -264,18 +261,18 @@ class EventsPage {
                     .replace("T", " ")
                     .replace(/\.\d+Z$/, " UTC")
             }</b
-          ><span>written by</span><b class="m">${row.source}</b><span>subject</span
+          ><span>Source</span><b class="m">${row.source}</b><span>Subject</span
           ><b class="m">${subjectWords(row.subject)}</b>
         </div>
-        <pre class="m" tabindex="0" aria-label="The event itself">
+        <pre class="m" tabindex="0" aria-label="Event as JSON">
 ${JSON.stringify(event, null, 1)}</pre>
         <div class="acts">
-          ${link("fleet", "See the fleet then", { at: String(revision) }, "btn")}${podLinkOf(row, event)}
+          ${link("fleet", "Fleet at this time", { at: String(revision) }, "btn")}${podLinkOf(row, event)}
         </div>`,
     );
   }
 
-  // ---- what people do, and what happens ----
+  // ---- interaction and updates ----
 
   listen() {
     const { failed } = this.context;
@@ -336,7 +333,7 @@ ${JSON.stringify(event, null, 1)}</pre>
     this.detail();
   }
 
-  /** Ask again from the newest; `forget` lets go of the event that was chosen. */
+  /** Load the newest events again; `forget` clears the selection. */
   async again(forget = false) {
     if (forget) {
       this.chosen = 0;
@@ -350,8 +347,8 @@ ${JSON.stringify(event, null, 1)}</pre>
     this.detail();
   }
 
-  /** The list stops while somebody points at it, has scrolled, has chosen or marked something. What comes
-   * too soon after what was shown waits, so that the last of many is shown too. */
+  /** Show new events, or only their count while the user points at the list, has scrolled, or has selected
+   * an event or text. Updates that come too fast are delayed, so that the last one is shown too. */
   async update(live) {
     if (!live) {
       await this.again(true);
@@ -367,7 +364,7 @@ ${JSON.stringify(event, null, 1)}</pre>
       pill.textContent = `↑ ${num(behind)} new`;
     } else {
       this.asked = performance.now();
-      const isOwed = Boolean(this.asking); // to somebody, whose question this one takes the place of
+      const isOwed = Boolean(this.asking); // this request replaces one that the user is waiting for
       await (isOwed ? this.again().catch(this.context.failed) : this.again());
     }
   }
@@ -383,15 +380,17 @@ const pause = ms =>
   });
 
 const chip = kind =>
-  html`<button class="fchip k-${kind}" data-kind="${kind}"><i></i>${kind}<em></em></button>`;
+  html`<button class="fchip k-${kind}" data-kind="${kind}">
+    <i></i>${sentenceCase(kind)}<em></em>
+  </button>`;
 
-/** What is well again, which is of the kind that failures are of. */
+/** Whether an event is a recovery; its kind is the same as that of failures. */
 const isRecovery = ({ type, healthy }) => type === "NodeHeard" || healthy === true;
 
-/** Whether the row is of an event that is not told to this reader: it has no subject. */
+/** Whether the event is hidden from this user: it has no subject. */
 const isHidden = ({ subject, namespaces }) => !subject && namespaces?.length > 0;
 
-/** Neighbours that say the same of cards of one node, or that are not told, become one row that counts them. */
+/** Combine adjacent rows about devices of one node with the same text, and adjacent hidden rows. */
 function folded(rows) {
   const found = [];
   for (const row of rows) {
@@ -427,7 +426,7 @@ function eventRow({ row, count, first }, chosen) {
         >${
           isHidden(row)
             ? html`<span class="faint"
-                >${count > 1 ? "events" : "an event"} of another namespace</span
+                >${count > 1 ? "events" : "an event"} in another namespace</span
               >`
             : told(row)
         }${count > 1 ? html` <em>×${count}</em>` : ""}</span
@@ -436,8 +435,8 @@ function eventRow({ row, count, first }, chosen) {
   </tr>`;
 }
 
-/** The page of the pod that an event is about. */
+/** A link to the pod that an event is about. */
 function podLinkOf(row, event) {
   const { namespace, name } = event?.data?.name ? event.data : (podOf(row) ?? {});
-  return namespace && name ? link(`pod/${namespace}/${name}`, "The pod", {}, "btn") : "";
+  return namespace && name ? link(`pod/${namespace}/${name}`, "View pod", {}, "btn") : "";
 }

@@ -1,15 +1,15 @@
-// A page that is asked for once and then stands still: what is new is offered, never pushed in.
+// A page that loads once and does not change by itself; updates are offered, never pushed.
 //
-// Nothing moves under the mouse: while the page is live and the ledger goes on, a button says how
-// much has happened since, and showing it is the reader's own act. Another moment is shown at once.
-// Invariant: of several questions the newest is answered; what comes of an older one shows nothing.
+// Nothing moves under the mouse: while the page is live, a button shows the count of new events, and the user
+// decides when to load them. Another moment is loaded at once.
+// Invariant: only the newest request is rendered; late answers of older ones are dropped.
 import { $, html, mount } from "../html.js";
 import { num } from "../format.js";
 import { isLive, moment } from "../moment.js";
 
-/** Let a page `load` anew, beside what it shows; whether that came and is the page's now. */
+/** Reload a page in the background. Returns whether the result is still current and was applied. */
 export async function loadAnew(page) {
-  const asked = Object.create(page); // what is loaded is its own, until it is known to be wanted
+  const asked = Object.create(page); // collects the new data until it is known to be current
   page.asking = asked;
   const isOld = () => page.closed || page.asking !== asked;
   try {
@@ -25,7 +25,7 @@ export async function loadAnew(page) {
   return true;
 }
 
-/** Offers what is new; hidden while nothing is. */
+/** The button that offers updates; hidden if there are none. */
 export const NEWER = html`<button class="newer" id="newer" hidden></button>`;
 
 export class ListPage {
@@ -36,21 +36,21 @@ export class ListPage {
     this.closed = false;
   }
 
-  /** Ask for what the page shows. */
+  /** Load the data of the page. */
   async load() {}
 
-  /** Show what came. */
+  /** Render the data. */
   draw() {}
 
-  /** What a press does that is none on what is newer. */
+  /** Handle clicks on the page's own controls. */
   clicked(_event) {}
 
-  /** What is drawn once, as a field in which somebody may type. */
+  /** Render the parts that are drawn only once, such as a search field. */
   frame() {
     mount(this.main, "");
   }
 
-  /** Ask and show; `load` and `draw` are the page's own, and so may `frame` be. */
+  /** Load and render the page. */
   async start() {
     await this.load();
     if (!this.context.alive()) return null;
@@ -68,7 +68,7 @@ export class ListPage {
     this.clicked(event);
   }
 
-  /** What somebody asks for, or why that has no answer. */
+  /** Reload on a user's request; an error replaces the page. */
   ask() {
     return this.reload().catch(this.context.failed);
   }

@@ -1,7 +1,7 @@
-// One pod: where it runs, of how many nodes, after what wait; or why it waits and what would help.
-// Where none has the name, which may be meant.
+// One pod: its placement and the reasons for it, or why it is pending and what would help. If there is no such
+// pod, the page offers similar names.
 import { get, getNow, orNone, path, Problem } from "../api.js";
-import { gauge, legend, sharesOf, stateOf, statesOf } from "../cards.js";
+import { gauge, legend, sharesOf, stateOf, STATES, statesOf } from "../cards.js";
 import {
   behindWords,
   between,
@@ -39,7 +39,7 @@ import { ListPage, NEWER } from "./list_page.js";
 import { ownTimes, sentenceCase, withCode } from "../typography.js";
 
 const LONG_WAIT_S = 60;
-const LEAST_S = 0.1; // of a wait that its story shows
+const LEAST_S = 0.1; // the shortest pending time to show if the history has one
 const ENDED = "ended";
 const PART_COLOURS = ["--p1", "--p2", "--p3", "--p4"];
 const LOOKS = {
@@ -60,7 +60,7 @@ const LOOKS = {
   NodeSilent: "refused",
 };
 
-/** See app.js. A name alone is that of the pod of which `apportion why` would speak. */
+/** See app.js. A name without a namespace resolves to the same pod as in `apportion why`. */
 export async function open(main, context) {
   const { args } = context;
   if (args.length > 1) return new PodPage(main, context, args).start();
@@ -73,15 +73,15 @@ export async function open(main, context) {
   }
   const page = spaces.length
     ? severalPage(name, spaces)
-    : nonePage(`of the name ${name}`, name, {
+    : nonePage(`named ${name}`, name, {
         ...(await mayBeMeant(name)),
         ...(await otherKinds(name)),
       });
   if (context.alive()) mount(main, page);
-  return null; // at another moment the name is looked for anew
+  return null; // at another moment, the name is resolved again
 }
 
-/** The queue that a pod was submitted to, by the event of that. */
+/** The queue of a pod, from the event of its submission. */
 const queueOf = event => event?.data?.queue || event?.data?.submitted?.queue || "";
 
 class PodPage extends ListPage {
@@ -101,10 +101,10 @@ class PodPage extends ListPage {
     this.history = history;
     this.revision = why?.revision ?? 0;
     if (this.isNone()) await this.loadMeant();
-    const live = why && !this.hasEnded(); // of others nothing is known but why and their story
+    const live = why && !this.hasEnded(); // only live pods have details
     const held = why?.placed?.node;
     const then = this.whenHeld();
-    const submitted = why?.history[0]?.revision; // what it asked for then, its queue too, stands in that event alone
+    const submitted = why?.history[0]?.revision; // only this event has the queue
     const [detail, entry, node, beside] = await Promise.all([
       live ? orNone(get(`pods/${name}`)) : null,
       submitted ? this.orProblem(getNow(`log/${submitted}`)) : null,
@@ -117,12 +117,12 @@ class PodPage extends ListPage {
     this.beside = beside;
   }
 
-  /** The moment at which it held what it held last, as a parameter: of one that ended, just before its end. */
+  /** The request parameter for the moment of its last allocation: just before the end of an ended pod. */
   whenHeld() {
     return this.why && this.hasEnded() ? { at: String(this.why.history.at(-1).revision - 1) } : {};
   }
 
-  /** Which may be meant where none has the name: also one that came after the moment that is shown. */
+  /** Load similar names, and a pod of this name that was submitted after the shown moment. */
   async loadMeant() {
     const { namespace, name } = this;
     const story = isLive()
@@ -165,7 +165,7 @@ class PodPage extends ListPage {
         ${answer(this.sentence(), this.notes())} ${this.besides()}
         <div class="cols story">
           <section class="card">
-            <h2>Story</h2>
+            <h2>History</h2>
             ${this.story()}
           </section>
           <div class="stack">${this.evidence()}</div>
@@ -181,19 +181,17 @@ class PodPage extends ListPage {
     if (!why) return `${sentenceCase(this.history.items.at(-1).sentence)}.`;
     const broken = this.hasEnded() ? 0 : why.failed_devices.length;
     if (broken)
-      return html`${this.placedLead()} on ${nodeLink(why.placed.node)},
-        <span class="c-bad"
-          >on ${broken === 1 ? "a failed card" : html`${num(broken)} failed cards`}</span
-        >.`;
+      return html`${this.placedLead()} on ${nodeLink(why.placed.node)} ·
+        <span class="c-bad">${many(broken, "failed GPU")}</span>`;
     if (why.placed)
-      return html`${this.placedLead()} on ${nodeLink(why.placed.node)},
-      ${this.fittedWords()}${this.waitWords()}.`;
+      return html`${this.placedLead()} on
+      ${nodeLink(why.placed.node)}${this.fittedWords()}${this.waitWords()}`;
     if (why.rejected)
-      return html`${this.hasEnded() ? "Ended; it could not be read" : "Cannot be read"}:
-      ${why.rejected.field} ${why.rejected.problem}.`;
+      return html`${this.hasEnded() ? "Ended · was rejected" : "Rejected"}: ${why.rejected.field}
+      ${why.rejected.problem}.`;
     if (this.hasEnded()) return this.endedSentence();
     const waited = this.waited();
-    const lead = waited === null ? "Waits" : `Waits for ${duration(waited)}`;
+    const lead = waited === null ? "Pending" : `Pending for ${duration(waited)}`;
     if (why.refused) return html`${lead}: ${this.reason()}.`;
     if (!why.awaits) return html`${lead}.`;
     return html`${lead}${why.gates.length || why.chooser ? " " : ": "}${why.awaits}.`;
@@ -206,22 +204,22 @@ class PodPage extends ListPage {
   placedLead() {
     const { why } = this;
     if (this.hasEnded())
-      return `${this.endedLead()}; it ${
-        why.history.some(step => step.phase === "allocated") ? "ran" : "had its place"
+      return `${this.endedLead()} · ${
+        why.history.some(step => step.phase === "allocated") ? "ran" : "was placed"
       }`;
-    return why.phase === "allocated" && !why.unready ? "Runs" : "Has its place";
+    return why.phase === "allocated" && !why.unready ? "Running" : "Placed";
   }
 
   fittedWords() {
     const { fitting } = this.why.placed;
     return fitting === 1
-      ? "the only node that fitted"
+      ? " · only node that fit"
       : fitting
-        ? `the best of ${num(fitting)} that fitted`
-        : "where it was found";
+        ? ` · best of ${num(fitting)} nodes`
+        : " · adopted";
   }
 
-  /** When it ended and why, as its story has it: who deleted it. */
+  /** The time and the reason of the end, such as who deleted the pod. */
   endedLead() {
     const { history, end } = this.why;
     const at = instant(history.at(-1)?.time);
@@ -229,22 +227,22 @@ class PodPage extends ListPage {
     return `Ended${at === null ? "" : ` at ${when(at, shownTime())}`}${because ? ` (${because})` : ""}`;
   }
 
-  /** Of a pod that never had a place: that it waits no more, how long it did, and for what. */
+  /** The headline of a pod that ended without a placement. */
   endedSentence() {
     const { why } = this;
     const waited = this.waited();
-    return html`${this.endedLead()} without ever having a
-    place${
-      waited === null ? "" : `, after ${duration(waited)} of waiting`
-    }${why.refused ? html`: ${this.reason()}` : ""}.`;
+    return html`${this.endedLead()} · never
+    placed${
+      waited === null ? "" : ` · pending for ${duration(waited)}`
+    }${why.refused ? html`: ${this.reason()}.` : ""}`;
   }
 
-  /** What keeps it, or kept it; the nearest node is a link. */
+  /** Why it is, or was, pending; nodes are links. */
   reason() {
     return linked(this.why.refused.reason_parts);
   }
 
-  /** Until it had its place, or its end came; else until the moment that is shown. */
+  /** Seconds from the submission to the placement, the end or the shown moment. */
   waited() {
     const { history, placed } = this.why;
     return between(
@@ -256,19 +254,17 @@ class PodPage extends ListPage {
   waitWords() {
     const waited = this.waited();
     if (waited === null) return "";
-    // its story has it waiting, however short
+    // the history shows that it was pending, however briefly
     const looked = this.history?.items?.some(({ type }) => type === "PodRefused");
     const words =
       waited < 2 && !looked
-        ? ", after no wait"
-        : `, after ${duration(Math.max(LEAST_S, waited))} of waiting`;
-    const anew = this.history?.uids?.length > 1; // the story tells of those that had the name before
-    return anew
-      ? `${words} since it was submitted anew at ${clock(instant(this.why.history[0].time))}`
-      : words;
+        ? " · placed at once"
+        : ` · placed after ${duration(Math.max(LEAST_S, waited))}`;
+    const again = this.history?.uids?.length > 1; // the history includes earlier pods of this name
+    return again ? `${words}, resubmitted at ${clock(instant(this.why.history[0].time))}` : words;
   }
 
-  /** What is so besides while it waits: who stays where it could be, what was taken off offer since. */
+  /** Notes on a pending pod: pods that are spared, and changes since the last evaluation. */
   besides() {
     const { refused } = this.why ?? {};
     if (!refused || this.hasEnded()) return "";
@@ -292,7 +288,7 @@ class PodPage extends ListPage {
     ];
   }
 
-  // ---- the story ----
+  // ---- history ----
 
   story() {
     const steps = this.steps();
@@ -302,25 +298,25 @@ class PodPage extends ListPage {
         waits
           ? html`<li class="open">
               <div class="tl-t"><time>now</time></div>
-              <div class="tl-b"><b>Waiting</b><span>${this.standing()}</span></div>
+              <div class="tl-b"><b>Pending</b><span>${this.standing()}</span></div>
             </li>`
           : ""
       }
     </ol>`;
   }
 
-  /** Whether it stands in no line: nobody looks at a pod before its gates are taken away. */
+  /** Whether it is not in the queue yet, because it has scheduling gates. */
   isGated() {
     return !this.why.refused && !this.why.waiting;
   }
 
-  /** Where it stands among those that wait. */
+  /** Its position in the queue. */
   standing() {
     const { waiting } = this.why;
-    if (this.isGated()) return "in no line yet";
+    if (this.isGated()) return "not in the queue yet";
     return html`${
-      waiting ? `number ${num(waiting.position)} of ${num(waiting.pending)}; ` : ""
-    }${link("waiting", "see the lines")}`;
+      waiting ? `${num(waiting.position)} of ${num(waiting.pending)} · ` : ""
+    }${link("waiting", "View in queue")}`;
   }
 
   steps() {
@@ -349,7 +345,7 @@ class PodPage extends ListPage {
     }));
   }
 
-  /** Facts one by one, but of several that go for this pod one after the other all together: it is one decision. */
+  /** The history in groups: consecutive evictions of other pods for this one are one decision. */
   rooms(items) {
     const groups = [];
     for (const item of items) {
@@ -360,27 +356,27 @@ class PodPage extends ListPage {
     return groups;
   }
 
-  /** The eviction of another pod, for this one, is no eviction of it. */
+  /** Whether the event evicts another pod to make room for this one. */
   makesRoom(item) {
     return item.type === "PodEvicted" && !this.isOwn(item);
   }
 
-  /** Whether a fact is about the pod of this page. */
+  /** Whether the event is about the pod of this page. */
   isOwn(item) {
     const pod = podOf(item);
     return pod?.namespace === this.namespace && pod.name === this.name;
   }
 
-  /** What a fact is headed with. */
+  /** The title of an event. */
   titled(item) {
-    return this.makesRoom(item) ? "Room is made" : (STORY[item.type] ?? item.type);
+    return this.makesRoom(item) ? "Making room" : (STORY[item.type] ?? item.type);
   }
 
-  /** The sentence without what its title and the page say already. */
+  /** The sentence of an event, without what its title and the page already say. */
   told(item) {
     const { clauses: listed, own, parts, priority, type } = item;
     const isOwn = this.isOwn(item);
-    const lead = isOwn && type === "PodEvicted" ? [`it, of priority ${priority}, `] : [];
+    const lead = isOwn && type === "PodEvicted" ? [`this pod, of priority ${priority}, `] : [];
     const all = parts.length ? quoted(parts) : [item.sentence];
     const [first, ...rest] = [...lead, ...(isOwn ? all.slice(own) : all)];
     const begun = typeof first === "string" ? [sentenceCase(first)] : first ? [first] : [];
@@ -394,11 +390,11 @@ class PodPage extends ListPage {
     if (phase === "placed" && why.placed?.score.total)
       return html`on ${nodeLink(why.placed.node)}, score
         <b>${why.placed.score.total.toFixed(1)}</b>`;
-    if (phase === "bound") return "the node has been told";
-    return phase === "allocated" ? "the agent has handed out its shares" : "";
+    if (phase === "bound") return "assigned to the node";
+    return phase === "allocated" ? "devices handed out by the agent" : "";
   }
 
-  // ---- the evidence ----
+  // ---- evidence ----
 
   evidence() {
     const { why } = this;
@@ -406,7 +402,7 @@ class PodPage extends ListPage {
     if (why.placed) return [this.whyHere(), this.share(), this.failed()];
     if (why.rejected)
       return html`<section class="card">
-        <h2>What to mend</h2>
+        <h2>How to fix</h2>
         <p class="lead">
           <span class="m">${why.rejected.field}</span> is ${why.rejected.value}:
           ${why.rejected.problem}.
@@ -426,24 +422,24 @@ class PodPage extends ListPage {
     const most = Math.max(1e-9, ...rows.map(row => row.total));
     const said =
       rows.length > 1
-        ? `${num(placed.fitting)} of ${many(placed.nodes, "node")} fitted; the best ${rows.length}`
+        ? `top ${rows.length} of ${many(placed.fitting, "fitting node")}`
         : placed.fitting === 1
-          ? "no other node fitted"
+          ? "no other node fit"
           : "";
     if (!placed.nodes)
       return html`<section class="card">
-        <h2>Why here</h2>
-        <p>It ran here before this ledger held it.</p>
+        <h2>Why this node</h2>
+        <p>The pod already ran here when it was adopted.</p>
       </section>`;
     return html`<section class="card">
-      <h2>Why here <small>${said}</small></h2>
+      <h2>Why this node <small>${said}</small></h2>
       <div
         class="funnel"
         role="img"
-        aria-label="${num(placed.nodes)} nodes, ${num(placed.fitting)} fitted, 1 chosen"
+        aria-label="${num(placed.nodes)} nodes, ${num(placed.fitting)} fit, 1 chosen"
       >
         <span><b>${num(placed.nodes)}</b> ${placed.nodes === 1 ? "node" : "nodes"}</span
-        ><span><b>${num(placed.fitting)}</b> fitted</span
+        ><span><b>${num(placed.fitting)}</b> fit</span
         ><span class="on"><b>1</b> ${placed.node}</span>
       </div>
       <div class="runs">${rows.map((row, at) => runRow(row, at, { rows, parts, most }))}</div>
@@ -458,7 +454,7 @@ class PodPage extends ListPage {
     </section>`;
   }
 
-  /** What it holds among the others of its node; of one that ended what it held, just before its end. */
+  /** Its allocation among the devices of its node; for an ended pod, just before the end. */
   share() {
     const { placed } = this.why;
     const own = new Map();
@@ -476,8 +472,8 @@ class PodPage extends ListPage {
         ${this.shareHead()}
         <small
           >${
-            mine.length > 1 ? `${mine.length} cards of ` : ""
-          }${placed.node}${model}${this.hasEnded() ? ", at its end" : ""}</small
+            mine.length > 1 ? `${mine.length} GPUs on ` : ""
+          }${placed.node}${model}${this.hasEnded() ? ", before it ended" : ""}</small
         >
       </h2>
       <div class="cards8">${cards.map(card => this.cardBox(card))}</div>
@@ -490,20 +486,19 @@ class PodPage extends ListPage {
       }
       <div class="kv">
         ${[...amounts].map(
-          amount => html`<span>${mine.length > 1 ? "each" : "memory"}</span><b>${amount}</b>`,
-        )}${first?.cores ? html`<span>cores</span><b>${coresHeld(first)}</b>` : ""}
-        ${cards.length ? html`<span>beside</span><b>${this.besideWords()}</b>` : ""}
+          amount => html`<span>${mine.length > 1 ? "Each GPU" : "Memory"}</span><b>${amount}</b>`,
+        )}${first?.cores ? html`<span>Cores</span><b>${coresHeld(first)}</b>` : ""}
+        ${cards.length ? html`<span>On this node</span><b>${this.besideWords()}</b>` : ""}
       </div>
     </section>`;
   }
 
   shareHead() {
     const { shares } = this.why.placed;
-    if (this.hasEnded()) return shares.length ? "What it held" : "It held no card";
-    return shares.length ? "Its share" : "It holds no card";
+    return shares.length ? "Allocation" : "No GPU allocated";
   }
 
-  /** The cards of its node with what is held of each, its own first. */
+  /** The devices of its node with their shares, its own share first. */
   cards() {
     const phases = new Map(
       (this.beside?.items ?? []).map(item => [`${item.namespace}/${item.name}`, item.phase]),
@@ -524,11 +519,11 @@ class PodPage extends ListPage {
     );
     beside.delete(`${this.namespace}/${this.name}`);
     return beside.size
-      ? link("fleet", `${many(beside.size, "other pod")} on the node`, {
+      ? link("fleet", `${many(beside.size, "other pod")}`, {
           q: `node:${node}`,
           ...this.whenHeld(),
         })
-      : "nobody else on the node";
+      : "no other pods";
   }
 
   own(holder) {
@@ -541,9 +536,9 @@ class PodPage extends ListPage {
     return html`<a
       class="c8"
       href="${address}"
-      aria-label="card ${device.index}${
-        own ? `, ${this.hasEnded() ? "held" : "holds"} a share of this pod` : ""
-      }${state ? `, ${state}` : ""}"
+      aria-label="Device ${device.index}${own ? ", allocated to this pod" : ""}${
+        state ? `, ${STATES[state]}` : ""
+      }"
       >${gauge(state, shares)}${own ? html`<b>${device.index}</b>` : html`<span>${device.index}</span>`}</a
     >`;
   }
@@ -553,12 +548,12 @@ class PodPage extends ListPage {
     const ended = this.hasEnded();
     if (!why.failed_devices.length && !why.evicted && !why.last_failure && !why.unready) {
       return html`<section class="card">
-        <h2>Its health</h2>
-        <p class="ok-line">${ICONS.ok} What it ${ended ? "held was" : "holds is"} healthy.</p>
+        <h2>Health</h2>
+        <p class="ok-line">${ICONS.ok} ${ended ? "Healthy until the end" : "Healthy"}</p>
       </section>`;
     }
     return html`<section class="card">
-      <h2>Its health</h2>
+      <h2>Health</h2>
       ${why.failed_devices.map(
         failed =>
           html`<p class="note bad">
@@ -571,8 +566,8 @@ class PodPage extends ListPage {
         why.unready
           ? html`<p class="note bad">
               ${ICONS.broken}<span
-                >${ownTimes(sentenceCase(why.unready))}: nobody
-                ${ended ? "knew how it fared" : "knows how it fares"} there.</span
+                >${ownTimes(sentenceCase(why.unready))}. The state of the pod
+                ${ended ? "was" : "is"} unknown.</span
               >
             </p>`
           : ""
@@ -581,8 +576,8 @@ class PodPage extends ListPage {
         why.evicted
           ? html`<p class="note warn">
               ${ICONS.soon}<span
-                >It ${ended ? "was" : "is"} to go, for
-                ${why.evicted.beneficiary_name}${why.evicted_in_vain ? ", which has gone since" : ""}.</span
+                >${ended ? "Evicted" : "Being evicted"} for
+                ${why.evicted.beneficiary_name}${why.evicted_in_vain ? ", which has ended since" : ""}.</span
               >
             </p>`
           : ""
@@ -590,9 +585,7 @@ class PodPage extends ListPage {
       ${
         why.last_failure
           ? html`<p class="note warn">
-              ${ICONS.soon}<span
-                >An earlier placement came to nothing: ${ownTimes(why.last_failure)}</span
-              >
+              ${ICONS.soon}<span>An earlier placement failed: ${ownTimes(why.last_failure)}</span>
             </p>`
           : ""
       }
@@ -604,11 +597,11 @@ class PodPage extends ListPage {
     const causes = refused?.causes ?? [];
     const leaving = this.why.evicts;
     const ended = this.hasEnded();
-    const limited = refused ? !refused.nodes : this.isGated(); // nobody looked at nodes
+    const limited = refused ? !refused.nodes : this.isGated(); // the reason is not about nodes
     return html`${
         leaving.length
           ? html`<section class="card">
-              <h2>Room is made for it</h2>
+              <h2>Making room</h2>
               <ol class="mini">
                 ${leaving.map(
                   each =>
@@ -624,7 +617,7 @@ class PodPage extends ListPage {
       }
       <section class="card">
         <h2>
-          ${limited ? `Why it ${ended ? "waited" : "waits"}` : `Why none ${ended ? "fitted" : "fits"}`}
+          ${limited ? `Why it ${ended ? "was" : "is"} pending` : `Why no node ${ended ? "fit" : "fits"}`}
           <small>${this.unblockWords(limited)}</small>
         </h2>
         ${
@@ -641,14 +634,14 @@ class PodPage extends ListPage {
                   "Try a change",
                   { pod: `${this.namespace}/${this.name}` },
                   "btn pri",
-                )}${link("waiting", "Its line", {}, "btn")}
+                )}${link("waiting", "View in queue", {}, "btn")}
               </div>`
         }
       </section>
       ${nearest(refused?.nearest ?? [])}
       ${
         this.history instanceof Problem && !this.history.unknown
-          ? problemNote(this.history, "what happened to a pod")
+          ? problemNote(this.history, "pod history")
           : ""
       }`;
   }
@@ -657,16 +650,16 @@ class PodPage extends ListPage {
     const { refused } = this.why;
     if (!refused)
       return this.hasEnded()
-        ? "nobody had looked"
+        ? "never evaluated"
         : this.isGated()
-          ? "no scheduler looks at it before"
-          : "nobody has looked yet";
-    return `${limited ? "" : `of ${many(refused.nodes, "node")}, `}and what would ${
-      this.hasEnded() ? "have unblocked" : "unblock"
-    } it`;
+          ? "has scheduling gates"
+          : "not evaluated yet";
+    return `${limited ? "" : `${many(refused.nodes, "node")}, `}and what ${
+      this.hasEnded() ? "would have helped" : "helps"
+    }`;
   }
 
-  /** The limit, or the gang, that keeps it out: the causes below it are of nodes. */
+  /** The limit or the gang that keeps the pod pending; the causes below it are about nodes. */
   limitWords() {
     const { limit, causes } = this.why.refused;
     return limit && !causes.some(({ words }) => words === limit)
@@ -717,23 +710,23 @@ function runRow(row, at, { rows, parts, most }) {
   </div>`;
 }
 
-// Nodes that nearly fitted: what was wanted and what is there, or who holds it; no column stands empty.
+/** The nodes that nearly fit: the request, what is free and which pods hold it. Empty columns are omitted. */
 function nearest(misses) {
   if (!misses.length) return "";
   const columns = [
-    ["Wanted", miss => miss.needed_words, "nw"],
-    ["There", miss => miss.available_words, "hide-s"],
+    ["Requested", miss => miss.needed_words, "nw"],
+    ["Free", miss => miss.available_words, "hide-s"],
     [
       "Missing",
       miss => (miss.missing ? html`<span class="nw">${miss.missing}</span>` : miss.words),
       "",
     ],
-    ["Held by", holdersOf, ""],
+    ["Used by", holdersOf, ""],
   ]
     .map(([words, of, look]) => ({ words, look, cells: misses.map(of) }))
     .filter(({ cells }) => cells.some(Boolean));
   return html`<section class="card">
-    <h2>Nearest</h2>
+    <h2>Closest nodes</h2>
     <table class="t tight">
       <thead>
         <tr>

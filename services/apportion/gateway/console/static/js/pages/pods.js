@@ -1,4 +1,4 @@
-// Pods: which are live, where, and since when.
+// Pods: all live pods, with their phase, request or allocation, node and age.
 import { all, get } from "../api.js";
 import { duration, many, num } from "../format.js";
 import { $, $$, html, mount, renew } from "../html.js";
@@ -15,12 +15,13 @@ import {
 } from "../words.js";
 import { meetNamespaces } from "../colours.js";
 import { shownTime } from "../moment.js";
-import { answer, listed, searchField, second, segments } from "../parts.js";
+import { answer, either, searchField, second, segments } from "../parts.js";
 import { ListPage, NEWER } from "./list_page.js";
+import { sentenceCase } from "../typography.js";
 
 const PODS_MOST = 10_000;
 const ROWS_SHOWN = 150;
-const PHASES = ["", "waiting", "placed", "bound", "allocated", "rejected"];
+const PHASES = ["", "pending", "placed", "bound", "allocated", "rejected"];
 
 /** See app.js. */
 export const open = (main, context) => new PodsPage(main, context).start();
@@ -48,25 +49,25 @@ class PodsPage extends ListPage {
       html`<div class="page">
         <div id="answer"></div>
         <div class="bar">
-          ${searchField(this.text, "name, namespace, node or ask", "Find pods")}${segments(
+          ${searchField(this.text, "Name, namespace or node", "Search pods")}${segments(
             "phase",
             "Phase",
-            PHASES.map(phase => [phase, phase || "all"]),
+            PHASES.map(phase => [phase, phase ? sentenceCase(phaseWord(phase)) : "All"]),
             this.phase,
           )}
         </div>
         <div class="tablebox">
           <table class="t">
             <caption class="unseen">
-              Live pods, the newest first
+              Live pods, newest first
             </caption>
             <thead>
               <tr>
                 <th scope="col">Pod</th>
                 <th scope="col">Phase</th>
-                <th scope="col" class="hide-s">Wants or holds</th>
+                <th scope="col" class="hide-s">Resources</th>
                 <th scope="col" class="hide-s">Node</th>
-                <th scope="col" class="hide-s num">Since</th>
+                <th scope="col" class="hide-s num">Age</th>
               </tr>
             </thead>
             <tbody id="rows"></tbody>
@@ -89,22 +90,20 @@ class PodsPage extends ListPage {
     );
     const waits = (phases.refused ?? 0) + (phases.pending ?? 0);
     const sentence = live
-      ? html`${num(live)} ${live === 1 ? "pod is" : "pods are"} live: ${num(phases.allocated ?? 0)}
-        hold their shares,
-        ${link("waiting", `${num(waits)} wait`)}${
+      ? html`${many(live, "live pod")} · ${num(phases.allocated ?? 0)} allocated ·
+        ${link("waiting", `${num(waits)} pending`)}${
           phases.rejected
-            ? html`;
-              ${link("pods", `${num(phases.rejected)} cannot be read`, { phase: "rejected" }, "c-bad")}`
+            ? html` ·
+              ${link("pods", `${num(phases.rejected)} rejected`, { phase: "rejected" }, "c-bad")}`
             : ""
-        }.`
-      : "No pod is live.";
+        }`
+      : "No live pods";
     renew(
       $("#answer"),
       answer(sentence, [
         this.said && !this.phase
           ? html`<span class="c-warn" id="no-phase"
-              >no phase is called ${this.said}; ${listed(PHASES.slice(1))} are. Pods of all are
-              shown</span
+              >Unknown phase “${this.said}”. Use ${either(PHASES.slice(1))}.</span
             >`
           : "",
         html`<span id="matching" role="status"></span>`,
@@ -118,7 +117,7 @@ class PodsPage extends ListPage {
     const wanted = this.text.trim().toLowerCase();
     const found = this.pods.filter(
       pod =>
-        (!this.phase || phaseWord(pod.phase) === this.phase) &&
+        (!this.phase || phaseWord(pod.phase) === phaseWord(this.phase)) &&
         (!wanted ||
           `${pod.namespace}/${pod.name} ${pod.node} ${wants(pod.asks)} ${pod.group}`
             .toLowerCase()
@@ -128,7 +127,7 @@ class PodsPage extends ListPage {
       ? ""
       : found.length === this.pods.length
         ? "newest first"
-        : `${num(found.length)} match, newest first`;
+        : `${num(found.length)} matching, newest first`;
     const now = shownTime();
     mount(
       $("#rows"),
@@ -138,15 +137,15 @@ class PodsPage extends ListPage {
             found.length > ROWS_SHOWN
               ? html`<tr class="more">
                   <td colspan="5">
-                    and ${num(found.length - ROWS_SHOWN)} more; find narrows the
-                    list${this.cut ? ` (of the first ${num(PODS_MOST)} pods)` : ""}
+                    and ${num(found.length - ROWS_SHOWN)} more; search to narrow the
+                    list${this.cut ? ` (first ${num(PODS_MOST)} pods only)` : ""}
                   </td>
                 </tr>`
               : "",
           ]
         : html`<tr class="more">
             <td colspan="5">
-              ${this.pods.length ? "No pod is meant by that." : "Submit one: apportion submit -f FILE"}
+              ${this.pods.length ? "No matching pods" : "Submit a pod: apportion submit -f FILE"}
             </td>
           </tr>`,
     );
@@ -164,12 +163,12 @@ class PodsPage extends ListPage {
   }
 }
 
-/** What is the matter with what it holds; the page of the pod says more. */
+/** Problems of a pod's allocation in short; the page of the pod has details. */
 const troubles = pod =>
   [
-    pod.unready ? "its node is not ready" : "",
-    pod.failed_devices.length ? `${many(pod.failed_devices.length, "card")} of it failed` : "",
-    pod.evicted_for ? `is to go for ${pod.evicted_for}` : "",
+    pod.unready ? "node not ready" : "",
+    pod.failed_devices.length ? `${many(pod.failed_devices.length, "GPU")} failed` : "",
+    pod.evicted_for ? `being evicted for ${pod.evicted_for}` : "",
   ]
     .filter(Boolean)
     .join("; ");

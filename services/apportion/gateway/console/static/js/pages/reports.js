@@ -1,4 +1,4 @@
-// Reports: how many hours of cards were granted and used, what they cost, and what did nothing.
+// Reports: GPU-hours allocated and used, their cost, and idle shares.
 import { getNow, Problem } from "../api.js";
 import { stackChart, stackNotes } from "../chart.js";
 import {
@@ -14,14 +14,14 @@ import { link, podName } from "../words.js";
 import { me } from "../login.js";
 import { LOOK_OF } from "../marks.js";
 import { isLive, shownTime } from "../moment.js";
-import { answer, problemNote, second, segments } from "../parts.js";
+import { answer, either, problemNote, second, segments } from "../parts.js";
 import { ListPage, NEWER } from "./list_page.js";
 
 const BYS = [
-  ["namespace", "namespace"],
-  ["queue", "queue"],
-  ["user", "user"],
-  ["node", "node"],
+  ["namespace", "Namespace"],
+  ["queue", "Queue"],
+  ["user", "User"],
+  ["node", "Node"],
 ];
 const SPANS = [
   ["1h", "1 h", 3_600],
@@ -31,13 +31,11 @@ const SPANS = [
 ];
 const STEPS_S = [60, 120, 300, 900, 1800, 3600, 7200, 21_600, 86_400];
 const STEPS_WANTED = 72;
-const LEAST_MS = 2000; // the first second of a ledger has a report too
+const LEAST_MS = 2000; // so that the first second of a ledger has a report
 const SERIES = 7;
 const ROWS = 12;
-const NO_PRICES = "no-prices"; // of a file that is wrong the next report may be right
-// the gateway's word that it has no price file: it has one from its start or never, so it is asked
-// once
-let unpriced = null;
+const NO_PRICES = "no-prices"; // unlike an invalid price file, this does not change while the gateway runs
+let unpriced = null; // the answer of a gateway without a price file, which is asked only once
 
 /** See app.js. */
 export const open = (main, context) => new ReportsPage(main, context).start();
@@ -51,7 +49,7 @@ class ReportsPage extends ListPage {
   }
 
   async load() {
-    const { by } = this; // another may be chosen before the answer comes
+    const { by } = this; // the user may choose another before the answer arrives
     const line = await getNow("timeline", { bins: 1 });
     this.marks = line.marks;
     const end = isLive() ? Date.now() : shownTime();
@@ -93,15 +91,14 @@ class ReportsPage extends ListPage {
     const { total } = usage;
     const began = when(this.began(), shownTime(), true);
     const sentence = total.granted_gpu_hours
-      ? html`${decimal(total.granted_gpu_hours)} GPU hours were granted since ${began},
-        ${percent(total.granted_gpu_hours / Math.max(1e-9, total.capacity_gpu_hours))} of what there
-        was${
+      ? html`${decimal(total.granted_gpu_hours)} GPU-hours since ${began}
+        (${percent(total.granted_gpu_hours / Math.max(1e-9, total.capacity_gpu_hours))} of
+        capacity)${
           total.reported_gpu_hours
-            ? html`; where nodes tell, ${percent(total.used_gpu_hours / total.reported_gpu_hours)}
-              of them did something`
+            ? html` · ${percent(total.used_gpu_hours / total.reported_gpu_hours)} used`
             : ""
-        }.`
-      : html`Nothing was granted since ${began}.`;
+        }`
+      : html`No GPU-hours since ${began}`;
     const money = this.cost?.total?.cost;
     renew(
       this.main,
@@ -110,31 +107,26 @@ class ReportsPage extends ListPage {
           this.span === this.said
             ? ""
             : html`<span class="c-warn"
-                >this page has no span ${this.said}: it has
-                ${SPANS.map(([name]) => name).join(", ")}, and shows ${this.span}</span
+                >Unknown span “${this.said}”. Use ${either(SPANS.map(([name]) => name))}; showing
+                ${this.span}</span
               >`,
           money === undefined || money === null
             ? ""
             : `${amount(money, this.cost.currency)} at list price`,
-          total.reported_gpu_hours ? "" : "no node has told yet what was used",
+          total.reported_gpu_hours ? "" : "no utilization data yet",
           this.idle?.found
-            ? html`<span class="c-warn"
-                >${many(this.idle.found, "share")} did nothing for an hour or more</span
-              >`
+            ? html`<span class="c-warn">${many(this.idle.found, "idle share")}</span>`
             : "",
           NEWER,
         ])}
         <section class="card">
           <div class="ch-h">
             <h2>
-              Cards granted, by ${this.by}
-              <small
-                >means of ${stepWords(usage.step_s)}; a share counts as its part of a card; the line
-                is what was granted or free</small
-              >
+              GPUs by ${this.by}
+              <small>${stepWords(usage.step_s)} averages · line: usable capacity</small>
             </h2>
             <div class="acts">
-              ${segments("span", "Over the last", SPANS, this.span)}${segments("by", "By", BYS, this.by)}
+              ${segments("span", "Period", SPANS, this.span)}${segments("by", "Group by", BYS, this.by)}
             </div>
           </div>
           <div class="chart" id="chart"></div>
@@ -150,15 +142,12 @@ class ReportsPage extends ListPage {
     this.sizes.observe($("#chart"));
   }
 
-  /** The first moment that counts: of a ledger that is younger than what is asked, its own beginning. */
+  /** The start of the report; a younger ledger starts later than requested. */
   began() {
     return instant(this.usage.begins) ?? instant(this.usage.from);
   }
 
-  /**
-   * The figures as files, up to the moment to which the tables are; who sees some namespaces only
-   * has them as JSON alone.
-   */
+  /** Downloads of a report, for the same period as the tables. Tenants can only get JSON. */
   files(report) {
     const file = (words, format, name) =>
       html`<a
@@ -177,10 +166,7 @@ class ReportsPage extends ListPage {
 
   // ---- the chart ----
 
-  /**
-   * What stands above the line, where there is any; and where something failed, why the line may
-   * stand all the same.
-   */
+  /** The legend of the area above the line, and a note if something failed. */
   offWords() {
     const { usage } = this;
     const off = usage.total.cordoned_gpu_hours || usage.total.broken_gpu_hours;
@@ -190,16 +176,13 @@ class ReportsPage extends ListPage {
     return html`${
       off
         ? html`<div class="legend foot">
-            <span><i class="sw off"></i>cordoned or broken, and held by nobody</span>
+            <span><i class="sw off"></i>cordoned or unhealthy, not allocated</span>
           </div>`
         : ""
     }
     ${
       failed
-        ? html`<p class="foot faint">
-            What is held of a broken card is granted until its pods are gone: only then does the
-            line fall by it.
-          </p>`
+        ? html`<p class="foot faint">Unhealthy GPUs count as allocated until their pods end.</p>`
         : ""
     }`;
   }
@@ -210,9 +193,9 @@ class ReportsPage extends ListPage {
     if (!width || width === this.drawn) return;
     const { usage } = this;
     const begins = [...new Set(usage.steps.map(step => step.from))].sort().map(instant);
-    const times = begins.map(ms => Math.max(ms, this.began())); // the first step may begin before there is anything
+    const times = begins.map(ms => Math.max(ms, this.began())); // the first step may start before the ledger
     if (!times.length) {
-      mount(box, html`<p class="faint">No step is over yet.</p>`);
+      mount(box, html`<p class="faint">No data yet</p>`);
       return;
     }
     const end = instant(usage.to);
@@ -265,7 +248,7 @@ class ReportsPage extends ListPage {
         line,
         off,
         marks,
-        label: `Cards granted over time by ${this.by}. ${usableWords(line)}. The table below has the figures.`,
+        label: `GPUs allocated over time, by ${this.by}. ${usableWords(line)}. The table below has the same data.`,
       })}${stackNotes({ width, times, end, series, marks })}`,
     );
     this.drawn = width;
@@ -286,19 +269,19 @@ class ReportsPage extends ListPage {
     const part = each =>
       each.granted_gpu_hours ? percent(each.granted_gpu_hours / whole.granted_gpu_hours) : "–";
     const none = html`<tr>
-      <td colspan="5" class="faint">Nothing was granted here in this time.</td>
+      <td colspan="5" class="faint">No GPU-hours in this period</td>
     </tr>`;
     return html`<section class="card">
       <div class="ch-h">
-        <h2>${priced ? "Cost" : "Hours"} <small>by ${this.by}</small></h2>
+        <h2>${priced ? "Cost" : "GPU-hours"} <small>by ${this.by}</small></h2>
         ${this.files(priced ? "cost" : "usage")}
       </div>
       <table class="t tight">
         <thead>
           <tr>
             <th scope="col">${this.by[0].toUpperCase() + this.by.slice(1)}</th>
-            <th scope="col" class="num">GPU hours</th>
-            <th scope="col" class="num hide-s">Of all</th>
+            <th scope="col" class="num">GPU-hours</th>
+            <th scope="col" class="num hide-s">Share</th>
             ${told ? html`<th scope="col" class="num">Used</th>` : ""}${
               priced ? html`<th scope="col" class="num">Cost</th>` : ""
             }
@@ -314,14 +297,14 @@ class ReportsPage extends ListPage {
           }${
             usage.rows.length > ROWS
               ? html`<tr class="more">
-                  <td colspan="5">and ${num(usage.rows.length - ROWS)} more in the files</td>
+                  <td colspan="5">and ${num(usage.rows.length - ROWS)} more in the downloads</td>
                 </tr>`
               : ""
           }
         </tbody>
         <tfoot>
           <tr>
-            <td>All</td>
+            <td>Allocated</td>
             <td class="num m">
               ${whole.granted_gpu_hours ? decimal(whole.granted_gpu_hours) : NOTHING}
             </td>
@@ -335,13 +318,13 @@ class ReportsPage extends ListPage {
             }${priced ? html`<td class="num m">${amount(cost.total.cost, cost.currency)}</td>` : ""}
           </tr>
           ${[
-            ["Free", whole.free_gpu_hours],
-            ["Cordoned", whole.cordoned_gpu_hours],
-            ["Broken", whole.broken_gpu_hours],
+            ["free", "Free", whole.free_gpu_hours],
+            ["cordoned", "Cordoned", whole.cordoned_gpu_hours],
+            ["broken", "Unhealthy", whole.broken_gpu_hours],
           ].map(
-            ([words, value]) =>
+            ([look, words, value]) =>
               html`<tr class="faint">
-                <td><i class="sw ${words.toLowerCase()}"></i>${words}</td>
+                <td><i class="sw ${look}"></i>${words}</td>
                 <td class="num m">${decimal(value ?? 0)}</td>
                 <td class="hide-s"></td>
                 ${told ? html`<td></td>` : ""}${priced ? html`<td></td>` : ""}
@@ -349,7 +332,7 @@ class ReportsPage extends ListPage {
           )}
         </tfoot>
       </table>
-      ${cost instanceof Problem ? html`<div class="foot">${problemNote(cost, "what it cost")}</div>` : ""}
+      ${cost instanceof Problem ? html`<div class="foot">${problemNote(cost, "costs")}</div>` : ""}
     </section>`;
   }
 
@@ -365,7 +348,7 @@ class ReportsPage extends ListPage {
               : NAMESPACE_COLOURS[OTHER]
           }"
         ></i
-        >${this.keyLink(each.key)}${second([each.granted_gpu_hours ? `${part(each)} of all` : ""])}
+        >${this.keyLink(each.key)}${second([each.granted_gpu_hours ? `${part(each)} of total` : ""])}
       </td>
       <td class="num m">${each.granted_gpu_hours ? decimal(each.granted_gpu_hours) : NOTHING}</td>
       <td class="num m hide-s">${part(each)}</td>
@@ -398,7 +381,7 @@ class ReportsPage extends ListPage {
     if (idle instanceof Problem)
       return html`<section class="card">
         <h2>Idle shares</h2>
-        ${problemNote(idle, "what did nothing")}
+        ${problemNote(idle, "idle shares")}
       </section>`;
     if (!idle.found)
       return html`<section class="card">
@@ -406,19 +389,19 @@ class ReportsPage extends ListPage {
         <p class="faint">
           ${
             idle.reported
-              ? "No share did nothing for an hour."
-              : "Nodes tell once an hour what was used; none has yet."
+              ? "No shares were idle for 1 hour or more."
+              : "No utilization data yet. Nodes report once per hour."
           }
         </p>
       </section>`;
     return html`<section class="card">
-      <h2>Idle shares <small>did nothing for an hour or more</small></h2>
+      <h2>Idle shares <small>unused for 1 hour or more</small></h2>
       <table class="t tight">
         <thead>
           <tr>
             <th scope="col">Pod</th>
             <th scope="col" class="num">Idle</th>
-            <th scope="col" class="num">GPU hours</th>
+            <th scope="col" class="num">GPU-hours</th>
           </tr>
         </thead>
         <tbody>
@@ -460,12 +443,12 @@ class ReportsPage extends ListPage {
 }
 
 const iso = (ms, round) => new Date(round(ms / 1000) * 1000).toISOString().replace(/\.\d+Z$/, "Z");
-const NOTHING = html`<span class="faint">nothing</span>`;
+const NOTHING = html`<span class="faint">0</span>`;
 const stepWords = seconds =>
-  seconds < 3600 ? many(seconds / 60, "minute") : many(seconds / 3600, "hour");
+  seconds < 3600 ? `${num(seconds / 60)} min` : `${num(seconds / 3600)} h`;
 const usableWords = line =>
-  `Granted or free were ${[line[0], Math.min(...line), line.at(-1)]
-    .map((value, at) => `${value.toFixed(1)} cards ${["at first", "at least", "at last"][at]}`)
+  `Usable capacity: ${[line[0], Math.min(...line), line.at(-1)]
+    .map((value, at) => `${value.toFixed(1)} GPUs ${["first", "minimum", "last"][at]}`)
     .join(", ")}`;
 const amount = (value, currency) =>
   value === undefined || value === null ? "–" : `${decimal(value)} ${currency}`.trim();

@@ -1,4 +1,4 @@
-// Waiting: how many pods, for how many cards, since when; and for each line why, and what would help.
+// Pending pods, grouped by request: why no node fits, what would help, and the first pods of each group.
 import { get } from "../api.js";
 import { meetNamespaces, namespaceColour } from "../colours.js";
 import { duration, instant, many, num, when } from "../format.js";
@@ -29,25 +29,21 @@ class WaitingPage extends ListPage {
     const { lines: all } = this;
     const since_ms = instant(all.oldest_time);
     const sentence = all.pods
-      ? html`${many(all.pods, "pod")} ${all.pods === 1 ? "waits" : "wait"} for
-        ${many(all.devices, "card")} in
-        ${many(all.lines_count, "line")}${
-          since_ms === null ? "" : `; the longest since ${when(since_ms, shownTime())}`
-        }.`
-      : "Nobody waits.";
+      ? html`${many(all.pods, "pod")} ${all.pods === 1 ? "needs" : "need"}
+        ${many(all.devices, "GPU")} (${many(all.lines_count, "distinct request")})`
+      : "No pending pods";
     renew(
       this.main,
       html`<div class="page">
         ${answer(sentence, [
+          since_ms === null ? "" : `oldest since ${when(since_ms, shownTime())}`,
           all.lasting
-            ? html`<span class="c-bad">${num(all.lasting)} can never have a place</span>`
+            ? html`<span class="c-bad">${num(all.lasting)} can never be placed</span>`
             : "",
-          all.making_room ? `room is made for ${num(all.making_room)}` : "",
-          all.gated
-            ? `${num(all.gated)} more ${all.gated === 1 ? "waits for its" : "wait for their"} gates`
-            : "",
+          all.making_room ? `making room for ${num(all.making_room)}` : "",
+          all.gated ? `${num(all.gated)} more gated` : "",
           all.rejected
-            ? link("pods", `${num(all.rejected)} cannot be read`, { phase: "rejected" }, "c-bad")
+            ? link("pods", `${num(all.rejected)} rejected`, { phase: "rejected" }, "c-bad")
             : "",
           all.pods ? orderWords(all.lines) : "",
           NEWER,
@@ -56,7 +52,7 @@ class WaitingPage extends ListPage {
         ${
           all.lines_count > all.lines.length
             ? html`<p class="faint">
-                and ${num(all.lines_count - all.lines.length)} lines behind them
+                and ${many(all.lines_count - all.lines.length, "more request")}
               </p>`
             : ""
         }
@@ -65,8 +61,7 @@ class WaitingPage extends ListPage {
             ? ""
             : html`<section class="card">
                 <p class="lead">
-                  Every pod that can have a place has one.
-                  ${link("whatif", "Try what would happen")} with another.
+                  All pods are placed. ${link("whatif", "Try another one in What if")}.
                 </p>
               </section>`
         }
@@ -87,12 +82,14 @@ function lineCard(line, at) {
     <div class="line-h">
       <div>
         <h2>
-          ${lineWords(line)}${queueWords(line)}${line.lasting ? html` <span class="chip s-broken">never</span>` : ""}
+          ${lineWords(line)}${queueWords(line)}${
+            line.lasting ? html` <span class="chip s-broken">can never be placed</span>` : ""
+          }
         </h2>
         <p>
           <b>${num(line.pods)}</b>
           ${line.pods === 1 ? "pod" : "pods"}${oldest === null ? "" : ` · oldest ${duration(oldest)}`}
-          · ${many(line.devices, "card")} each${gangWords(line)}
+          · ${many(line.devices, "GPU")} each${gangWords(line)}
         </p>
       </div>
       ${dots(line, now)}
@@ -101,14 +98,14 @@ function lineCard(line, at) {
       <div class="why">${reasons(line)}</div>
       <table class="t tight">
         <caption class="unseen">
-          The first in line
+          First in the queue
         </caption>
         <thead>
           <tr>
             <th scope="col" class="num">#</th>
             <th scope="col">Pod</th>
-            <th scope="col">Waits</th>
-            <th scope="col" class="hide-s">Nearest</th>
+            <th scope="col">Pending</th>
+            <th scope="col" class="hide-s">Closest node</th>
             <th scope="col" class="hide-s">Missing</th>
           </tr>
         </thead>
@@ -121,7 +118,7 @@ function lineCard(line, at) {
                     ${link(
                       "pods",
                       `and ${num(line.pods - Math.min(rows, line.first.length))} more`,
-                      { phase: "waiting" },
+                      { phase: "pending" },
                     )}
                   </td>
                 </tr>`
@@ -133,7 +130,7 @@ function lineCard(line, at) {
   </section>`;
 }
 
-/** The line as a picture: a bar for each pod, as high as it has waited, in its namespace's colour. */
+/** A group as a picture: a bar per pod in its namespace's colour, as high as the time it has been pending. */
 function dots(line, now) {
   const waits = line.first.map(pod => since(pod.since_time, now) ?? 0);
   const most = Math.max(1, ...waits);
@@ -150,53 +147,49 @@ function dots(line, now) {
       : html`<a
           tabindex="-1"
           data-s="${style(pod, at)}"
-          title="${pod.position}. a pod of ${pod.namespace}, ${duration(waits[at])}"
+          title="${pod.position}. a pod in ${pod.namespace}, ${duration(waits[at])}"
         ></a>`;
-  return html`<div class="dots" role="img" aria-label="${many(line.pods, "pod")} in line">
+  return html`<div class="dots" role="img" aria-label="${many(line.pods, "pod")} in the queue">
     ${line.first.map(bar)}
   </div>`;
 }
 
-/** The gang that the line is, or begins with: how many must have a place together, and how many are there. */
+/** The gang of the group's first pod, with its required and its present number of pods. */
 const gangWords = ({ gang }) =>
   gang
-    ? html` · gang ${link("pods", gang.group, { q: gang.group }, "m")} needs
-      ${num(gang.min_available)}, has ${num(gang.pods)}`
+    ? html` · gang ${link("pods", gang.group, { q: gang.group }, "m")} has ${num(gang.pods)} of
+      ${num(gang.min_available)} required pods`
     : "";
 
-/** A queue that somebody chose: most pods are of the one that is there without it. */
+/** The queue, unless it is the default one. */
 const queueWords = ({ queue }) =>
   queue && queue !== DEFAULT_QUEUE
     ? html` <small>queue <span class="m">${queue}</span></small>`
     : "";
 
-/** Whose turn it is, as docs/guides/queues.md has it: what each queue holds matters only where pods of several wait. */
+/** The queue order, as in docs/guides/queues.md. Shares only matter if pods of several queues are pending. */
 function orderWords(lines) {
   const isShared = new Set(lines.map(({ queue }) => queue || DEFAULT_QUEUE)).size > 1;
-  return isShared
-    ? "order: the queue with the least share for its weight, then priority, then who came first"
-    : "order: priority, then who came first";
+  return isShared ? "ordered by queue share, priority, age" : "ordered by priority, age";
 }
 
 function reasons(line) {
   const [first] = line.first;
   const whole = line.apart ? html`<p>${withCode(sentenceCase(line.apart))}.</p>` : "";
   if (!line.causes.length)
-    return html`<h3>Why not yet</h3>
+    return html`<h3>Why they are pending</h3>
       ${
         whole ||
-        html`<p>
-          ${line.sentence ? `${sentenceCase(line.sentence)}.` : "Nobody has looked for a place yet."}
-        </p>`
+        html`<p>${line.sentence ? `${sentenceCase(line.sentence)}.` : "Not evaluated yet."}</p>`
       }`;
-  // Nodes are not what one limit is about: its sentence has the numbers that its cause has not.
+  // A limit is not about nodes; its sentence has numbers that its cause lacks.
   const causes =
     whole && !line.nodes && line.causes.length === 1
       ? [{ ...line.causes[0], words: line.sentence }]
       : line.causes;
   return html`<h3>
-      ${line.nodes ? `Why none of ${many(line.nodes, "node")}` : "Why not yet"}, and what would
-      unblock it
+      ${line.nodes ? `Why none of ${many(line.nodes, "node")} fits` : "Why they are pending"}, and
+      what helps
     </h3>
     ${causes === line.causes ? whole : ""}${causeList(causes, line.nodes)}
     <p class="try">
@@ -210,7 +203,7 @@ function reasons(line) {
 
 const NONE = html`<span class="faint">–</span>`;
 
-/** What its nearest node lacks is as the line has it: an amount, or else what is the matter there. */
+/** A pod with its closest node and what that lacks: an amount, or else the reason. */
 function podRow(pod, line, now) {
   const waited = since(pod.since_time, now);
   const near = pod.nominated || pod.nearest;
@@ -220,7 +213,7 @@ function podRow(pod, line, now) {
   const missing = pod.room ? roomWords(pod) : amount || miss?.words || "";
   const narrow = pod.room
     ? [html`${node} ${missing}`]
-    : [node ? html`nearest ${node}` : "", amount ? `${amount} missing` : missing];
+    : [node ? html`closest ${node}` : "", amount ? `${amount} missing` : missing];
   const priority = pod.priority ? html` <span class="chip">priority ${pod.priority}</span>` : "";
   return html`<tr data-row tabindex="0">
     <td class="num m">${num(pod.position)}</td>
@@ -233,8 +226,8 @@ function podRow(pod, line, now) {
   </tr>`;
 }
 
-/** In short; the whole sentence is the gateway's. */
+/** How room is made, in short; the title has the gateway's sentence. */
 const roomWords = pod =>
   html`<span class="c-ok" title="${pod.room}"
-    >${pod.leaving ? `once ${many(pod.leaving, "pod")} left` : "is kept for it"}</span
+    >${pod.leaving ? `after ${many(pod.leaving, "eviction")}` : "reserved"}</span
   >`;

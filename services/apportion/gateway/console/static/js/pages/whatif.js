@@ -1,7 +1,7 @@
-// What if: would this fit, what happens without that node, what do more nodes or another policy do?
+// What if: plans for a manifest, lost nodes or devices, added nodes or another policy.
 //
-// The gateway decides on a copy of its state, with the scheduler's own engine. Nothing is changed by
-// it, so nothing here needs a login; what acts is left to the command line.
+// The gateway computes a plan on a copy of its state, with the engine of the scheduler. A plan changes
+// nothing, so it needs no permission beyond reading.
 import { all, get, NODES_MOST, path, post, Problem } from "../api.js";
 import { behindWords, byName, many, num, shortModel } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
@@ -22,17 +22,17 @@ import { Working } from "../working.js";
 import { beforeAfter, ROWS, waiters } from "./before_after.js";
 import { sentence, sentenceCase, withCode } from "../typography.js";
 
-const CHOICES = [["", "as it is"], ...POLICIES.map(name => [name, name])];
+const CHOICES = [["", "Current"], ...POLICIES.map(name => [name, name])];
 const TYPING_MS = 600;
 const NODES_DRAWN = 5;
 const NAMES_OFFERED = 20;
-const LINES_LOOKED_AT = 20; // for a pod whose name this reader is told
+const LINES_LOOKED_AT = 20; // to find a pod that the user may see
 const CARDS_OFFERED = 50;
 const NUMBERED = /^([^:]+):(\d+)$/;
-const ADDED = /^added-\d+$/; // as a plan calls the nodes that it adds
-const LINKED_MOST = 4000; // of an address as it is copied: mail and chat cut longer ones
+const ADDED = /^added-\d+$/; // the names of added nodes in a plan
+const LINKED_MOST = 4000; // of a manifest in the address: mail and chat cut longer links
 
-/** See app.js. The page is there at once; what is known of the queue, and the answer, come when they come. */
+/** See app.js. The form appears at once; the answer follows. */
 export async function open(main, context) {
   const page = new WhatIfPage(main, context);
   context.left.addEventListener("abort", () => page.close());
@@ -41,11 +41,11 @@ export async function open(main, context) {
   return context.alive() ? page : null;
 }
 
-/** A word as a shell takes it for one. */
+/** An argument quoted for a shell. */
 const shellWord = word =>
   /^[\w@%+=:./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 
-/** A field in which something is named, which then stands before it. */
+/** A field for names; Enter turns its text into a tag before the field. */
 const named = (id, placeholder, list = "") =>
   html`<input
     id="${id}"
@@ -66,25 +66,24 @@ class WhatIfPage {
     const { parameters } = context;
     this.main = main;
     this.context = context;
-    this.names = undefined; // of nodes, once one is asked for
+    this.names = undefined; // of nodes, once needed
     this.lose = listOf(parameters.get("lose"));
     this.add = listOf(parameters.get("add"));
     this.policy = parameters.get("policy") ?? "";
     this.pod = (parameters.get("pod") ?? "").split("/");
     if (this.pod.length !== 2 || !this.pod.every(Boolean)) this.pod = null;
     this.manifest = parameters.get("manifest") ?? "";
-    this.nodeOf = new Map(); // of cards that were offered
+    this.nodeOf = new Map(); // nodes by the ids of offered devices
     this.asking = new AbortController();
-    this.typing = 0; // a timer, from the last key in the manifest on
+    this.typing = 0; // a timer since the last key in the manifest
     this.answered = false;
     this.meeting = this.meet();
   }
 
   /**
-   * The pod that the page is about: the one that is named, else, where nothing is asked, the first
-   * in the queue whose name is told to this reader; or none. The gateway tells what it asks for,
-   * not its whole manifest, and what fits in its
-   * stead would say nothing of it: so nothing is written for it.
+   * Find the pod that the page is about: the one in the address, else, for an empty scenario, the first in the
+   * queue that the user may see. The gateway has only its request and not its manifest, so the manifest field
+   * stays empty.
    */
   async meet() {
     if (!this.pod && !this.asks()) {
@@ -97,7 +96,7 @@ class WhatIfPage {
     this.met = true;
   }
 
-  /** The answer, or that where the gateway has none. */
+  /** The answer, or `that` if the request fails. */
   async or(that, answered) {
     try {
       return await answered;
@@ -118,26 +117,24 @@ class WhatIfPage {
         <p class="unseen" id="said" role="status"></p>
         <div id="answer"></div>
         <div class="cols wi">
-          <section class="card form" aria-label="The change">
-            <h2>Change <small>nothing is appended</small></h2>
-            <label for="manifest">A manifest to submit</label
+          <section class="card form" aria-label="Scenario">
+            <h2>Scenario <small>nothing is saved</small></h2>
+            <label for="manifest">Manifest</label
             ><textarea
               id="manifest"
               spellcheck="false"
               rows="8"
-              placeholder="YAML, as you would submit it: Pod, Job, Deployment, PodGroup, Queue, ResourceQuota"
+              placeholder="YAML to submit: Pod, Job, Deployment, PodGroup, Queue, ResourceQuota"
               aria-describedby="by-itself"
             ></textarea>
-            <p class="faint small" id="by-itself">
-              Answered by itself, as soon as you stop typing.
-            </p>
+            <p class="faint small" id="by-itself">Updates as you type.</p>
             <p class="c-warn small" id="linked" role="status"></p>
-            <label for="lose">Nodes or cards to lose</label>
+            <label for="lose">Lost nodes or devices</label>
             <div class="tags" id="lost">
               <span class="through" id="lost-tags"></span
-              >${named("lose", "node, or GPU-… ↵", "nodes")}
+              >${named("lose", "node or GPU-… ↵", "nodes")}
             </div>
-            <datalist id="nodes"></datalist> <label for="add">Nodes to add</label>
+            <datalist id="nodes"></datalist> <label for="add">Added nodes</label>
             <div class="tags">
               <span class="through" id="added-tags"></span>${named("add", "4x8xH100-80GB ↵")}
             </div>
@@ -163,8 +160,7 @@ class WhatIfPage {
       }, TYPING_MS);
     });
     $("#manifest").addEventListener("change", () => {
-      // what was typed may be under way: whoever stops it leaves the field first
-      clearTimeout(this.typing);
+      clearTimeout(this.typing); // a click on Stop leaves the field first
       if (this.typing) {
         this.keep();
         this.run();
@@ -172,18 +168,18 @@ class WhatIfPage {
       this.typing = 0;
       this.reveal();
     });
-    const page = this.main.firstElementChild; // what listens to it goes with it
+    const page = this.main.firstElementChild; // its listeners go with it
     page.addEventListener("click", event => this.clicked(event));
     page.addEventListener("keydown", event => this.keyed(event));
     $("#lost").addEventListener("focusin", event => this.offer(event));
     $("#lost").addEventListener("input", event => this.offer(event));
   }
 
-  /** What stands above as long as nothing is asked. */
+  /** The headline of an empty scenario. */
   question() {
     if (this.pod && !this.why)
-      return answer(`There is no pod ${this.pod.join("/")} to help.`, [
-        "Its address may be mistyped, or it is not there at this moment.",
+      return answer(`No pod ${this.pod.join("/")}`, [
+        "Check the name and the time.",
         link("pods", "All pods"),
       ]);
     return this.pod
@@ -191,30 +187,28 @@ class WhatIfPage {
           html`What would help
           ${podLink(...this.pod)}${
             this.first
-              ? `, the first in the queue${this.isFirstOfAll ? "" : " that you may see"}`
+              ? `, ${this.isFirstOfAll ? "the first in the queue" : "your first in the queue"}`
               : ""
           }?`,
-          ["Add nodes, choose a policy, or write another manifest."],
+          ["Add nodes, choose a policy or write another manifest."],
         )
-      : answer("What would happen? Write a manifest, or name a node or a card.");
+      : answer("What would happen? Start with a manifest, a node or a device");
   }
 
-  /** What is known before anything is asked: why the pod waits, or what there is to ask. */
+  /** The result of an empty scenario: why the pod is pending, or examples of scenarios. */
   hint() {
     const { why } = this;
     if (!this.pod) {
       return html`<section class="card">
-        <h2>Nothing is asked yet</h2>
+        <h2>Examples</h2>
         <ul class="hints">
           <li>
-            <b>Paste a manifest</b>: does it fit, where, beside whom, and what is ahead of it?
+            <b>Paste a manifest</b>: does it fit, on which node, and which pods are ahead of it?
           </li>
           <li>
-            <b>Name a node or a card to lose</b>: whose pods are hit, and where would they go?
+            <b>Lose a node or a device</b>: which pods are affected, and where would they move?
           </li>
-          <li>
-            <b>Add nodes</b>, or choose a <b>policy</b>: who of those that wait would have a place?
-          </li>
+          <li><b>Add nodes</b> or choose a <b>policy</b>: which pending pods would be placed?</li>
         </ul>
       </section>`;
     }
@@ -224,17 +218,17 @@ class WhatIfPage {
         : "";
     return html`<section class="card">
       <h2>
-        Why it waits
+        Why it is pending
         <small
-          >${why.refused.nodes ? `none of ${many(why.refused.nodes, "node")} fits` : "a limit keeps it out"},
-          and what would unblock it</small
+          >${why.refused.nodes ? `none of ${many(why.refused.nodes, "node")} fits` : "a limit applies"},
+          and what helps</small
         >
       </h2>
       ${causeList(why.refused.causes, why.refused.nodes)}
     </section>`;
   }
 
-  /** What was named stands before its field, which stays as it is: somebody may be writing there. */
+  /** Render the tags. The fields themselves stay, because the user may be typing. */
   fields() {
     const tags = (list, id, words) =>
       list.map(
@@ -243,8 +237,8 @@ class WhatIfPage {
             >${each}<button data-${id}-out="${each}" aria-label="${words} ${each}">×</button></span
           >`,
       );
-    mount($("#lost-tags"), tags(this.lose, "lose", "Keep"));
-    mount($("#added-tags"), tags(this.add, "add", "Without"));
+    mount($("#lost-tags"), tags(this.lose, "lose", "Remove"));
+    mount($("#added-tags"), tags(this.add, "add", "Remove"));
     for (const button of $$("[data-policy]", this.main))
       button.setAttribute("aria-pressed", String(button.dataset.policy === this.policy));
   }
@@ -258,9 +252,9 @@ class WhatIfPage {
       this.policy ? `--policy ${this.policy}` : "",
     ];
     mount($("#same"), this.asks() ? command(words.filter(Boolean).join(" ")) : "");
-    $("#as-of").textContent = `The scheduler's own engine, on a copy of the state${
+    $("#as-of").textContent = `Computed by the scheduler's engine on a copy of the state${
       isLive() ? "" : ` at ${revisionWords(moment.revision)}`
-    }.${this.asks() ? " The same as a command:" : ""}`;
+    }.${this.asks() ? " As a command:" : ""}`;
   }
 
   clicked(event) {
@@ -283,8 +277,8 @@ class WhatIfPage {
   }
 
   /**
-   * The nodes whose names have in them what is written: the first few, asked for when one is named.
-   * Once it is one node its cards follow: a list of every card there is would be too long to send.
+   * Offer the nodes whose names contain the text. Once that is a single node, offer its devices too; a list of
+   * all devices of the fleet would be too long.
    */
   async offer({ target }) {
     if (target.id !== "lose") return;
@@ -306,13 +300,13 @@ class WhatIfPage {
         card =>
           html`<option
             value="${card.device}"
-            label="${one} card ${card.index}, ${shortModel(card.model)}"
+            label="${one} device ${card.index}, ${shortModel(card.model)}"
           ></option>`,
       ),
     ]);
   }
 
-  /** The cards of a node that are not lost already; where they are is kept for the picture. */
+  /** The devices of a node that are not lost already. Remembers their node for the picture. */
   async cards(node) {
     const { devices } = await this.or({ devices: [] }, get(`nodes/${path(node)}`));
     for (const { device } of devices) this.nodeOf.set(device, node);
@@ -321,10 +315,7 @@ class WhatIfPage {
       .slice(0, CARDS_OFFERED);
   }
 
-  /**
-   * A card as addresses of the console have it, NODE:NUMBER, becomes its id, which is what a plan
-   * knows; another word stays.
-   */
+  /** Replace NODE:INDEX, the form in addresses of the console, by the id of the device, which a plan needs. */
   async meetCards(signal) {
     const lose = await Promise.all(this.lose.map(each => this.idOf(each)));
     if (signal.aborted || String(lose) === String(this.lose)) return;
@@ -348,7 +339,7 @@ class WhatIfPage {
     this.reveal();
   }
 
-  /** All that is asked is in the address, so that it can be sent; what stands behind # reaches no server. */
+  /** Keep the scenario in the address, so that it can be shared. The part after # reaches no server. */
   keep() {
     const { lose, add, policy, manifest } = this;
     const linked = encodeURIComponent(manifest).length > LINKED_MOST ? "" : manifest;
@@ -360,19 +351,17 @@ class WhatIfPage {
       manifest: linked.trim() && linked,
     });
     $("#linked").textContent =
-      manifest && !linked
-        ? "Too long for a link: the address of this page leaves the manifest out."
-        : "";
+      manifest && !linked ? "The manifest is too long for a link; the page address omits it." : "";
   }
 
-  /** The pod of the address, as long as what is asked could help it: a manifest or a loss is about something else. */
+  /** The pod of the address, unless the scenario cannot help it because it has a manifest or a loss. */
   helped() {
     return this.pod && !this.first && !this.manifest.trim() && !this.lose.length
       ? this.pod.join("/")
       : "";
   }
 
-  /** What was just asked is answered where it is seen: on one column the answer is below the form. */
+  /** Scroll to the result, which is below the form on a narrow screen. */
   async reveal() {
     await this.running;
     const result = $("#result");
@@ -380,15 +369,15 @@ class WhatIfPage {
       result.scrollIntoView();
   }
 
-  // ---- asking ----
+  // ---- requests ----
 
-  /** Ask what stands there now. */
+  /** Compute the scenario of the form. */
   run() {
     this.running = this.ask();
     return this.running;
   }
 
-  /** Whoever asks anew no longer wants what was asked before. */
+  /** Compute the scenario; cancels the previous request. */
   async ask() {
     this.asking.abort();
     this.asking = new AbortController();
@@ -402,7 +391,7 @@ class WhatIfPage {
       }
       await this.meetCards(signal);
       if (signal.aborted) return;
-      this.working.begin("Working out what would happen", { old: this.answered, stop: true });
+      this.working.begin("Computing the plan", { old: this.answered, stop: true });
       const plan = await post(
         "plan",
         { manifest: this.manifest, lose: this.lose, add: this.add, policy: this.policy },
@@ -420,12 +409,10 @@ class WhatIfPage {
     }
   }
 
-  /** Nothing is asked: what there is to ask, once it is known who waits. */
+  /** Show the empty scenario, once the queue is known. */
   async rest(signal) {
     if (!this.met)
-      this.working.begin(
-        this.pod ? `Looking why ${this.pod.join("/")} waits` : "Looking who waits",
-      );
+      this.working.begin(this.pod ? `Loading ${this.pod.join("/")}` : "Loading the queue");
     await this.meeting;
     if (signal.aborted) return;
     mount($("#answer"), this.question());
@@ -438,20 +425,20 @@ class WhatIfPage {
     this.working.end(words);
   }
 
-  /** Why there is no answer; where the same question may well have one later, it can be asked again. */
+  /** Show an error, with a button to retry if that may help. */
   refused(problem) {
     const words = problem.unknown
-      ? "This gateway does not answer what if."
+      ? "This gateway does not support what-if plans."
       : sentence(problem.message);
     const fix =
       !problem.unknown && problem.fix ? html`<p>${withCode(sentence(problem.fix))}</p>` : "";
     this.unanswered(words, fix, problem.passing);
   }
 
-  /** Nobody waits for the answer any more: the gateway hears it, and works on it no longer. */
+  /** Cancel the request; the gateway stops computing. */
   stop() {
     this.asking.abort();
-    this.unanswered("Stopped before there was an answer.", "", true);
+    this.unanswered("Stopped", "", true);
     $("[data-again]").focus();
   }
 
@@ -463,7 +450,7 @@ class WhatIfPage {
         ${
           more || again
             ? html`<section class="card">
-                ${more}${again ? html`<div class="acts"><button class="btn" data-again>Ask again</button></div>` : ""}
+                ${more}${again ? html`<div class="acts"><button class="btn" data-again>Retry</button></div>` : ""}
               </section>`
             : ""
         }`,
@@ -471,7 +458,7 @@ class WhatIfPage {
     this.end(words, false);
   }
 
-  /** The nodes that the plan is about, as they are; one that would be added is not there yet. */
+  /** The existing nodes that the plan affects; added nodes do not exist yet. */
   async nodes(plan) {
     const lost = await Promise.all(this.lose.map(name => this.nodeNamed(name)));
     const names = [
@@ -498,7 +485,7 @@ class WhatIfPage {
     return (await Promise.all(asked)).filter(Boolean);
   }
 
-  /** Whether the name is that of a node which the plan adds: there is no page of it. */
+  /** Whether the plan adds the node of this name; such a node has no page. */
   isAdded(name) {
     return this.add.length > 0 && ADDED.test(name);
   }
@@ -508,8 +495,8 @@ class WhatIfPage {
   }
 
   /**
-   * A node that is lost, or that of a card: of one that was not offered here its story tells. Ids
-   * of cards have capitals, names of nodes none.
+   * The node of a lost name: the node itself, or that of a device. The node of a device that was not offered
+   * here comes from its history. Device ids have capital letters, node names have none.
    */
   async nodeNamed(name) {
     if (this.nodeOf.has(name) || name === name.toLowerCase()) return this.nodeOf.get(name) ?? name;
@@ -522,12 +509,12 @@ class WhatIfPage {
 
   // ---- the answer ----
 
-  /** Nothing was tried, so only what is wrong is said: not that nothing would change. */
+  /** Show only the errors, because nothing was computed. */
   unread(problems) {
     const words =
       problems.length === 1
         ? sentence(problems[0])
-        : `${many(problems.length, "document")} cannot be used.`;
+        : `${many(problems.length, "invalid document")}`;
     mount($("#answer"), answer(words));
     mount(
       $("#result"),
@@ -546,7 +533,7 @@ class WhatIfPage {
         about && sentenceCase(plan.sentence),
         `as of ${revisionWords(plan.revision)}`,
         plan.changes.map(change => change.words).join(", "),
-        `answered in ${num(took)} ms on a copy`,
+        `computed in ${num(took)} ms`,
         plan.when,
       ]),
     );
@@ -557,37 +544,36 @@ class WhatIfPage {
         ${
           plan.warnings.length
             ? html`<section class="card">
-                <h2>Probably not meant so</h2>
+                <h2>Warnings</h2>
                 ${plan.warnings.map(words => html`<p class="note warn"><span>${withCode(words)}</span></p>`)}
               </section>`
             : ""
         }
         ${
           plan.passed_over.length
-            ? html`<p class="note"><span>Passed over: ${plan.passed_over.join(", ")}</span></p>`
+            ? html`<p class="note"><span>Skipped: ${plan.passed_over.join(", ")}</span></p>`
             : ""
         }
         ${beforeAfter(plan, nodes, this.lose)} ${plan.pods.map(pod => this.planned(pod))}
-        ${this.table("Who is hit", plan.moved, "held a place on what is lost")}
-        ${this.table("Who is helped", plan.helped, "wait now, and would have a place")}
+        ${this.table("Displaced pods", plan.moved)} ${this.table("Newly placed pods", plan.helped)}
         ${
           plan.evicted.length
             ? html`<section class="card">
                 <h2>
-                  Who would go <small>${many(plan.evicted.length, "pod")} of lower priority</small>
+                  Evicted pods <small>${many(plan.evicted.length, "pod")} of lower priority</small>
                 </h2>
                 <ol class="mini">
                   ${plan.evicted.slice(0, ROWS).map(
                     pod =>
                       html`<li>
                         <span
-                          >${podName(pod.namespace, pod.pod)} leaves ${this.nodeName(pod.node)} for
+                          >${podName(pod.namespace, pod.pod)} on ${this.nodeName(pod.node)}, for
                           <span class="m">${pod.beneficiary}</span>${
-                            pod.to ? html`, and goes to ${this.nodeName(pod.to)}` : ""
+                            pod.to ? html`, moves to ${this.nodeName(pod.to)}` : ""
                           }${
                             pod.budgets.length
                               ? html` <span class="c-warn"
-                                  >(exceeds ${pod.budgets.join(", ")})</span
+                                  >(violates ${pod.budgets.join(", ")})</span
                                 >`
                               : ""
                           }</span
@@ -603,18 +589,18 @@ class WhatIfPage {
     this.end($("#answer h1").textContent);
   }
 
-  /** What the change is to the pod that the page is about, which is asked for before all else. */
+  /** The headline about the pod of the page: the effect of the plan on it. */
   helpWords({ helped, waiting }) {
     const [namespace, name] = this.pod;
     const { why } = this;
     const whose = podLink(namespace, name);
-    if (!why) return html`There is no pod ${whose} to help.`;
+    if (!why) return html`No pod ${whose}`;
     if (why.placed || why.rejected || why.phase === "ended")
-      return html`${whose} does not wait: ${withCode(why.sentence)}.`;
+      return html`${whose} is not pending: ${withCode(why.sentence)}.`;
     const pod = helped.find(each => each.namespace === namespace && each.name === name);
-    if (pod) return html`${whose} would have a place, on ${this.nodeName(pod.node)}.`;
+    if (pod) return html`${whose} would be placed on ${this.nodeName(pod.node)}`;
     const cause = waiting.find(each => each.namespace === namespace && each.pod === name)?.cause;
-    return html`${whose} would still wait${cause ? html`: ${withCode(cause)}` : ""}.`;
+    return html`${whose} would stay pending${cause ? html`: ${withCode(cause)}.` : ""}`;
   }
 
   planned(pod) {
@@ -634,14 +620,14 @@ class WhatIfPage {
       <p>
         ${pod.refused ? "" : withCode(`${sentenceCase(pod.sentence)}.`)}${
           pod.refused && pod.pending_since
-            ? html`Waits already, since ${receipt(pod.pending_since)}.`
+            ? html`Already pending since ${receipt(pod.pending_since)}.`
             : ""
         }
       </p>
       ${this.scores(best)}
       ${
         pod.beside.length
-          ? html`<h3>Beside</h3>
+          ? html`<h3>Other pods there</h3>
               <ol class="mini">
                 ${pod.beside.slice(0, 5).map(
                   each =>
@@ -661,9 +647,9 @@ class WhatIfPage {
                 ${
                   pod.outcome === "never"
                     ? pod.refused.never
-                      ? "What an empty fleet lacks"
-                      : "Why it can never have a place"
-                    : "Why it would wait"
+                      ? "Why not even an empty fleet fits"
+                      : "Why it can never be placed"
+                    : "Why it would be pending"
                 }
               </h3>
               ${limitBesides(pod.refused)}${causeList(pod.refused.causes, pod.refused.nodes)}`
@@ -672,15 +658,15 @@ class WhatIfPage {
       ${
         pod.ahead
           ? html`<p class="faint">
-              ${many(pod.ahead, "pod")} would have their turn before it:
-              ${link("waiting", "the lines")}.
+              ${many(pod.ahead, "pod")} ${pod.ahead === 1 ? "is" : "are"} ahead of it ·
+              ${link("waiting", "View queue")}
             </p>`
           : ""
       }
     </section>`;
   }
 
-  /** The score of each node, with the best one first. */
+  /** The scores of the nodes, the best first. */
   scores(best) {
     if (!best.length) return "";
     const most = Math.max(1e-9, ...best.map(row => row.total));
@@ -689,7 +675,7 @@ class WhatIfPage {
         (row, at) =>
           html`<div class="run ${at ? "" : "won"}">
             <span class="m">${this.nodeName(row.node)}</span
-            ><span class="stackbar" role="img" aria-label="score ${row.total.toFixed(1)}"
+            ><span class="stackbar" role="img" aria-label="Score ${row.total.toFixed(1)}"
               ><i
                 data-s="width:${(Math.max(0, row.total) / most) * 100}%;background:var(--p1)"
               ></i></span
@@ -700,16 +686,16 @@ class WhatIfPage {
     </div>`;
   }
 
-  table(words, pods, about) {
+  table(words, pods) {
     if (!pods.length) return "";
     return html`<section class="card">
-      <h2>${words} <small>${many(pods.length, "pod")} that ${about}</small></h2>
+      <h2>${words} <small>${num(pods.length)}</small></h2>
       <table class="t tight">
         <thead>
           <tr>
             <th scope="col">Pod</th>
             <th scope="col">From</th>
-            <th scope="col">Would go to</th>
+            <th scope="col">To</th>
             <th scope="col" class="num hide-s">Score</th>
           </tr>
         </thead>
@@ -722,13 +708,13 @@ class WhatIfPage {
                     pod.placed?.score?.total ? `score ${pod.placed.score.total.toFixed(1)}` : "",
                   ])}
                 </td>
-                <td>${pod.was ? nodeName(pod.was) : html`<span class="faint">waits</span>`}</td>
+                <td>${pod.was ? nodeName(pod.was) : html`<span class="faint">pending</span>`}</td>
                 <td>
                   ${
                     pod.node
                       ? this.nodeName(pod.node)
                       : html`<span class="c-bad"
-                          >${pod.outcome === "never" ? "nowhere" : "waits"}${lackWords(pod)}</span
+                          >${pod.outcome === "never" ? "never" : "pending"}${lackWords(pod)}</span
                         >`
                   }
                 </td>
@@ -752,30 +738,30 @@ class WhatIfPage {
 
   close() {
     clearTimeout(this.typing);
-    this.typing = 0; // a field that goes with the page is left, and changes, as well
+    this.typing = 0; // removing a focused field fires `change` as well
     this.asking.abort();
     this.working.end("");
   }
 }
 
-/** Whether all that was asked could not be read. */
+/** Whether no document of the scenario was valid. */
 const isUnread = ({ problems, pods, changes }) =>
   problems.length > 0 && !pods.length && !changes.length;
 
 const unusable = problems =>
   html`<section class="card">
-    <h2>What cannot be used</h2>
+    <h2>Errors</h2>
     ${problems.map(words => html`<p class="note bad"><span>${withCode(words)}</span></p>`)}
   </section>`;
 
-const LOOKS = { fits: "allocated", "not-now": "waiting", never: "never", unchanged: "allocated" };
+const LOOKS = { fits: "allocated", "not-now": "pending", never: "never", unchanged: "allocated" };
 
-/** What keeps a gang out that no cause says: of a limit one does. */
+/** The limit of a gang, unless a cause already names it. */
 function limitBesides({ limit, causes }) {
   return limit && !causes.some(cause => cause.is_limit) ? html`<p>${sentenceCase(limit)}.</p>` : "";
 }
 
-/** What keeps a pod from a place: the limit or its gang, else what the nearest node lacks. */
+/** Why a pod is pending, in short: a limit, or what the closest node lacks. */
 function lackWords({ refused }) {
   if (refused?.limit) return `: ${refused.limit}`;
   const near = refused?.nearest?.find(miss => miss.missing);
