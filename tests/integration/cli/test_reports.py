@@ -233,7 +233,7 @@ async def test_what_was_used_and_what_did_nothing(bus: Bus, facts: Facts) -> Non
     assert row["used_gib_hours"] == pytest.approx(500 / 1024 / 3600, abs=SLACK_H)
     idle = json.loads(await verb(bus, "report", "idle", *now, "--by", "user", "--json"))
     assert (idle["found"], idle["shares"], idle["reported"]) == (0, [], True)
-    assert ": 0 times" in " ".join((await verb(bus, "report", "idle", *now)).split())
+    assert " idle 0 times " in " ".join((await verb(bus, "report", "idle", *now)).split())
     before = await verb(bus, "report", "idle", "--from", "-3h", "--to", "-2h")
     assert "no utilization data yet" in " ".join(before.split())
     assert "times" not in before

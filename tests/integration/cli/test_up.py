@@ -34,7 +34,7 @@ def test_samples_find_places() -> None:
         head = next(at for at, line in enumerate(up.lines) if line.startswith("POD "))
         rows = up.lines[head + 1 : head + 1 + 26]
         assert all(row.split()[1] == "allocated" for row in rows), up.output
-        assert re.search(r"placement \d+\.\d s", up.output)
+        assert re.search(r"first pod placed \d+\.\d s after start", up.output)
         kept = up.said("kept in").split("kept in ")[1]
         assert not Path(kept).exists()
         up.nothing_left()
@@ -58,7 +58,7 @@ def test_a_model_without_a_price_is_told(tmp_path: Path, monkeypatch: pytest.Mon
         prices.write_text(f'currency = "EUR"\n[models]\n"*{model}*" = 3.5\n')
         with Standalone(tmp_path / model, *SMALL) as up:
             up.up()
-            found = [line for line in up.lines if "no report of the cost" in line]
+            found = [line for line in up.lines if "cannot report costs" in line]
             assert len(found) == told, up.output
         for line in found:
             assert f"{prices}: [models]" in line
