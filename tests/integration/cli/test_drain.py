@@ -170,7 +170,7 @@ def test_a_device_is_drained(up: Standalone) -> None:
     assert {name.partition("/")[2] for name in planned["planned"]} == on_it
     assert all(planned["planned"].values()), "there is room on the other devices"
     said = up.run("drain", device, "--reason", "hot", "--dry-run").stdout
-    begins = {True: "would begin anew on", False: "would move to"}
+    begins = {True: "would restart on", False: "would move to"}
     for name, there in planned["planned"].items():
         before_it = before[name.partition("/")[2]]["node"]
         assert f"{name} {begins[there == before_it]} {there} (" in said

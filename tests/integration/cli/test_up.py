@@ -35,7 +35,7 @@ def test_samples_find_places() -> None:
         rows = up.lines[head + 1 : head + 1 + 26]
         assert all(row.split()[1] == "allocated" for row in rows), up.output
         assert re.search(r"first pod placed \d+\.\d s after start", up.output)
-        kept = up.said("kept in").split("kept in ")[1]
+        kept = up.said("data in").split("data in ")[1]
         assert not Path(kept).exists()
         up.nothing_left()
 
@@ -340,7 +340,7 @@ def test_who_watches_waits_for_an_up_that_begins_anew(tmp_path: Path, ports: str
         ("8xH1000-80GB", ("unknown model 'H1000-80GB'",)),
         ("many", ("'many' is not valid",)),
         ("4xA100-40GB:vnpu", ("has no mode 'vnpu'",)),
-        ("no/fleet.yaml", ("there is no file no/fleet.yaml",)),
+        ("no/fleet.yaml", ("no such file: no/fleet.yaml",)),
         ("FILE", ("nodes[0]: node 'a': devices: unknown model",
                   "nodes[1]: node 'b': 'gpus' is no field", "nodes[3]: node 'c' comes twice",
                   'nodes[4]: node: "D_1" is not a DNS name')),
