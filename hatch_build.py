@@ -47,7 +47,6 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apportion.core.placement.index.facts": ("FactColumns",),
     "apportion.core.placement.index.labels": (),
     "apportion.core.placement.engine": ("Engine",),
-    "apportion.core.placement.feasibility": (),
     "apportion.core.placement.feasibility.amounts": (),
     "apportion.core.placement.feasibility.evaluator": (),
     "apportion.core.placement.feasibility.nodes": (),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from apportion.core.devices.demand import Demand, demand
 from apportion.core.devices.shares import DeviceState, occupy
 from apportion.core.ledger.state import NodeState, State
-from apportion.core.placement.feasibility import (
+from apportion.core.placement.feasibility.evaluator import (
     FITS,
     ORDER,
     RANK,

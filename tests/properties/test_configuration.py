@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apportion.core.configuration import check, read_configuration
-from apportion.core.devices.geometries import generated, laid_out
+from apportion.core.devices.demand import generated, laid_out
 from apportion.core.devices.shares import DeviceState
 from apportion.core.workloads.document import ManifestError
 from apportion_schemas import Configuration, ConfigurationChanged

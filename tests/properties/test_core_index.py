@@ -10,9 +10,16 @@ from msgspec import structs
 
 from apportion.core.placement import classes
 from apportion.core.placement.classes import ClassCache, PlacementClass
-from apportion.core.placement.feasibility import FITS, ORDER, RANK, facts_refusal
-from apportion.core.placement.feasibility.evaluator import feasibility, rules_of
-from apportion.core.placement.feasibility.occupancy import empty, now
+from apportion.core.placement.feasibility.evaluator import (
+    FITS,
+    ORDER,
+    RANK,
+    empty,
+    facts_refusal,
+    feasibility,
+    now,
+    rules_of,
+)
 from apportion.core.placement.index import columns as node_columns
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.columns import Columns

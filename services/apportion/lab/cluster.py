@@ -11,7 +11,7 @@ import msgspec
 
 from apportion.core.answers.plans import PlanAnswer
 from apportion.core.answers.replays import Measured, ReplayAnswer
-from apportion.core.explain.fleet_context import Explainer
+from apportion.core.explain.explainer import Explainer
 from apportion.core.explain.views import device_answers, node_answer, pod_answer
 from apportion.core.explain.why import why
 from apportion.core.ledger.state import PodState, State

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import structs
 
 from apportion.core.ledger.state import PodState, State
-from apportion.core.placement.feasibility.occupancy import mended
+from apportion.core.placement.feasibility.evaluator import mended
 from apportion.lab.course import Course, copied
 from apportion_schemas import (
     DeviceHealthChanged,

@@ -29,9 +29,8 @@ from apportion.core.answers.plans import (
 from apportion.core.answers.reads import WhyRefused
 from apportion.core.configuration import manifest_config
 from apportion.core.explain.causes import refusal_causes, refused_answer, spared_words, waits_for
-from apportion.core.explain.fleet_context import Explained, Explainer
+from apportion.core.explain.explainer import Explained, Explainer, never_within
 from apportion.core.explain.health import failed_devices, unready
-from apportion.core.explain.limit_holders import never_within
 from apportion.core.explain.manifest_diff import otherwise
 from apportion.core.explain.not_queued import unlooked
 from apportion.core.explain.text.answer_text import plan_with_text, planned_with_text

@@ -18,7 +18,7 @@ import pynvml as nvml
 
 from apportion.agent.backend import InTheWay, Kept, NotMade
 from apportion.agent.boot_book import BootBook
-from apportion.core.devices.geometries import FULL
+from apportion.core.devices.demand import FULL
 from apportion.core.grants import DeviceNode, MadeInstance
 from apportion.core.grants.mig import named, overlap
 from apportion_schemas import MigInstance

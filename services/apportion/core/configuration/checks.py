@@ -8,7 +8,7 @@ import msgspec
 from msgspec import structs
 
 from apportion.core.devices.catalogue import normal
-from apportion.core.devices.geometries import Unlaid, laid_out
+from apportion.core.devices.demand import Unlaid, laid_out
 from apportion.core.workloads.dialects.listing import claims
 from apportion.core.workloads.dialects.names import dialect_config, original_names, renamed
 from apportion.core.workloads.document import ManifestError

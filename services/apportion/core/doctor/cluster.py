@@ -8,7 +8,7 @@ from typing import Final
 import apportion_schemas as schemas
 from apportion.core.devices.cordons import cordon_words
 from apportion.core.doctor import facts
-from apportion.core.explain.fleet_context import Explainer
+from apportion.core.explain.explainer import Explainer
 from apportion.core.explain.health import failure, pods_on
 from apportion.core.ledger.moments import SECOND, micros_of
 from apportion.core.ledger.state import DRAINED, NodeState, Phase, PodState, State

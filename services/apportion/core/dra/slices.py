@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from apportion.core.devices.catalogue import mig_profiles
-from apportion.core.devices.demand import Known, memory_charged_mib
-from apportion.core.devices.geometries import Place, groups_of, place_at
+from apportion.core.devices.demand import Known, Place, groups_of, memory_charged_mib, place_at
 from apportion.core.devices.shares import MIG_SLICES, DeviceState
 from apportion.core.dra.names import DRIVER, FAMILY, PUBLISHED, SHARED, card, partition
 from apportion_schemas import Device

@@ -16,9 +16,15 @@ from apportion.core.answers import reads
 from apportion.core.answers.reads import Part, fields_of, joined
 from apportion.core.devices.catalogue import type_matches
 from apportion.core.devices.cordons import Cordon
-from apportion.core.explain.empty_capacity import NODES_WEIGHED, Room
-from apportion.core.explain.fleet_context import Explained, TooFewPlaces
-from apportion.core.explain.limit_holders import BeyondLimit, holders, never_within
+from apportion.core.explain.explainer import (
+    NODES_WEIGHED,
+    BeyondLimit,
+    Explained,
+    Room,
+    TooFewPlaces,
+    holders,
+    never_within,
+)
 from apportion.core.explain.text import words
 from apportion.core.explain.text.answer_text import (
     HOLDERS_NAMED,

@@ -9,7 +9,7 @@ from apportion.core.answers import reads
 from apportion.core.answers.reads import fields_of
 from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.explain.causes import cause_words, cordon_answers
-from apportion.core.explain.fleet_context import Explainer
+from apportion.core.explain.explainer import Explainer
 from apportion.core.explain.health import failed_devices, failure, unready
 from apportion.core.explain.not_queued import unlooked
 from apportion.core.explain.text import words

@@ -14,7 +14,7 @@ from msgspec import structs
 from apportion.core.answers import reads
 from apportion.core.answers.reads import fields_of
 from apportion.core.explain.causes import causes_say_all, refusal_words, refused_rows
-from apportion.core.explain.fleet_context import Explained, Explainer
+from apportion.core.explain.explainer import Explained, Explainer
 from apportion.core.explain.text import words
 from apportion.core.explain.text.answer_text import queued_with_text
 from apportion.core.explain.text.event_text import ask_words

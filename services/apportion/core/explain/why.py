@@ -7,8 +7,7 @@ from msgspec import structs
 from apportion.core.answers import reads
 from apportion.core.answers.reads import fields_of
 from apportion.core.explain.causes import refused_answer, spared_words, whose, with_taken
-from apportion.core.explain.empty_capacity import Room
-from apportion.core.explain.fleet_context import Explainer, of_one_sort
+from apportion.core.explain.explainer import Explainer, Room, of_one_sort
 from apportion.core.explain.health import failed_devices, unready
 from apportion.core.explain.not_queued import gang_words
 from apportion.core.explain.text import words

@@ -15,8 +15,8 @@ from apportion.core.devices.chains import Chain, chain
 from apportion.core.devices.demand import Known
 from apportion.core.ledger.state import State
 from apportion.core.placement.affinity.relations import Relations
-from apportion.core.placement.feasibility import FITS
 from apportion.core.placement.feasibility import nodes as node_filters
+from apportion.core.placement.feasibility.evaluator import FITS
 from apportion.core.placement.index import ask_loops, packed, row_loops
 from apportion.core.placement.index.ask_loops import BINPACK, SPREAD
 from apportion.core.placement.index.asks import AskColumns

@@ -14,7 +14,7 @@ from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.assign.devices import assign
 from apportion.core.placement.classes import ClassCache, PlacementClass
-from apportion.core.placement.feasibility import ORDER
+from apportion.core.placement.feasibility.evaluator import ORDER
 from apportion.core.placement.finder import placed_on
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import Columns

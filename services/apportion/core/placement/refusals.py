@@ -12,17 +12,20 @@ from numpy.typing import NDArray
 from apportion.core.devices.demand import Demand
 from apportion.core.ledger.state import PodState
 from apportion.core.placement.classes import PlacementClass
-from apportion.core.placement.feasibility import (
+from apportion.core.placement.feasibility.evaluator import (
     FITS,
     NEIGHBOURS,
     NO_PLACE,
     ORDER,
     RANK,
+    Need,
+    Rules,
     Verdict,
     first_lacking,
+    need_of,
+    refused_ask,
     refused_node,
 )
-from apportion.core.placement.feasibility.evaluator import Need, Rules, need_of, refused_ask
 from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.asks import AskColumns, unnamed

@@ -23,8 +23,7 @@ from apportion.core.answers.reads import (
     QuotaAnswer,
     QuotaPage,
 )
-from apportion.core.explain.fleet_context import Explainer
-from apportion.core.explain.limit_holders import queue_answers, quota_answers
+from apportion.core.explain.explainer import Explainer, queue_answers, quota_answers
 from apportion.core.explain.text.natural import natural
 from apportion.core.explain.views import (
     REFUSED,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from apportion.core.configuration import read_configuration
-from apportion.core.devices.geometries import Unlaid, generated, laid_out
+from apportion.core.devices.demand import Unlaid, generated, laid_out
 from apportion.core.workloads.adoption.placement_annotations import annotations_for
 from apportion_schemas import ConfigurationChanged, MigSize, RefusalCode, Share
 from apportion_schemas.configuration import MigCount, MigGroup

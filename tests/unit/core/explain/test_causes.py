@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apportion.core.answers.reads import Why
-from apportion.core.explain.fleet_context import Explainer
+from apportion.core.explain.explainer import Explainer
 from apportion.core.explain.views import pod_answer
 from apportion.core.explain.why import event_words, why
 from apportion_schemas import (
@@ -176,7 +176,7 @@ def test_a_list_of_very_many_sorts_goes_by_the_events(
     golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With very many shapes the list uses the events instead of scanning the fleet for each."""
-    monkeypatch.setattr("apportion.core.explain.fleet_context.LISTED_LOOKS", 20)
+    monkeypatch.setattr("apportion.core.explain.explainer.LISTED_LOOKS", 20)
     ledger = Ledger(rack("n1", 1), rack("n2", 1))
     ledger.submit(*(pod(f"p{at}", ask(90_000 + at)) for at in range(11))).settle()
     explainer = Explainer(ledger.state)

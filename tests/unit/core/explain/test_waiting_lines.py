@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from apportion.core.explain.empty_capacity import Room
+from apportion.core.explain.explainer import Room
 from apportion.core.explain.waiting_lines import lines_answer, namespaces_answer
 from apportion.core.ledger.state import NodeState
 from apportion_schemas import (

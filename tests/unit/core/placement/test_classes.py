@@ -4,7 +4,7 @@ import pytest
 
 from apportion.core.ledger.state import NodeState, State
 from apportion.core.placement.classes import PlacementClass
-from apportion.core.placement.feasibility import FITS, RANK
+from apportion.core.placement.feasibility.evaluator import FITS, RANK
 from apportion.core.placement.feasibility.nodes import FACT_FILTERS
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import Columns
@@ -131,7 +131,7 @@ def test_a_new_filter_of_facts_is_asked_of_every_node(monkeypatch: pytest.Monkey
         return len(node.name), len(shape.asks)
 
     more = (*FACT_FILTERS, (RefusalCode.MODE_MISMATCH, short))
-    monkeypatch.setattr("apportion.core.placement.feasibility.FACT_FILTERS", more)
+    monkeypatch.setattr("apportion.core.placement.feasibility.evaluator.FACT_FILTERS", more)
     class_, _ = class_of(shape(ask(100)), Ledger(rack("a", 1), rack("long", 1)).state)
     assert class_.facts.ranks.tolist() == [FITS, RANK[RefusalCode.MODE_MISMATCH]]
 

@@ -16,8 +16,8 @@ from apportion.core.answers.reads import (
     QueuePage,
 )
 from apportion.core.answers.visibility import OF_OTHERS, OTHERS
+from apportion.core.explain.explainer import queue_answers
 from apportion.core.explain.fleet_rows import FleetAnswer
-from apportion.core.explain.limit_holders import queue_answers
 from apportion.core.explain.text.answer_text import diff_with_text
 from apportion.core.explain.waiting_lines import lines_answer
 from apportion.core.explain.why import why

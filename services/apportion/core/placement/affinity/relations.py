@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.placement.affinity.neighbours import Concern, Counts, Neighbours
-from apportion.core.placement.feasibility import FITS, RANK
+from apportion.core.placement.feasibility.evaluator import FITS, RANK
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.facts import Eligible
 from apportion.core.placement.index.labels import NO_VALUE, LabelColumns

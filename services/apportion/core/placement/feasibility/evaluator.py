@@ -1,29 +1,206 @@
-"""Apply the rules to one node: whether a pod fits there, and if not, what the node lacks.
+"""Whether a pod fits a node: the filters in their order, and the one evaluator that applies them.
 
-A device is refused by the first rule that it fails, a node by the rule of the last device that it
-would have needed. Relations to other pods, and containers that fit only alone, are left to the
-engine. Invariant: a node fits here exactly if no filter of the index refuses it."""
+A filter returns the amounts needed and available, and passes if there is enough. A device is
+refused by the first rule that it fails, a node by the rule of the last device that it would have
+needed. `Occupancy` says what is on the node: as it is, empty, without some pods, without a cordon;
+the node itself is not changed, and amounts are released as the fold does. Relations to other pods,
+and containers that fit only alone, are left to the engine. Invariant: a node fits here exactly if
+no filter of the index refuses it; a property test compares the two."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from copy import copy
+from typing import Any, Final, NamedTuple
+
+from msgspec import structs
 
 from apportion.core.devices.chains import chain
 from apportion.core.devices.demand import Demand, Known, demand, largest_part
-from apportion.core.devices.shares import DeviceState
-from apportion.core.ledger.state import NodeState, State
-from apportion.core.placement.feasibility import (
-    RANK,
-    UNCUT,
-    Verdict,
-    refused_amount,
-    refused_kind,
-    refused_node,
-)
+from apportion.core.devices.shares import DeviceState, release, template_cpu_of
+from apportion.core.ledger.host_usage import release_host
+from apportion.core.ledger.state import DEVICE_PLUGIN, NodeState, PodState, State
+from apportion.core.placement.feasibility.amounts import AMOUNTS
+from apportion.core.placement.feasibility.causes import CAUSES, OF_NEIGHBOURS, OF_NO_NODE, OF_PARTS
 from apportion.core.placement.feasibility.devices import DEVICE_RULES
-from apportion.core.placement.feasibility.occupancy import Occupancy, empty_device, now
-from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode, Shape
+from apportion.core.placement.feasibility.nodes import FACT_FILTERS, NODE_FILTERS
+from apportion_schemas import Ask, Device, DeviceConstraints, NodeObserved, RefusalCode, Shape
+
+NO_PLACE: Final = -1
+
+
+class Verdict(NamedTuple):
+    """Why something does not fit; `place` is the position of the device that is the cause."""
+
+    code: RefusalCode
+    needed: int
+    available: int
+    place: int = NO_PLACE
+
+    @property
+    def order(self) -> tuple[int, float]:
+        """Sort key, nearest first: the last filter, then the smallest relative shortage."""
+        return -RANK.get(self.code, FITS), (self.needed - self.available) / max(self.needed, 1)
+
+
+NEIGHBOURS: Final = tuple(cause.code for cause in OF_NEIGHBOURS)
+UNCUT: Final = tuple(cause.code for cause in OF_PARTS)
+ORDER: Final[tuple[RefusalCode, ...]] = tuple(CAUSES)[: -len(OF_NO_NODE)]
+RANK: Final = {code: rank for rank, code in enumerate(ORDER)}
+FITS: Final = len(ORDER)  # the rank when no filter refuses; above every refusal's
+
+
+def first_lacking(
+    checks: Iterable[tuple[RefusalCode, Callable[[Any, Any], tuple[int, int]]]],
+    wanted: object,
+    there: object,
+) -> Verdict | None:
+    """Return the verdict of the first check with less available than needed, or None."""
+    for code, check in checks:
+        needed, available = check(wanted, there)
+        if available < needed:
+            return Verdict(code, needed, available)
+    return None
+
+
+def refused_node(shape: Shape, node: NodeState) -> Verdict | None:
+    """Return the first node filter that the node does not pass, or None."""
+    return first_lacking(NODE_FILTERS, shape, node)
+
+
+def facts_beside(answered: Collection[RefusalCode]) -> bool:
+    """Return True if there are filters of cluster facts other than those with these codes."""
+    return any(code not in answered for code, _ in FACT_FILTERS)
+
+
+def facts_refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
+    """Return the first filter of cluster facts that the node does not pass, or None."""
+    found = first_lacking(FACT_FILTERS, shape, node)
+    return None if found is None else found.code
+
+
+def refused_kind(ask: Ask, constraints: DeviceConstraints, device: Device) -> RefusalCode | None:
+    """Return the first device rule that the device does not pass, or None."""
+    for code, passes in DEVICE_RULES:
+        if not passes(ask, constraints, device):
+            return code
+    return None
+
+
+def refused_amount(demand: Demand, state: DeviceState) -> Verdict | None:
+    """Return the first amount that the device does not have free, or None."""
+    return first_lacking(AMOUNTS, demand, state)
+
+
+Occupancy = Callable[[NodeState], NodeState]
+UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
+# taints that Kubernetes adds for a condition or a cordon, and removes when it ends
+CONDITIONS: Final = frozenset((
+    UNSCHEDULABLE, "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable",
+    "node.kubernetes.io/memory-pressure", "node.kubernetes.io/disk-pressure",
+    "node.kubernetes.io/pid-pressure", "node.kubernetes.io/network-unavailable",
+))  # fmt: skip
+
+
+def now(node: NodeState) -> NodeState:
+    """The node as it is."""
+    return node
+
+
+def empty(node: NodeState) -> NodeState:
+    """Return the node with nothing on it: ready, its agent reporting, without cordons."""
+    devices = [empty_device(held.device) for held in node.devices]
+    return structs.replace(
+        node,
+        devices=devices,
+        by_id={held.device.id: held for held in devices},
+        pods={},
+        observed=node.observed and mended(node.observed),
+        cordon="",
+        cordons=(),
+        cpu_used_milli=0,
+        memory_used_mib=0,
+        extended_used={},
+        silent="",
+    )
+
+
+def empty_device(device: Device) -> DeviceState:
+    """Return the state of the device with nothing on it and no closed slices."""
+    return DeviceState(
+        device=structs.replace(device, closed_slices=0) if device.closed_slices else device,
+        memory_free_mib=device.memory_mib,
+        cores_free=device.cores,
+        slots_free=device.slots,
+        template_cpu_free=template_cpu_of(device),
+    )
+
+
+def mended(observed: NodeObserved) -> NodeObserved:
+    """Return the observed node, ready again and without pods of other schedulers."""
+    return structs.replace(
+        observed,
+        ready=True,
+        unschedulable=False,
+        taints=tuple(each for each in observed.taints if each.key not in CONDITIONS),
+        labels={key: value for key, value in observed.labels.items() if key != DEVICE_PLUGIN},
+        unhealthy_indexes=(),
+        unnamed_families=(),
+        others=(),
+    )
+
+
+def without(pods: Iterable[PodState]) -> Occupancy:
+    """Return the occupancy of a node after these pods have ended."""
+    ended = tuple(pods)
+
+    def occupancy(node: NodeState) -> NodeState:
+        devices = [copy(held) for held in node.devices]
+        by_id = {held.device.id: copy(held) for held in node.by_id.values()}
+        by_id |= {held.device.id: held for held in devices}
+        left = structs.replace(
+            node, devices=devices, by_id=by_id,
+            pods=dict(node.pods), extended_used=dict(node.extended_used),
+        )  # fmt: skip
+        for pod in ended:
+            for share in pod.placement.shares if pod.placement is not None else ():
+                release(by_id[share.device], share)
+            release_host(copy(pod), left)
+        return left
+
+    return occupancy
+
+
+def uncordoned(code: RefusalCode, device: str = "") -> Occupancy:
+    """Return the occupancy without the one cordon that causes this refusal."""
+
+    def occupancy(node: NodeState) -> NodeState:
+        if code is RefusalCode.DEVICE_CORDONED:
+            devices = [copy(held) for held in node.devices]
+            for held in devices:
+                if held.device.id == device:
+                    held.cordon, held.cordons = "", ()
+            return structs.replace(node, devices=devices)
+        if code is RefusalCode.NODE_CORDONED:
+            return structs.replace(node, cordon="", cordons=())
+        return structs.replace(node, observed=node.observed and _schedulable(node.observed))
+
+    return occupancy
+
+
+def on_offer(node: NodeState) -> NodeState:
+    """Return the node without cordons and with all reported devices healthy."""
+    devices = [copy(held) for held in node.devices]
+    for held in devices:
+        held.healthy, held.cordon, held.cordons = True, "", ()
+    observed = node.observed and _schedulable(node.observed)
+    return structs.replace(node, devices=devices, cordon="", cordons=(), observed=observed)
+
+
+def _schedulable(observed: NodeObserved) -> NodeObserved:
+    taints = tuple(each for each in observed.taints if each.key != UNSCHEDULABLE)
+    return structs.replace(observed, unschedulable=False, taints=taints)
+
 
 # an ask's demand on a device, or the rule that this device can never pass
 Need = Demand | RefusalCode

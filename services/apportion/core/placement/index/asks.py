@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from apportion.core.devices.catalogue import module_of
 from apportion.core.devices.chains import Chain
-from apportion.core.devices.demand import Demand, Known, demand
-from apportion.core.devices.geometries import SLICE_STATES
-from apportion.core.placement.feasibility import refused_kind
+from apportion.core.devices.demand import SLICE_STATES, Demand, Known, demand
+from apportion.core.placement.feasibility.evaluator import refused_kind
 from apportion.core.placement.index import ask_loops, packed
 from apportion.core.placement.index.columns import HOST, Columns
 from apportion.core.placement.index.device_kinds import FIRST_KIND

@@ -13,8 +13,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from apportion.core.devices.demand import Known
-from apportion.core.devices.geometries import cut_state, groups_of
+from apportion.core.devices.demand import Known, cut_state, groups_of
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState, State
 from apportion.core.placement.feasibility.nodes import PREFERABLY_NOT

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.placement.feasibility import FITS, RANK, facts_beside, facts_refusal
+from apportion.core.placement.feasibility.evaluator import FITS, RANK, facts_beside, facts_refusal
 from apportion.core.placement.feasibility.nodes import discouraged, taints
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.labels import Flags

@@ -14,7 +14,7 @@ import numpy as np
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.handlers.departures import awaited
 from apportion.core.ledger.state import PodState, State
-from apportion.core.placement.feasibility import FITS
+from apportion.core.placement.feasibility.evaluator import FITS
 from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.gangs import deficit_of
 from apportion.core.placement.index.packed import Int64

@@ -10,8 +10,15 @@ from typing import NamedTuple
 import msgspec
 
 from apportion.core.devices.catalogue import FAMILIES, mig_profiles
-from apportion.core.devices.demand import Demand, Known, demand, memory_charged_mib
-from apportion.core.devices.geometries import generated, groups_of, laid_out
+from apportion.core.devices.demand import (
+    Demand,
+    Known,
+    demand,
+    generated,
+    groups_of,
+    laid_out,
+    memory_charged_mib,
+)
 from apportion.core.workloads.dialects.dialect import BoundPod, Held, Unclear
 from apportion.core.workloads.dialects.listing import RECOVERS
 from apportion_schemas import Ask, Device, MigInstance, Share

@@ -6,8 +6,7 @@ position, so a cluster with it needs `knownMigGeometries`, or uses the plugin's 
 
 from collections.abc import Iterator
 
-from apportion.core.devices.demand import memory_needed_mib
-from apportion.core.devices.geometries import generated, laid_out
+from apportion.core.devices.demand import generated, laid_out, memory_needed_mib
 from apportion.core.workloads.dialects import nvidia
 from apportion.core.workloads.dialects.dialect import (
     BoundPod,

@@ -4,14 +4,16 @@ disagreed."""
 import pytest
 from msgspec import structs
 
-from apportion.core.explain.empty_capacity import Room
+from apportion.core.explain.explainer import Room
 from apportion.core.ledger.state import DEVICE_PLUGIN, HANDS_OUT
-from apportion.core.placement.feasibility.evaluator import Rules, feasibility, rules_of
-from apportion.core.placement.feasibility.occupancy import (
+from apportion.core.placement.feasibility.evaluator import (
     Occupancy,
+    Rules,
     empty,
+    feasibility,
     now,
     on_offer,
+    rules_of,
     uncordoned,
     without,
 )

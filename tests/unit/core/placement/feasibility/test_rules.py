@@ -10,7 +10,9 @@ from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.text.words import LIMIT_CODES
 from apportion.core.ledger.handlers.turns import AT_START, handing_out
 from apportion.core.ledger.state import DEVICE_PLUGIN, NodeState
-from apportion.core.placement.feasibility import (
+from apportion.core.placement.feasibility.amounts import AMOUNTS
+from apportion.core.placement.feasibility.devices import DEVICE_RULES
+from apportion.core.placement.feasibility.evaluator import (
     FITS,
     ORDER,
     RANK,
@@ -20,8 +22,6 @@ from apportion.core.placement.feasibility import (
     refused_kind,
     refused_node,
 )
-from apportion.core.placement.feasibility.amounts import AMOUNTS
-from apportion.core.placement.feasibility.devices import DEVICE_RULES
 from apportion.core.placement.feasibility.nodes import NODE_FILTERS, matches
 from apportion_schemas import (
     Ask,

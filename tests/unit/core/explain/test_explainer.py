@@ -3,7 +3,7 @@
 import pytest
 
 from apportion.core.answers.reads import Why
-from apportion.core.explain.fleet_context import Explainer, TooFewPlaces
+from apportion.core.explain.explainer import Explainer, TooFewPlaces
 from apportion.core.explain.waiting_lines import lines_answer
 from apportion.core.explain.why import event_words, why
 from apportion.lab.fitting import EmptyFleet
