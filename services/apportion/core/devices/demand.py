@@ -7,7 +7,6 @@ per class of pods and type of device.
 has its own slices, so a GPU bound to the group can have any subset, and no order of arrivals
 fragments it. Invariant: the places of one group never overlap."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
@@ -15,16 +14,21 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from apportion.core.devices.catalogue import FAMILIES, MigProfile, mig_profiles, normal, sized
+from apportion.core.devices.catalogue import (
+    FAMILIES,
+    NVIDIA,
+    MigProfile,
+    mig_profile,
+    mig_profiles,
+    normal,
+)
 from apportion.core.devices.shares import template_cpu_of
 from apportion_schemas import Ask, Device, MigSize, RefusalCode
 from apportion_schemas.configuration import MigCount, MigGeometries, MigGroup
 from apportion_schemas.quantities import WHOLE
 
-NVIDIA = "nvidia"
 SLICE_STATES = 256  # number of masks of a GPU's eight memory slices
 FULL = SLICE_STATES - 1
-_NAME = re.compile(r"(?P<compute>\d+g)\.(?P<gigabytes>\d+)gb")
 
 
 class Place(NamedTuple):
@@ -73,7 +77,10 @@ def laid_out(
     """Return the places of a group, in the order of their positions. Raises Unlaid."""
     wanted: list[MigProfile] = []
     for entry in group.geometries:
-        known = sized(_profile(entry.name, model), sizes)
+        known = mig_profile(model, entry.name, sizes)
+        if known is None:
+            names = ", ".join(each.name for each in mig_profiles(NVIDIA, model)) or "none"
+            raise Unlaid(f"{model} has no MIG profile {entry.name}; it has {names}")
         # Groups have the gigabytes of the name; the driver's instance may be smaller, never larger.
         profile = structs.replace(known, memory_mib=min(entry.memory, known.memory_mib))
         wanted += [profile] * entry.count
@@ -123,26 +130,6 @@ def generated(model: str) -> tuple[MigGroup, ...]:
         )
         groups.append(MigGroup(group=f"group{number}", geometries=counts))
     return tuple(groups)
-
-
-def _profile(name: str, model: str) -> MigProfile:
-    # Drivers round the gigabytes differently: 7g.79gb is 7g.80gb. Other memory makes it another
-    # profile, and so does a suffix for other engines (`+me`, `-me`, `+gfx`, `+me.all`).
-    profiles = mig_profiles(NVIDIA, model)
-    exact = [profile for profile in profiles if profile.name == name]
-    alike = exact or [profile for profile in profiles if _renamed(name, profile.name)]
-    if len(alike) != 1:
-        known = ", ".join(profile.name for profile in profiles) or "none"
-        raise Unlaid(f"{model} has no MIG profile {name}; it has {known}")
-    return structs.replace(alike[0], name=name)
-
-
-def _renamed(name: str, known: str) -> bool:
-    found, other = _NAME.fullmatch(name), _NAME.fullmatch(known)
-    if not found or not other or found["compute"] != other["compute"]:
-        return False
-    wanted_gb, known_gb = int(found["gigabytes"]), int(other["gigabytes"])
-    return abs(wanted_gb - known_gb) * 5 <= known_gb
 
 
 def _starts(profiles: list[MigProfile]) -> list[int] | None:

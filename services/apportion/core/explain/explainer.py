@@ -103,7 +103,7 @@ class Room:
         }
         return tuple(miss for miss in refused.nearest if miss.node in could)
 
-    def nearest(self, shape: Shape) -> tuple[NearMiss, ...] | None:
+    def nearest_nodes(self, shape: Shape) -> tuple[NearMiss, ...] | None:
         """Return what the nearest nodes that could take the pod lack; None if none could."""
         could = list(islice(self.could(shape), NODES_WEIGHED))
         misses = [found for node in could if (found := self.miss(shape, node)) is not None]
@@ -610,7 +610,7 @@ class Explainer:
         if kept and len(kept) == len(refused.nearest) and not any(short):
             return Explained(refused, never=False)
         could = {miss.node for miss in kept}
-        found = self.room.once(("nearest", pod.shape_key), lambda: self.room.nearest(shape))
+        found = self.room.once(("nearest", pod.shape_key), lambda: self.room.nearest_nodes(shape))
         if found is None:
             if not any(node.present for node in self._state.nodes.values()):
                 return Explained(refused, never=False)  # without any node nothing is known
@@ -688,7 +688,7 @@ def beside_own(
     near = [miss for miss in refused.nearest if miss.node not in own]
     if own and len(near) < NEAREST_KEPT:
         there = {miss.node for miss in near}
-        near += [miss for miss in room.nearest(shape) or () if miss.node not in there]
+        near += [miss for miss in room.nearest_nodes(shape) or () if miss.node not in there]
     if lifted:
         near = [miss for miss in near if miss.node != lifted]
         near.insert(0, NearMiss(node=lifted, device="", code=_CORDONED, needed=1, available=0))

@@ -14,6 +14,9 @@ from msgspec import Meta, Struct, structs
 
 from apportion_schemas.inventory import MigSize, Mode
 
+NVIDIA = "nvidia"
+_MIG_NAME = re.compile(r"(?P<compute>\d+g)\.(?P<gigabytes>\d+)gb")
+
 
 class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
     """A MIG profile: memory, cores (percent), and its slices `[start, start + size)`.
@@ -113,6 +116,25 @@ def mig_profiles(
         if any(f"-{normal(name)}-" in words for name in candidate.match):
             return tuple(sized(profile, sizes) for profile in candidate.profiles)
     return ()
+
+
+def mig_profile(model: str, name: str, sizes: tuple[MigSize, ...] = ()) -> MigProfile | None:
+    """Return the profile of an NVIDIA model that this name means, or None; sized by `sizes`.
+
+    Drivers round the gigabytes differently: 7g.79gb is 7g.80gb. Other memory makes it another
+    profile, and so does a suffix for other engines (`+me`, `-me`, `+gfx`, `+me.all`)."""
+    profiles = mig_profiles(NVIDIA, model)
+    exact = [profile for profile in profiles if profile.name == name]
+    alike = exact or [profile for profile in profiles if _renamed(name, profile.name)]
+    return sized(structs.replace(alike[0], name=name), sizes) if len(alike) == 1 else None
+
+
+def _renamed(name: str, known: str) -> bool:
+    found, other = _MIG_NAME.fullmatch(name), _MIG_NAME.fullmatch(known)
+    if not found or not other or found["compute"] != other["compute"]:
+        return False
+    wanted_gb, known_gb = int(found["gigabytes"]), int(other["gigabytes"])
+    return abs(wanted_gb - known_gb) * 5 <= known_gb
 
 
 def sized(profile: MigProfile, sizes: tuple[MigSize, ...]) -> MigProfile:

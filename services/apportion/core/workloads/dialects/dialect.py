@@ -290,10 +290,10 @@ def records(segment: str, *, places: bool = False) -> Iterator[tuple[str, int, i
         parts = text.split(",")
         if len(parts) != _RECORD_FIELDS or not parts[0] or ("[" in parts[0] and not places):
             raise Unclear
-        yield parts[0], natural(parts[2]), natural(parts[3])
+        yield parts[0], whole_number(parts[2]), whole_number(parts[3])
 
 
-def natural(text: str) -> int:
+def whole_number(text: str) -> int:
     """Return a whole number in plain digits; raise Unclear if it is none, or absurdly long."""
     if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX):
         raise Unclear

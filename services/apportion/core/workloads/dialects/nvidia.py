@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 from msgspec import structs
 
-from apportion.core.devices.demand import NVIDIA
+from apportion.core.devices.catalogue import NVIDIA
 from apportion.core.workloads.dialects.amounts import Amounts, Container
 from apportion.core.workloads.dialects.dialect import (
     Dialect,

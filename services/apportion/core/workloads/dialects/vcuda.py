@@ -21,7 +21,7 @@ from apportion.core.workloads.dialects.dialect import (
     Resource,
     Resources,
     commas,
-    natural,
+    whole_number,
 )
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion_schemas import Ask, DeviceConstraints, DeviceWeights
@@ -116,7 +116,7 @@ class Vcuda:
         for position, name in enumerate(pod.containers):
             numbers = pod.annotations.get(self.of_container(position), "")
             for number in numbers.split(",") if numbers else ():
-                yield Held(name, nvidia.FAMILY, number=natural(number))
+                yield Held(name, nvidia.FAMILY, number=whole_number(number))
 
     def of_container(self, position: int) -> str:
         """Return the annotation with the GPUs of a container."""

@@ -20,7 +20,7 @@ from apportion.core.workloads.dialects.dialect import (
     Resource,
     Unclear,
     commas,
-    natural,
+    whole_number,
 )
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.dialects.nvidia import FAMILY
@@ -60,7 +60,7 @@ def _part(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
 def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
     if TIME not in pod.annotations:
         raise Unclear  # the pod's author wrote the index
-    indexes = [natural(number) for number in text.split(",")]
+    indexes = [whole_number(number) for number in text.split(",")]
     if sum(ask.count for ask in pod.asks) == len(indexes):
         left = iter(indexes)
         for ask in pod.asks:

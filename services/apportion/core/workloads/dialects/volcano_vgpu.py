@@ -13,9 +13,9 @@ from apportion.core.workloads.dialects.dialect import (
     Held,
     PlacedPod,
     Unclear,
-    natural,
     record,
     records,
+    whole_number,
 )
 from apportion_schemas import MigInstance, Share
 from apportion_schemas.quantities import WHOLE
@@ -85,7 +85,7 @@ def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
             group, _, position = rest.removesuffix("]").rpartition("-")
             if bracket and not (device and group and rest.endswith("]")):
                 raise Unclear
-            place = (group, natural(position)) if bracket else None
+            place = (group, whole_number(position)) if bracket else None
             memory_mib = memory * pod.config.memory_factor
             yield Held(name, nvidia.FAMILY, device, -1, memory_mib, cores, place=place)
 

@@ -24,7 +24,7 @@ from apportion.core.workloads.dialects.dialect import (
     PlacedPod,
     Resource,
     Resources,
-    natural,
+    whole_number,
 )
 from apportion.core.workloads.dialects.listing import (
     DIALECTS,
@@ -66,7 +66,7 @@ def _render(it: PlacedPod) -> dict[str, str]:
 
 
 def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
-    for number in range(natural(text)):
+    for number in range(whole_number(text)):
         yield Held(pod.containers[0], "tpu", number=number)
 
 
