@@ -7,7 +7,7 @@
 release uses neither.
 
 Cython translates them as they stand: the Python is the source and says what happens, and where
-nothing was compiled it is what runs (docs/adr/0011). The wheel carries both.
+nothing was compiled it is what runs (docs/contribute/adr/0011). The wheel carries both.
 
 Invariant: a compiled module answers as its source does. One that is older than its source is run by
 no service and no test (`apportion.runtime.process.compilation`)."""

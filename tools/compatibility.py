@@ -1,4 +1,4 @@
-"""Write docs/compatibility.md: what we support of five systems, and which test shows it.
+"""Write docs/reference/compatibility.md: what we support of five systems, and which test shows it.
 
     python -m tools.compatibility             write it
     python -m tools.compatibility --check     report what differs, write nothing
@@ -22,7 +22,7 @@ import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "tools" / "compatibility.toml"
-PAGE = "docs/compatibility.md"
+PAGE = "docs/reference/compatibility.md"
 _NAME = re.compile(r"test_([A-Z][0-9]+)_")
 
 
@@ -153,7 +153,7 @@ def _tests(shown: Mapping[str, list[Shown]], row: str) -> str:
 
 def _link(test: Shown) -> str:
     words = test.name.split("_", 2)[2].replace("_s_", "'s ").replace("_", " ")
-    return f'[{words}](../{test.path} "{_quoted(test.says)}")'
+    return f'[{words}](../../{test.path} "{_quoted(test.says)}")'
 
 
 def _quoted(says: str) -> str:

@@ -1,4 +1,4 @@
-"""Write what is derived from the events: JSON Schemas, `asyncapi.yaml` and `docs/events.md`.
+"""Write the files made from the events: JSON Schemas, `asyncapi.yaml`, `docs/reference/events.md`.
 
 The Python structs and the catalogue are the source. The generated files are for readers in other
 languages. They contain a schema for every version since the first release: `PodPlaced.json`
@@ -194,7 +194,7 @@ def asyncapi(rows: Iterable[EventType]) -> dict[str, Any]:
 
 
 def catalogue_page(rows: Iterable[EventType]) -> str:
-    """Return the text of `docs/events.md`: a section for each event, with a row for each field."""
+    """Return the text of `docs/reference/events.md`, with a row for each event."""
     lines = [
         "# Events",
         "",
@@ -210,7 +210,7 @@ def catalogue_page(rows: Iterable[EventType]) -> str:
         "",
         "What is written is of the version named here. An older version stays in the ledger as it",
         "is, with a schema of its own (as in `PodPlaced.2.json`), and readers lift it. A reader",
-        "that meets a newer one that is enabled stops there: see [upgrading](guides/upgrading.md).",
+        "that meets a newer one that is enabled stops there: see [upgrading](../tasks/upgrade.md).",
         "Builds before the first release wrote versions below its own. These have fewer fields and",
         "are read as that version.",
         "",
@@ -218,7 +218,7 @@ def catalogue_page(rows: Iterable[EventType]) -> str:
         "|---|---|---|---|---|",
     ]
     lines += [
-        f"| [{row.name}](../{PACKAGE}/json/{row.name}.json) | `{subject_pattern(row)}` "
+        f"| [{row.name}](../../{PACKAGE}/json/{row.name}.json) | `{subject_pattern(row)}` "
         f"| {row.writer} | {meaning(row)} "
         f"| {row.version} |"
         for row in rows
@@ -239,7 +239,7 @@ def files(rows: Iterable[EventType], lock: Lock) -> dict[str, str]:
     made[f"{PACKAGE}/asyncapi.yaml"] = f"# {GENERATED}\n" + yaml.safe_dump(
         asyncapi(rows), sort_keys=False, width=100
     )
-    made["docs/events.md"] = catalogue_page(rows)
+    made["docs/reference/events.md"] = catalogue_page(rows)
     return made
 
 

@@ -18,7 +18,7 @@ from apportion.core.placement.feasibility.descriptors import Cause, Unit
 from apportion_schemas.operations import POLICIES
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = "docs/placement.md"
+PAGE = "docs/reference/scores-and-filters.md"
 HEAD = """\
 # Policies, filters and refusal codes
 

@@ -1,4 +1,4 @@
-"""Keep the tables of docs/security.md: identities, attacks and the reviewer's points.
+"""Keep the tables of docs/reference/security.md: identities, attacks and the reviewer's points.
 
     python -m tools.security_page             write them
     python -m tools.security_page --check     report what differs, write nothing
@@ -22,7 +22,7 @@ from apportion.core.identity.roles import ROLES, Role
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "tools" / "security_page.toml"
-PAGE = ROOT / "docs" / "security.md"
+PAGE = ROOT / "docs" / "reference" / "security.md"
 ATTACKS = "tests/security/test_attack_{:02}_*.py"
 ENOUGH = 34
 """The least number of points that are met. It may only rise; 34 is the goal (#32)."""
@@ -148,7 +148,7 @@ def _points(table: Rows) -> Iterator[str]:
 def _link(test: str) -> str:
     path, _, name = test.partition("::")
     words = (name or path.rpartition("/")[2].removesuffix(".py")).removeprefix("test_")
-    return f"[{re.sub('_+', ' ', words)}](../{path})"
+    return f"[{re.sub('_+', ' ', words)}](../../{path})"
 
 
 def main(arguments: list[str]) -> int:

@@ -1,6 +1,6 @@
 """What people's own tools run into where our policies hold: `kubectl debug`, and a restore of pods.
 
-It is what docs/guides/kubernetes.md says of them, tried with the real tool on a real API server."""
+The guide docs/get-started/kubernetes.md describes it; the real tool runs on a real API server."""
 
 import json
 

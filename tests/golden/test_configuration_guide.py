@@ -9,7 +9,7 @@ from apportion.core.configuration.keys import KEYS
 from apportion_schemas import Configuration
 from tests.tidy.tree import ROOT
 
-GUIDE = ROOT / "docs/guides/configuration.md"
+GUIDE = ROOT / "docs/reference/configuration.md"
 HEAD = ["| key | meaning | default | obeyed by |", "|---|---|---|---|"]
 
 

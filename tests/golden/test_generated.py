@@ -127,7 +127,7 @@ def test_differences_are_named(golden: Golden, tmp_path: Path) -> None:
     (folder / "PodGone.json").write_text("{}")
     (folder / "PodMoved.json").write_text("{}")
     lines = events.differing(events.files(CATALOGUE, {}), tmp_path)
-    assert "docs/events.md: is missing" in lines
+    assert "docs/reference/events.md: is missing" in lines
     json_lines = [line for line in lines if "/json/PodGone" in line or "/json/PodMoved" in line]
     golden({"a file of {} each": "\n".join(json_lines)})
 
@@ -135,7 +135,7 @@ def test_differences_are_named(golden: Golden, tmp_path: Path) -> None:
 def test_every_event_is_on_the_page_and_in_a_channel() -> None:
     """Every event has one row on the page and one message, with its computed subject."""
     made = events.files(CATALOGUE, {})
-    page, document = made["docs/events.md"], events.asyncapi(CATALOGUE)
+    page, document = made["docs/reference/events.md"], events.asyncapi(CATALOGUE)
     addresses = {
         name: channel["address"]
         for channel in document["channels"].values()

@@ -1,4 +1,4 @@
-"""docs/security.md says what is so: every attack and every point has the tests that it names."""
+"""Every attack and every point of docs/reference/security.md has the tests that it names."""
 
 import msgspec
 

@@ -27,7 +27,7 @@ class Scratch:
         self._touched: set[str] = set()
         for name in COPIED:
             shutil.copytree(ROOT / name, folder / name, ignore=LEFT_OUT)
-        (folder / "docs").mkdir()
+        (folder / "docs/reference").mkdir(parents=True)
 
     @contextmanager
     def recipe(self, title: str, *, most: int) -> Iterator[None]:

@@ -37,7 +37,7 @@ RETIRED = {
     "untold": "unreported",
     "welcome": "node_ok",
 }
-"""Our former words, each with the term that replaced it (docs/architecture.md)."""
+"""Our former words, each with the term that replaced it (docs/contribute/architecture.md)."""
 OPEN_TASK = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b(?!\s*\(#\d+\))")
 # Written so that no pattern matches itself.
 REGISTRY_HOSTS = re.compile(

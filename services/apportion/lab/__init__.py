@@ -2,7 +2,7 @@
 
     from apportion.lab import Cluster, read_fleet, read_manifests, record, replay
 
-`docs/guides/lab.md` is its guide; `apportion plan` and `apportion replay` use the same functions.
+`docs/contribute/lab.md` is its guide; `apportion plan` and `apportion replay` use these functions.
 Invariant: nothing here appends to a ledger. Names are imported on first use, because only a part of
 the laboratory needs the solver."""
 

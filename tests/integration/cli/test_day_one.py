@@ -15,7 +15,7 @@ from tests.support.standalone import Standalone
 from tests.tidy.tree import ROOT
 
 pytestmark = pytest.mark.slow
-PAGE = (ROOT / "docs" / "guides" / "day-one.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "get-started" / "laptop.md").read_text("utf-8")
 ROW = re.compile(r"^\| (\d+) \| [^|]+ \| ([^|]+) \|", re.MULTILINE)
 SHOWS = {
     "doctor": "durability",

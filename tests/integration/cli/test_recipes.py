@@ -88,7 +88,7 @@ async def test_a_read_and_a_metric_are_found_on_every_surface(
     add_read(scratch)
     add_metric(scratch)
     scratch.run("-m", "tools.openapi")
-    document = yaml.safe_load((scratch.folder / "docs/openapi.yaml").read_text())
+    document = yaml.safe_load((scratch.folder / "docs/reference/openapi.yaml").read_text())
     described = document["paths"][f"{PREFIX}/dummies/{{node}}"]["get"]
     assert [each["name"] for each in described["parameters"]] == [
         "node",
@@ -99,7 +99,7 @@ async def test_a_read_and_a_metric_are_found_on_every_surface(
     assert set(document["components"]["schemas"]["DummiesAnswer"]["properties"]) == {
         "revision", "dummies", "namespace", "name", "time"
     }  # fmt: skip
-    page = (scratch.folder / "docs/api.md").read_text()
+    page = (scratch.folder / "docs/reference/api.md").read_text()
     assert [line for line in page.splitlines() if line.startswith("| `GET dummies/NODE` | ")]
     facts = Facts(bus)
     await facts.open()

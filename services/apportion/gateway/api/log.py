@@ -71,7 +71,9 @@ class LogQuery(WaitQuery, frozen=True, kw_only=True):
     limit: Annotated[
         int, Meta(ge=1, le=LIMIT_MAX, description="The most events that the page may have.")
     ] = LIMIT_DEFAULT
-    type: Annotated[str, Meta(description="Only events of this type, as in docs/events.md.")] = ""
+    type: Annotated[
+        str, Meta(description="Only events of this type, as in docs/reference/events.md.")
+    ] = ""
     subject: Annotated[
         str, Meta(max_length=NAME_MAX, description="Only events on this subject; NATS wildcards "
                   "are allowed."),
@@ -163,7 +165,7 @@ def filter_of(query: LogQuery) -> Filter:
     """Return the filter of a request. Raises RequestRefused."""
     kind, subject = query.type, query.subject
     if kind and kind not in TYPES:
-        rest, fix = f" is {kind[:80]!r}", "use a type of docs/events.md"
+        rest, fix = f" is {kind[:80]!r}", "use a type of docs/reference/events.md"
         raise RequestRefused(400, field="type", rest=rest, fix=fix)
     if subject and not subject.startswith(SUBJECT_PREFIX):
         subject = SUBJECT_PREFIX + subject

@@ -22,7 +22,7 @@ SAID = {
 
 NOTHING = (
     "no pods of another scheduler in this period; `shadow` needs a Kubernetes cluster where "
-    "another scheduler places the pods, see docs/guides/shadow.md"
+    "another scheduler places the pods, see docs/tasks/shadow.md"
 )
 
 FOLLOWS = (
@@ -53,7 +53,7 @@ def command(
     Nothing is written or bound.
 
     This needs a Kubernetes cluster where another scheduler places the pods and Apportion runs as
-    its shadow, or an archive of such a ledger; see docs/guides/shadow.md. Under `apportion up`
+    its shadow, or an archive of such a ledger; see docs/tasks/shadow.md. Under `apportion up`
     there is nothing to compare.
 
     A TIME is 14:20, -10m, 2026-11-20T03:00 or a revision.

@@ -8,7 +8,7 @@ from apportion.cli.verbs.predict.shadow import command, summary
 from apportion.core.answers.replays import ShadowAnswer
 from tests.support.golden import Golden
 
-GUIDE = "docs/guides/shadow.md"
+GUIDE = "docs/tasks/shadow.md"
 
 
 def test_nothing_to_compare_says_what_a_shadow_needs(golden: Golden) -> None:

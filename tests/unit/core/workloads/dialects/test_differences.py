@@ -1,6 +1,6 @@
 """Pods that other systems treat differently: they work here too, or are refused with a reason.
 
-The rows are in the differences section of docs/compatibility.md."""
+The rows are in the differences section of docs/reference/compatibility.md."""
 
 import re
 from typing import Any

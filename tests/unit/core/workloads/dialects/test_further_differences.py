@@ -1,4 +1,6 @@
-"""More differences from HAMi and Volcano, found by their tests; docs/compatibility.md, G12 on."""
+"""More differences from HAMi and Volcano, found by their tests.
+
+The rows from G12 on in docs/reference/compatibility.md."""
 
 from apportion_schemas import Ask
 from tests.support.fleet import gpu, node

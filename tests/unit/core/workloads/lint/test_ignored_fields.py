@@ -4,7 +4,7 @@ from apportion.core.workloads.lint import ignored_fields
 from apportion.core.workloads.pods.unsupported import POD_SPEC
 from tests.tidy.tree import ROOT
 
-GUIDE = (ROOT / "docs" / "guides" / "pods.md").read_text("utf-8")
+GUIDE = (ROOT / "docs" / "concepts" / "pods.md").read_text("utf-8")
 
 
 def test_the_guide_lists_every_field_with_its_reason() -> None:

@@ -167,7 +167,7 @@ const queueWords = ({ queue }) =>
     ? html` <small>queue <span class="m">${queue}</span></small>`
     : "";
 
-/** The queue order, as in docs/guides/queues.md. Shares only matter if pods of several queues are pending. */
+/** The queue order, as in docs/tasks/queues.md. Shares only matter if pods of several queues are pending. */
 function orderWords(lines) {
   const isShared = new Set(lines.map(({ queue }) => queue || DEFAULT_QUEUE)).size > 1;
   return isShared ? "ordered by queue share, priority, age" : "ordered by priority, age";
