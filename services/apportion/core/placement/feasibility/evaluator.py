@@ -110,12 +110,14 @@ def now(node: NodeState) -> NodeState:
 def empty(node: NodeState) -> NodeState:
     """Return the node with nothing on it: ready, its agent reporting, without cordons."""
     devices = [empty_device(held.device) for held in node.devices]
+    observed = node.observed and mended(node.observed)
     return structs.replace(
         node,
         devices=devices,
+        host=structs.replace(node.host, labels=observed.labels) if observed else node.host,
         by_id={held.device.id: held for held in devices},
         pods={},
-        observed=node.observed and mended(node.observed),
+        observed=observed,
         cordon="",
         cordons=(),
         cpu_used_milli=0,

@@ -110,6 +110,7 @@ def test_a_plugin_of_another_system_can_be_removed() -> None:
     assert ledger.reasons("p") == {_C.DEVICE_PLUGIN_FOREIGN: 1}
     assert Room(ledger.state).holds(shape(ask(1)), ledger.node())
     assert EmptyFleet(ledger.state).lasting(ledger.pod("p")) is None
+    assert DEVICE_PLUGIN not in empty(ledger.node()).host.labels
 
 
 def test_a_node_that_is_given_back_to_a_plugin_takes_no_device_pods() -> None:
