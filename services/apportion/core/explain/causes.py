@@ -248,7 +248,8 @@ def _cause_row(
         liftable = _liftable(state, code, explained, pod, room)
         command, cure = _uncordoned(state, code, refused, liftable)
     else:
-        cure = words.cure(code, never=explained.never or (limited and bool(explained.limit)))
+        never = explained.never or (limited and bool(explained.limit))
+        cure = words.cure(code, never=never, **_nearest(code, refused))
     if shape is not None:
         cure += _besides(state, code, explained, pod, room)
     held = holders(room, state, pod, refused) if limited and not explained.limit else []
@@ -270,6 +271,13 @@ def _cause_row(
         held_by=tuple(each.full_name for each in held[:HOLDERS_NAMED]), holders=len(held),
         off_offer=code in OFF_OFFER, is_limit=limited,
     ))  # fmt: skip
+
+
+def _nearest(code: RefusalCode, refused: PodRefused) -> dict[str, str]:
+    """Return the names for a fix: the nearest node that the code refuses, and its device."""
+    found = next((miss for miss in refused.nearest if miss.code is code), None)
+    names = {} if found is None else {"node": found.node, "device": found.device}
+    return {key: name for key, name in names.items() if name}
 
 
 def _besides(
