@@ -25,7 +25,7 @@ Edits = tuple[tuple[str, str, str], ...]
 """(file, text to insert after, inserted text)"""
 
 CODE: Edits = ((CODES, "\n    @classmethod\n    def _missing_", '    MOON_WANES = "MoonWanes"\n'),)
-CAUSE = 'Cause(_C.MOON_WANES, "the moon wanes over the node", "wait a month", '
+CAUSE = 'Cause(_C.MOON_WANES, "the moon wanes over the node", "wait a month on {node}", '
 MOON = '''def moon(shape: Shape, node: NodeState) -> tuple[int, int]:
     """No moon wanes there."""
     del shape
@@ -39,7 +39,7 @@ FILTER: Edits = (
     (
         NODES,
         ')  # fmt: skip\n"""Those whose answer is the same until',
-        f"    {CAUSE}TOLD, check=moon),\n",
+        f"    {CAUSE}TOLD, check=moon, of_node_only=True),\n",
     ),
 )
 REFUSAL: Edits = (
@@ -69,6 +69,7 @@ import json
 from apportion.core.explain.text import words
 from apportion.core.explain.waiting_lines import lines_answer
 from apportion.core.explain.why import why
+from apportion.core.placement.index.facts import _ANSWERED, facts_beside
 from apportion.core.placement.queueing.hints import BY_REASON
 from apportion.lab.fitting import EmptyFleet
 from apportion_schemas import PodRefused, RefusalCode
@@ -89,6 +90,7 @@ print(json.dumps({
     "what_if": EmptyFleet(ledger.state).lasting(ledger.pod("p")) is not None,
     "known": code.name,
     "hints": len(BY_REASON[code]),
+    "slow": facts_beside(_ANSWERED),
     "sentence": words.refusal(refusal),
     "why": encoded.encode(why(ledger.state, ledger.pod("p"))).decode(),
     "lines": encoded.encode(lines_answer(ledger.state)).decode(),
@@ -161,10 +163,12 @@ def test_a_filter_and_a_refusal_code_are_two_files(tmp_path: Path, edits: Edits,
         assert found["reasons"] == {"MoonWanes": 1}
     assert found["known"] == "MOON_WANES"
     assert found["hints"]
+    assert not found["slow"]  # or the index runs every filter of FACTS for every shape
     for surface in ("sentence", "why", "lines", "page"):
         assert "the moon wanes over the node" in found[surface], surface
     (cause,) = json.loads(found["why"])["refused"]["causes"]
-    assert (cause["code"], cause["unblocked_by"]) == ("MoonWanes", "wait a month")
+    named = node if edits is FILTER else "NODE"  # nothing says which node the other refuses
+    assert (cause["code"], cause["unblocked_by"]) == ("MoonWanes", f"wait a month on {named}")
     assert json.loads(found["why"])["refused"].get("never", False) == (edits is FILTER)
     assert found["what_if"] == (edits is FILTER)
 

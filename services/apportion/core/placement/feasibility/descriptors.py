@@ -139,9 +139,11 @@ Check = TypeVar("Check")
 class Cause(NamedTuple, Generic[Check]):
     """A refusal code: its cause in words, its fix, and the events that may end it.
 
-    `fix` may have the fields `{node}` and `{device}`. `when_empty` and `fix_when_empty` replace the
-    texts for an empty node or device, where no release or recovery helps. A filter's code has
-    `check`, its rule, and `wanted`, True for the shapes that the rule concerns (None: for all)."""
+    In `fix`, `{node}` and `{device}` become the names of the nearest ones refused, or `NODE` and
+    `DEVICE` if the refusal names none. `when_empty` and `fix_when_empty` replace the texts for an
+    empty node or device, where no release or recovery helps. A filter's code has `check`, its rule,
+    and `wanted`, True for the shapes that the rule concerns (None: for all). `of_node_only`: the
+    check ignores the shape, so the index asks it once for each node."""
 
     code: RefusalCode
     phrase: str
@@ -153,6 +155,7 @@ class Cause(NamedTuple, Generic[Check]):
     kind: Kind = Kind.OTHER
     check: Check | None = None
     wanted: Callable[[Shape], object] | None = None
+    of_node_only: bool = False
 
 
 def pairs(filters: tuple[Cause[Check], ...]) -> tuple[tuple[RefusalCode, Check], ...]:

@@ -20,6 +20,7 @@ YES, NO = (1, 1), (1, 0)
 # the taint to tolerate for `spec.unschedulable`
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 PREFERABLY_NOT = "PreferNoSchedule"
+NO_SHAPE = Shape()  # for filters that ignore the pod
 _KEEPS_OUT = ("NoSchedule", "NoExecute")
 _UNREADY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
@@ -261,7 +262,14 @@ NEEDS: tuple[Cause[NodeCheck], ...] = (
 """Those of rare requirements, which the index has no columns for."""
 
 FACT_FILTERS = pairs(FACTS)
+OF_NODE_ONLY = pairs(tuple(each for each in FACTS if each.of_node_only))
 NODE_FILTERS = (*FACT_FILTERS, *pairs(ROOM), *pairs(NEEDS))
+
+
+def refuses_every_pod(node: NodeState) -> bool:
+    """Return True if a filter that ignores the pod refuses the node."""
+    amounts = [check(NO_SHAPE, node) for _, check in OF_NODE_ONLY]
+    return any(available < needed for needed, available in amounts)
 
 
 def needs(shape: Shape) -> tuple[tuple[RefusalCode, NodeCheck], ...]:

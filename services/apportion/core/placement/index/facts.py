@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.placement.feasibility.evaluator import FITS, RANK, facts_beside, facts_refusal
-from apportion.core.placement.feasibility.nodes import discouraged, taints
+from apportion.core.placement.feasibility.nodes import OF_NODE_ONLY, discouraged, taints
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.labels import Flags
 from apportion.core.placement.index.packed import POINTS, Int32s, UInt8s
@@ -27,6 +27,7 @@ _ANSWERED: Final = frozenset((
     RefusalCode.NODE_GONE, RefusalCode.NODE_NOT_READY, RefusalCode.AGENT_SILENT,
     RefusalCode.DEVICE_PLUGIN_FOREIGN, RefusalCode.NODE_CORDONED, RefusalCode.NODE_UNSCHEDULABLE,
     RefusalCode.TAINT_NOT_TOLERATED, RefusalCode.NODE_LABELS_MISMATCH,
+    *dict(OF_NODE_ONLY),
 ))  # fmt: skip
 
 
