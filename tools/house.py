@@ -5,8 +5,8 @@
     python -m tools.house --root ../before   another checkout
 
 The docstring of each figure's function says how it is counted. tests/tidy enforces the structural
-figures and the one about sentences in assertions. The others help to decide what to simplify
-next."""
+figures: a change may not raise one above its limit, or above what is owed. The others help to
+decide what to simplify next."""
 
 from __future__ import annotations
 
@@ -258,12 +258,27 @@ def one_importer(house: House) -> list[str]:
 
 
 class Figure(NamedTuple):
-    """One row of the table. tests/tidy enforces the `structural` ones."""
+    """One row of the table. tests/tidy enforces the `structural` ones.
+
+    `owed` is how far the figure may still be over its limit. It may only fall."""
 
     name: str
     places: Callable[[House], list[str]]
     limit: int
     structural: bool = False
+    owed: int = 0
+
+    def excess(self, count: int) -> str:
+        """Say by how much the limit is passed, and whether a change may leave it so."""
+        over = count - self.limit
+        if over <= 0:
+            return ""
+        if not self.structural:
+            return f"{over:,} over the limit, not enforced"
+        more = over - self.owed
+        return f"{over:,} over the limit: " + (
+            f"{more:,} more than allowed" if more > 0 else f"{self.owed:,} allowed for now"
+        )
 
 
 FIGURES = (
@@ -278,7 +293,7 @@ FIGURES = (
     Figure("complexity", complex_functions, 0, structural=True),
     Figure("classes", long_classes, 0, structural=True),
     Figure("long-files", long_files, 0, structural=True),
-    Figure("one-importer", one_importer, 0, structural=True),
+    Figure("one-importer", one_importer, 0, structural=True, owed=3),
 )
 
 
@@ -287,7 +302,8 @@ def table(house: House) -> Iterator[str]:
     yield f"{'figure':<14}{'now':>8}{'limit':>8}  what is counted"
     for figure in FIGURES:
         now = len(figure.places(house))
-        over = "" if now <= figure.limit else "  <-- over"
+        excess = figure.excess(now)
+        over = excess and f"  <-- {excess}; see --list {figure.name}"
         says = (figure.places.__doc__ or "").partition("\n")[0]
         yield f"{figure.name:<14}{now:>8,}{figure.limit:>8,}  {says}{over}"
 
