@@ -14,7 +14,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support import golden as golden_files
-from tests.support import starts
+from tests.support import leftovers, starts
 from tests.support.golden import Golden
 
 settings.register_profile(
@@ -33,9 +33,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     starts.use(folder in FORKED and item.get_closest_marker("executes") is None)
 
 
+def pytest_configure() -> None:
+    """Have the processes of a killed session ended."""
+    leftovers.watch()
+
+
 def pytest_unconfigure() -> None:
-    """End the process that tests fork from."""
+    """End the process that tests fork from, and the one that watches this session."""
     starts.end()
+    leftovers.end()
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,106 @@
+"""End the processes of a test session that is killed, such as a nats-server in its own session.
+
+A watcher process gets the process id of everything that `subprocess` and `asyncio` start, on its
+standard input. If that input closes without a last word, the session was killed. The watcher then
+ends what still runs, with SIGTERM and after `PATIENCE_S` with SIGKILL.
+Invariant: it signals a process only if the start time is still that of the one reported.
+
+    python tests/support/leftovers.py      the watcher; process ids come on standard input"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+PATIENCE_S: Final = 10.0
+POLL_S: Final = 0.05
+LAST_WORD: Final = b"end\n"
+STATE, START_TIME = 0, 19
+"""Fields of /proc/PID/stat behind the name: 3 and 22 of proc(5)."""
+
+_init = subprocess.Popen.__init__
+_lock = threading.Lock()
+_watchers: list[tuple[int, int]] = []
+"""At most one: its process id, and the descriptor that it reads from."""
+
+
+def watch() -> None:
+    """Report every process that this one starts from now on."""
+    if sys.platform == "linux":
+        subprocess.Popen.__init__ = _init_and_report  # type: ignore[method-assign]
+
+
+def end() -> None:
+    """End the watcher, and leave the processes alone: the session has ended by itself."""
+    subprocess.Popen.__init__ = _init  # type: ignore[method-assign]
+    for pid, orders in _watchers:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(orders, LAST_WORD)
+        os.close(orders)
+        os.waitpid(pid, 0)
+    _watchers.clear()
+
+
+def _init_and_report(popen: subprocess.Popen[Any], *given: Any, **named: Any) -> None:
+    _init(popen, *given, **named)
+    with _lock:
+        if not _watchers:
+            _watchers.append(_start())
+        with contextlib.suppress(BrokenPipeError):
+            os.write(_watchers[0][1], b"%d\n" % popen.pid)
+
+
+def _start() -> tuple[int, int]:
+    theirs, ours = os.pipe()
+    words = [sys.executable, "-I", "-S", __file__]
+    opened = [(os.POSIX_SPAWN_DUP2, theirs, 0)]
+    pid = os.posix_spawn(sys.executable, words, os.environ, file_actions=opened, setsid=True)
+    os.close(theirs)
+    return pid, ours
+
+
+# ------------------------------------------------------------------ the watcher
+
+
+def _started(pid: int) -> str:
+    """Return when the process started, in clock ticks; empty if it has ended."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[STATE] in "ZX" else fields[START_TIME]
+    return ""
+
+
+def _serve() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    started: dict[int, str] = {}
+    for line in sys.stdin.buffer:
+        if line == LAST_WORD:
+            return
+        started[int(line)] = _started(int(line))
+
+    def signal_all(*numbers: signal.Signals) -> bool:
+        left = [pid for pid, at in started.items() if at and _started(pid) == at]
+        for pid in left:
+            for number in numbers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+        return bool(left)
+
+    until = time.monotonic() + PATIENCE_S
+    running = signal_all(signal.SIGTERM, signal.SIGCONT)
+    while running and time.monotonic() < until:
+        time.sleep(POLL_S)
+        running = signal_all()
+    signal_all(signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    _serve()
