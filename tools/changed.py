@@ -9,6 +9,7 @@ Python counts as part of the Python files that name it. `.ci/run` always runs ev
 
 import argparse
 import ast
+import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -27,6 +28,8 @@ STARTS = ("apportion.cli.main", "from apportion.{", ".venv/bin/apportion")
 STARTED_BY_OTHERS = "tests/support/starts.py"
 """Forks what the other tests start. Every test imports it, so imports say nothing about it."""
 ALWAYS = ("tests/tidy",)
+MANY = 0.3
+"""The share of the test files from which on the summary names a shorter way."""
 
 
 def changed_since(base: str) -> set[str]:
@@ -111,8 +114,19 @@ def _imported(path: str, source: str) -> Iterator[str]:
             yield from (f"{module}.{each.name}" for each in node.names)
 
 
-def main() -> int:
-    """Return pytest's exit status, or 0 if the files are only listed."""
+def summary(count: int, of: int) -> str:
+    """Say how many of the test files are chosen, and what to run instead of most of them."""
+    said = f"{count:,} of {of:,} test files import what changed, directly or indirectly"
+    if count < of * MANY:
+        return said
+    return (
+        f"{said}. Nearly every test reaches core: until you are done, run the tests of what you "
+        "change, such as `.venv/bin/python -m pytest tests/unit/core/placement`"
+    )
+
+
+def main() -> None:
+    """List the files, or have pytest take the place of this process."""
     parser = argparse.ArgumentParser(prog="python -m tools.changed", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("base", nargs="?", default="main", help="what the change is made to")
@@ -120,14 +134,17 @@ def main() -> int:
     parser.add_argument("--processes", action="store_true", help=what)
     parser.add_argument("--list", action="store_true", help="only print the files")
     given = parser.parse_args()
-    found = chosen(changed_since(given.base), python_files(), processes=given.processes)
+    sources = python_files()
+    found = chosen(changed_since(given.base), sources, processes=given.processes)
     tests = [*ALWAYS, *(path for path in found if not path.startswith(ALWAYS))]
+    echo(summary(len(found), sum(map(_is_test, sources))), err=True)
     if given.list:
         echo("\n".join(tests))
-        return 0
+        return
+    os.chdir(ROOT)
     command = [sys.executable, "-m", "pytest", "-q", "-m", "not nightly", *tests]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
+    os.execv(command[0], command)  # noqa: S606 - not a child: a signal from make reaches pytest
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,7 +1,7 @@
 """`make test-changed` chooses every test that imports a changed file, directly or indirectly."""
 
 from tests.tidy.tree import python_files
-from tools.changed import chosen
+from tools.changed import chosen, summary
 
 SCORE = "services/apportion/core/placement/scores/nodes.py"
 
@@ -39,3 +39,10 @@ def test_what_is_not_python_reaches_those_that_name_it() -> None:
     assert chosen(["docs/page.md"], sources) == ["tests/unit/test_page.py"]
     assert chosen(["services/apportion/gone.py"], sources) == ["tests/unit/test_other.py"]
     assert len(chosen(["tests/unit/conftest.py"], sources)) == 2
+
+
+def test_most_of_the_tests_come_with_a_shorter_way() -> None:
+    """The summary has the count, and names a shorter command only if it is a large share."""
+    few, most = summary(3, 550), summary(500, 550)
+    assert [text.split()[0] for text in (few, most)] == ["3", "500"]
+    assert ["pytest" in text for text in (few, most)] == [False, True]
