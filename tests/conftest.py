@@ -75,6 +75,7 @@ def golden(request: pytest.FixtureRequest) -> Golden:
         if request.config.getoption("--write-golden"):
             golden_files.write(request.path, name, text)
         recorded = golden_files.sections(request.path.with_suffix(golden_files.SUFFIX))
-        assert text == recorded.get(name), "pytest --write-golden writes it; read the difference"
+        command = f"pytest --write-golden '{request.node.nodeid}'"
+        assert text == recorded.get(name), f"read the difference, then: {command}"
 
     return compare
