@@ -21,6 +21,7 @@ from apportion.runtime.jetstream.client import connect
 from apportion.runtime.jetstream.server.embedded import ROLES, find_binary
 from apportion.runtime.ledger.port import DuplicateRefused, LedgerError
 from apportion.runtime.process.reach import LEDGER_KEY_BYTES_MIN
+from tests.support import generated
 from tests.support.authority import Authority
 from tests.support.control_plane import ControlPlane, find_binaries
 from tests.support.helm import CHART, documents, helm, rendered
@@ -523,9 +524,9 @@ def test_a_library_of_an_image_is_put_where_containers_find_it() -> None:
     assert "--library=/srv/apportion/libvgpu.so" in pod["containers"][0]["args"]
 
 
-def test_what_kustomize_applies_is_rendered_from_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """`make generate` mends the rest."""
-    assert kustomize.differing() == [], capsys.readouterr().err
+def test_what_kustomize_applies_is_rendered_from_it() -> None:
+    """The manifests in deploy/kubernetes are those that the chart renders."""
+    generated.assert_none(kustomize.differing())
 
 
 # ---------------------------------------------------------------- three servers of the ledger

@@ -11,6 +11,7 @@ from apportion_schemas import CATALOGUE
 from apportion_schemas import PodGone as PodGoneOfToday
 from apportion_schemas.catalogue import BORN, BY_PAYLOAD, Older
 from apportion_schemas.quantities import Name, Payload
+from tests.support import generated
 from tests.support.golden import Golden
 from tools import events, reference
 from tools.security_page import PAGE, page, rows
@@ -33,22 +34,19 @@ def test_every_event_has_its_first_version() -> None:
 
 
 def test_committed_files_are_the_generated_ones() -> None:
-    """Schemas, AsyncAPI document and catalogue page are current. Fix: `make generate`."""
-    assert events.differing(events.files(CATALOGUE, events.read_lock())) == []
+    """Schemas, AsyncAPI document and catalogue page are current."""
+    generated.assert_none(events.differing(events.files(CATALOGUE, events.read_lock())))
 
 
 def test_the_page_on_security_is_the_generated_one() -> None:
-    """The security page's tables of identities, attacks and points are current.
-
-    Fix: `make generate`."""
+    """The security page's tables of identities, attacks and points are current."""
     text = PAGE.read_text("utf-8")
-    assert page(text, rows()) == text
+    generated.assert_none([PAGE] if page(text, rows()) != text else [])
 
 
 def test_the_manual_and_the_console_list_what_the_descriptors_say() -> None:
-    """The lists of policies and refusal codes are current. Fix: `make generate`."""
-    for path, text in reference.files().items():
-        assert (ROOT / path).read_text("utf-8") == text, path
+    """The lists of policies and refusal codes are current."""
+    generated.assert_none(generated.outdated(reference.files()))
 
 
 def test_no_schema_changed_under_its_version() -> None:

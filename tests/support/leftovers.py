@@ -34,7 +34,7 @@ _watchers: list[tuple[int, int]] = []
 def watch() -> None:
     """Report every process that this one starts from now on."""
     if sys.platform == "linux":
-        subprocess.Popen.__init__ = _init_and_report  # type: ignore[method-assign]
+        subprocess.Popen.__init__ = _init_and_report  # type: ignore[method-assign,assignment]
 
 
 def end() -> None:
