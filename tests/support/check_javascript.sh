@@ -26,6 +26,13 @@ if [ "${1:-}" = --write ]; then
   npx --no-install prettier --log-level warn --write "$STATIC" eslint.config.js tsconfig.json
   exit 0
 fi
-npx --no-install prettier --log-level warn --check "$STATIC" eslint.config.js tsconfig.json
+unformatted=$(npx --no-install prettier --list-different "$STATIC" eslint.config.js tsconfig.json) || {
+  [ -n "$unformatted" ] || exit 1 # prettier failed, and has said why
+  while read -r file; do # prettier itself names no lines
+    npx --no-install prettier "$file" | diff --unified=1 --label "$file" --label "$file, formatted" "$file" - >&2 || true
+  done <<<"$unformatted"
+  echo "not formatted; run \`make format\`" >&2
+  exit 1
+}
 npx --no-install eslint --max-warnings 0 "$STATIC/static/js"
 npx --no-install tsc --project .
