@@ -2,8 +2,8 @@
 
 const two = number => String(number).padStart(2, "0");
 
-/** A whole number with separators: 1,234. */
-export const num = value => Math.round(value).toLocaleString("en-US");
+/** A whole number with separators: 1,234; a dash for one that the answer hides (null). */
+export const num = value => (value === null ? "–" : Math.round(value).toLocaleString("en-US"));
 
 /** Hours or money with two digits, as in 1,234.50; four below 0.01, as in the reports of the CLI. */
 export function decimal(value) {
