@@ -48,7 +48,7 @@ LAID = """const [widths, across] = given;
     ("call", "words"),
     [
         ("m.num(1234567.4)", "1,234,567"),
-        ("m.num(null)", "–"),
+        ("m.num(null)", "\u2013"),
         ("m.decimal(0)", "0.00"),
         ("m.decimal(17)", "17.00"),
         ("m.decimal(1234.567)", "1,234.57"),
