@@ -10,7 +10,9 @@ Invariant: it signals a process only if the start time is still that of the one 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -20,7 +22,6 @@ from pathlib import Path
 from typing import Any, Final
 
 PATIENCE_S: Final = 10.0
-POLL_S: Final = 0.05
 LAST_WORD: Final = b"end\n"
 STATE, START_TIME = 0, 19
 """Fields of /proc/PID/stat behind the name: 3 and 22 of proc(5)."""
@@ -86,19 +87,19 @@ def _serve() -> None:
             return
         started[int(line)] = _started(int(line))
 
-    def signal_all(*numbers: signal.Signals) -> bool:
+    def signal_all(*numbers: signal.Signals) -> list[int]:
         left = [pid for pid, at in started.items() if at and _started(pid) == at]
-        for pid in left:
-            for number in numbers:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-        return bool(left)
+        for pid, number in itertools.product(left, numbers):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return left
 
     until = time.monotonic() + PATIENCE_S
-    running = signal_all(signal.SIGTERM, signal.SIGCONT)
-    while running and time.monotonic() < until:
-        time.sleep(POLL_S)
-        running = signal_all()
+    for pid in signal_all(signal.SIGTERM, signal.SIGCONT):
+        with contextlib.suppress(ProcessLookupError):
+            ended = os.pidfd_open(pid)
+            select.select([ended], [], [], max(until - time.monotonic(), 0))
+            os.close(ended)
     signal_all(signal.SIGKILL)
 
 
