@@ -1,14 +1,16 @@
 """Measure how many small faults the tests notice: `make mutants N=40 SEED=1`.
 
 Each mutant changes one place of the services, chosen at random by the seed, in a copy of the tree
-without compiled modules, so that the changed source is what runs. First run the tests that name the
-changed module, then one seed of the simulation, then every other fast test that imports the module,
-directly or indirectly. For modules that use Kubernetes, the tests against a real API server follow
-if there is one. The first test that fails has caught the mutant, unless it also fails without the
-change. Annotations, texts, logs, metrics and the command line are not mutated."""
+without compiled modules, so that the changed source is what runs. All fast tests run once unchanged
+and record the functions that each calls. A mutant meets the tests that call its function, quickest
+first, then the tests that name its module, then one seed of the simulation. For modules that use
+Kubernetes, the tests against a real API server follow if there is one. The first test that fails
+has caught the mutant, unless it also fails without the change. Annotations, texts, logs, metrics
+and the command line are not mutated."""
 
 import argparse
 import ast
+import cProfile
 import os
 import random
 import re
@@ -17,19 +19,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
+from types import CodeType
 from typing import NamedTuple
 
+import msgspec
+import pytest
 from click import echo
 
 from tests.support.control_plane import find_binaries
 from tests.support.interpreted import copy_tree, environment
-from tests.tidy.tree import ROOT, python_files
-from tools import changed
+from tests.tidy.tree import ROOT
 
 SCOPE = ROOT / "services" / "apportion"
 LEFT_OUT = {"cli"}
@@ -37,9 +40,10 @@ QUIET = re.compile(r"_log\.|metrics|\.inc\(|\.labels\(|\.observe\(|echo\(")
 FAST = ("tests/unit", "tests/properties", "tests/golden", "tests/contracts/ledger")
 KUBERNETES = ("tests/integration/kube", "tests/contracts/kube", "tests/e2e/test_admission.py")
 OF_KUBERNETES = re.compile(r"/kube(rnetes)?(\.py|/)")
-SIMULATED = "tests/simulation/test_simulation.py"
-SIMULATION = f"{SIMULATED}::test_nothing_is_ever_wrong[0]"
+SIMULATION = "tests/simulation/test_simulation.py::test_nothing_is_ever_wrong[0]"
+RECORD = "APPORTION_MUTANTS_RECORD"  # names the file in which the tests' calls are recorded
 LIMIT_S = 1500
+CALLERS_MAX = 400  # the slowest of many callers add minutes and catch nothing more
 USAGE_ERROR, NO_TESTS = 4, 5  # exit statuses of pytest
 WANTED = 0.9
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
@@ -188,10 +192,66 @@ def nearest(path: str) -> list[str]:
     return []
 
 
-@cache
-def reaching(path: str) -> list[str]:
-    """Return the test files that import this file, directly or indirectly."""
-    return changed.chosen({path}, python_files())
+class Called(msgspec.Struct):
+    """One test: its duration, and the line of each function that it called, by file."""
+
+    seconds: float
+    functions: dict[str, list[int]]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Record what a test calls, with its fixtures, when this module is loaded as a plugin."""
+    profile, began_s = cProfile.Profile(builtins=False), time.monotonic()
+    profile.enable()
+    try:
+        return (yield)
+    finally:
+        profile.disable()
+        called = Called(time.monotonic() - began_s, {})
+        scope = f"{item.config.rootpath}/{SCOPE.relative_to(ROOT)}/"
+        for entry in profile.getstats():
+            code = entry.code
+            if isinstance(code, CodeType) and code.co_filename.startswith(scope):
+                relative = code.co_filename.removeprefix(f"{item.config.rootpath}/")
+                called.functions.setdefault(relative, []).append(code.co_firstlineno)
+        with Path(os.environ[RECORD]).open("ab") as record:
+            record.write(msgspec.json.encode((item.nodeid, called)) + b"\n")
+
+
+def recorded(copies: Sequence[Path]) -> dict[str, Called]:
+    """Run the fast tests once, a part in each copy, and return what each test calls."""
+    files = sorted(
+        test.relative_to(ROOT).as_posix()
+        for folder in FAST
+        for test in (ROOT / folder).rglob("test_*.py")
+    )
+    running = []
+    for number, copy in enumerate(copies):
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "tools.mutants", "--no-header"]
+        command += ["-p", "no:cacheprovider", "--timeout", "300", *files[number :: len(copies)]]
+        given = environment(copy) | {RECORD: str(copy / "calls")}
+        running.append(subprocess.Popen(command, cwd=copy, env=given, stdout=subprocess.DEVNULL))
+    for process in running:
+        process.wait()
+    lines = [line for copy in copies for line in (copy / "calls").read_bytes().splitlines()]
+    return dict(msgspec.json.decode(line, type=tuple[str, Called]) for line in lines)
+
+
+def callers(mutant: Mutant, tests: Mapping[str, Called]) -> list[str]:
+    """Return the tests that call the function of the mutant, quickest first."""
+    inside: range | None = None
+    for node in ast.walk(ast.parse((ROOT / mutant.path).read_bytes())):  # outer functions first
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and inside is None:
+            first = min((each.lineno for each in node.decorator_list), default=node.lineno)
+            lines = range(first, (node.end_lineno or first) + 1)
+            inside = lines if mutant.line in lines else None
+    called = [
+        (test.seconds, name)
+        for name, test in tests.items()
+        if any(line in (inside or ()) for line in test.functions.get(mutant.path, ()))
+    ]
+    return [name for _, name in sorted(called)]
 
 
 SLOW = "/integration/"
@@ -203,19 +263,18 @@ NEEDY = (
 )
 
 
-def trial(mutant: Mutant, copy: Path) -> str:
+def trial(mutant: Mutant, copy: Path, tests: Mapping[str, Called]) -> str:
     """Return the test that catches the mutant, or ""."""
-    pytest = ["-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider"]
-    near, reached = nearest(mutant.path), reaching(mutant.path)
-    others = [path for path in reached if path.startswith(FAST) and path not in near]
-    steps = [near, [SIMULATION] * (SIMULATED in reached), others]
+    run = ["-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider"]
+    steps = [callers(mutant, tests)[:CALLERS_MAX], nearest(mutant.path), [SIMULATION]]
     if OF_KUBERNETES.search(mutant.path) and find_binaries()[0]:
         steps.append([*KUBERNETES])
     for step in filter(None, steps):
-        command = [*pytest, *step]
+        (copy / "chosen").write_text("\n".join(step))
+        command = [*run, "@chosen"]
         while caught := _caught_with(mutant, command, copy):
             test = caught.partition("[")[0]
-            if "::" not in test or not _caught([*pytest, test], copy):
+            if "::" not in test or not _caught([*run, test], copy):
                 return caught
             echo(f"        {test} fails without any change, so it catches nothing")
             command += ["--deselect", test]
@@ -277,10 +336,13 @@ def tried(every: Sequence[Mutant], jobs: int) -> list[tuple[Mutant, str]]:
         for number in range(jobs):
             copy_tree(Path(folder) / str(number))
             free.put(Path(folder) / str(number))
+        began_s = time.monotonic()
+        tests = recorded([Path(folder) / str(number) for number in range(jobs)])
+        echo(f"{time.monotonic() - began_s:5.0f} s  {len(tests)} tests recorded")
 
         def work(mutant: Mutant) -> tuple[Mutant, str]:
             copy, began_s = free.get(), time.monotonic()
-            caught = trial(mutant, copy)
+            caught = trial(mutant, copy, tests)
             free.put(copy)
             echo(f"{time.monotonic() - began_s:5.0f} s  {caught or 'SURVIVED'}  {mutant.told()}")
             return mutant, caught
