@@ -22,6 +22,7 @@ from apportion.cli.usage import Verb
 from apportion.core.answers.reads import GangAnswer, PodAnswer, PodDetail
 from apportion.core.explain.health import moving
 from apportion.core.explain.text.event_text import limit_name, listed
+from apportion.core.explain.text.words import many
 from apportion.runtime.files.manifests import Problem, Wish
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion_schemas import PodGroupGone, QueueObserved, QuotaGone, QuotaObserved
@@ -145,7 +146,7 @@ async def _disband(ledger: JetStreamLedger, gateway: Gateway, wish: Wish, report
                 _, pods = await asyncio.to_thread(gateway.items, "pods", PodAnswer, space)
                 left = [f"{pod.namespace}/{pod.name}" for pod in pods if pod.group == group]
                 report.problems.append(
-                    f"gang {group} was not deleted: it still has the pods {listed(left)}"
+                    f"gang {group} was not deleted: it still has {many(len(left), 'pod')}: {listed(left)}"
                 )
             elif gang is not None:
                 gone = PodGroupGone(group=group)
