@@ -195,7 +195,9 @@ def test_what_has_no_other_place_waits_and_is_named(up: Standalone) -> None:
     assert [int(each) for each in re.findall(r"\b\d+\b", first.replace("n-1", ""))] == (
         [len(there)] * 3
     )
-    assert f" and {len(there) - 1} more would wait" in tried.stdout, "one reason is said once"
+    assert f" and {len(there) - 1} more would be pending: " in tried.stdout, (
+        "one reason is said once"
+    )
     assert not any(node["cordons"] for node in up.json("get", "nodes")["items"])
     done = up.run("drain", "n-1", "--reason", "x", "--timeout", "90")
     assert done.returncode == 5, done.stdout + done.stderr

@@ -145,7 +145,7 @@ def test_a_card_that_is_not_the_first_has_its_own_limit(up: Standalone, driver: 
         assert second.said("alloc:3500") == "alloc:3500 CUDA_ERROR_OUT_OF_MEMORY"
         cards = {pod.shares[0].device for pod in pods(up)}
         assert cards == set(driver.ids)
-        told = [line for line in first.lines + second.lines if "to its cores" in line]
+        told = [line for line in first.lines + second.lines if "not its cores" in line]
         assert len(told) == 1
         first.close()
         second.close()
@@ -384,7 +384,7 @@ def test_json_is_told_on_stderr(up: Standalone) -> None:
 def test_what_cannot_be_is_refused(up: Standalone) -> None:
     """Before anything is submitted, and with what to do."""
     for words, code, told in (
-        (("--memory", "99999", "--", "true"), 1, "--memory 99999: the largest device"),
+        (("--memory", "99999", "--", "true"), 1, "--memory 99999: the largest GPU of"),
         (("--node", "elsewhere", "--", "true"), 1, "up --gpus local"),
         (("--gpu", "1", "--", "true"), 2, "No such option"),
         ((), 2, "COMMAND"),
@@ -435,7 +435,7 @@ def test_who_has_no_library_is_told(
     with Standalone(tmp_path / "data", *LOCAL) as up:
         up.up()
         done = up.run("run", "--memory", "1000", "--", str(driver.probe), "info")
-        assert "share but itself" in done.stderr
+        assert "share is not enforced" in done.stderr
         assert "total_mib=15360" in done.stdout
         ended(up)
 

@@ -228,7 +228,7 @@ def test_limits_are_listed_and_end_by_name(up: Standalone) -> None:
     assert " 0/1 of requests.nvidia.com/gpu" in listed
     done = up.json("delete", "-f", "-", stdin=limits, code=1)
     revision = done["limits"]["quota empty/ends"]
-    assert ["queue ml stays" in problem for problem in done["problems"]] == [True]
+    assert ["queue ml was not deleted" in problem for problem in done["problems"]] == [True]
     left = up.json("get", "quotas", "-n", "empty", "--at-least", str(revision))
     assert left["items"] == []
     again = up.json("delete", "-f", "-", stdin=limits, code=1)
@@ -243,14 +243,14 @@ def test_a_gang_ends_by_its_pod_group_once_it_has_no_pod(up: Standalone) -> None
     )
     up.json("submit", "-f", "-", stdin=gang + b"---" + member)
     (problem,) = up.json("delete", "-f", "-", stdin=gang, code=1)["problems"]
-    assert problem.startswith("gang default/band stays")
-    assert problem.endswith("and has default/member")
+    assert problem.startswith("gang default/band was not deleted")
+    assert problem.endswith(" 1 pod: default/member")
     both = up.json("delete", "-f", "-", stdin=gang + b"---" + member)
     assert (list(both["deleted"]), both["gangs"]) == (["default/member"], {})
     up.json("submit", "-f", "-", stdin=gang)
     alone = up.run("delete", "-f", "-", stdin=gang)
     assert (alone.returncode, alone.stderr) == (0, "")
-    assert alone.stdout.startswith("gang default/band ended")
+    assert alone.stdout.startswith("gang default/band deleted")
     (problem,) = up.json("delete", "-f", "-", stdin=gang, code=1)["problems"]
     assert "default/band" in problem
     (problem,) = up.json("delete", "-f", "-", stdin=of_none, code=1)["problems"]

@@ -22,6 +22,7 @@ from apportion.cli.usage import Verb
 from apportion.core.answers.reads import GangAnswer, PodAnswer, PodDetail
 from apportion.core.explain.health import moving
 from apportion.core.explain.text.event_text import limit_name, listed
+from apportion.core.explain.text.words import many
 from apportion.runtime.files.manifests import Problem, Wish
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion_schemas import PodGroupGone, QueueObserved, QuotaGone, QuotaObserved
@@ -144,9 +145,8 @@ async def _disband(ledger: JetStreamLedger, gateway: Gateway, wish: Wish, report
                 space = {"namespace": gang.namespace}
                 _, pods = await asyncio.to_thread(gateway.items, "pods", PodAnswer, space)
                 left = [f"{pod.namespace}/{pod.name}" for pod in pods if pod.group == group]
-                report.problems.append(
-                    f"gang {group} was not deleted: it still has the pods {listed(left)}"
-                )
+                still = f"it still has {many(len(left), 'pod')}: {listed(left)}"
+                report.problems.append(f"gang {group} was not deleted: {still}")
             elif gang is not None:
                 gone = PodGroupGone(group=group)
                 report.gangs[f"gang {group}"] = await publish(publisher, gone, basis=basis)

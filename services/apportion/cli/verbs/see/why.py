@@ -99,7 +99,7 @@ def show_why(out: Screen, why: Why) -> None:
     if why.refused:
         show_refused(out, why.refused)
     # Its history has only the last refusal.
-    named = {"refused": "last refused"}
+    named = {"refused": "last tried"}
     steps = ", ".join(
         f"{named.get(step.phase, step.phase)} at revision {step.revision}"
         + (f" ({step.time})" if step.time else "")
