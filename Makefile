@@ -131,7 +131,7 @@ digests: $(DEV) ## look up what the tags of base images mean by now, and write t
 
 KUBELET := services/apportion/agent/kubelet/kubelet.proto
 CRI := tests/support/cri/cri.proto
-generate: $(DEV) ## schemas, events, the API's document and reference, the kubelet's messages, compatibility, deploy/kubernetes of the chart
+generate: $(DEV) ## schemas, the reference pages, the kubelet's messages, deploy/kubernetes of the chart
 	$(VENV)/bin/python -m grpc_tools.protoc -I services --python_out=services $(KUBELET)
 	$(VENV)/bin/python -m grpc_tools.protoc -I . --python_out=. $(CRI)
 	$(VENV)/bin/python -m tools.events

@@ -45,8 +45,10 @@ def test_the_page_on_security_is_the_generated_one() -> None:
     assert page(text, rows()) == text
 
 
-def test_the_manual_and_the_console_list_what_the_descriptors_say() -> None:
-    """The lists of policies and refusal codes are current. Fix: `make generate`."""
+def test_the_reference_pages_are_the_generated_ones() -> None:
+    """The pages of commands, settings, metrics, refusals and chart values are current.
+
+    Fix: `make generate`."""
     for path, text in reference.files().items():
         assert (ROOT / path).read_text("utf-8") == text, path
 

@@ -150,3 +150,8 @@ def test_links_out_of_the_documentation() -> None:
     assert for_site(link, "concepts/ledger.md", "https://x.io/r/") == (
         f"[a test](https://x.io/r/blob/main/tests/tidy/tree.py) {rest}"
     )
+
+
+def test_bars_in_code_of_tables() -> None:
+    """Within code in a table, `|` is escaped for GitHub only."""
+    assert for_site("| `a\\|b` | c\\|d |\n`e\\|f`", "index.md") == "| `a|b` | c\\|d |\n`e\\|f`"
