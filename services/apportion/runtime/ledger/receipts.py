@@ -119,7 +119,7 @@ class Receipts:
                 old, new = before.checkpoint, found.checkpoint
                 if (new.stream, new.created) != (old.stream, old.created):
                     raise ReceiptInvalid(
-                        f"{found.path}: belongs to a ledger created at {new.created}, not {old.created}"
+                        f"{found.path}: for the ledger created at {new.created}, not {old.created}"
                     )
                 if new.first != old.last + 1 or new.previous != hash_of(old):
                     raise ReceiptInvalid(
