@@ -53,7 +53,7 @@ async def test_a_user_comes_by_his_key_and_is_cut_off_when_he_is_revoked(tmp_pat
         other = await connect(server.credentials.reach_for("watcher"), name="other")
         anna = await connect(reach, name="anna")
         await anna.append([draft()])
-        assert "there is one" in await said(tmp_path, "add", "watcher", "anna", code=1)
+        assert "already exists" in await said(tmp_path, "add", "watcher", "anna", code=1)
         await said(tmp_path, "revoke", "anna")
 
         async def cut_off() -> bool:

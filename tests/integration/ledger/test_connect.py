@@ -201,7 +201,7 @@ async def test_a_connection_that_is_lost_ends_the_wait_for_a_subscription(
     await proxy.cut()
     async with asyncio.timeout(20):
         await again.wait()
-        with pytest.raises(LedgerUnavailable, match="cannot listen"):
+        with pytest.raises(LedgerUnavailable, match="cannot subscribe"):
             await listening
 
 

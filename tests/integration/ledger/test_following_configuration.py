@@ -217,7 +217,7 @@ async def test_a_ledger_made_anew_ends_it(bus: Bus, tmp_path: Path) -> None:
     port = int(plain.url.rpartition(":")[2])
     await plain.stop()
     await plain.start(port=port)
-    with pytest.raises(LedgerHole, match="made anew"):
+    with pytest.raises(LedgerHole, match="was recreated"):
         await subscription.join()
     await ledger.close()
     await plain.stop()

@@ -179,9 +179,7 @@ class KubernetesWatching:
         # Other watches may be open without delivering anything: list everything again.
         self._returns += 1
         if not self._unsettled:
-            self._unsettled = (
-                "the API server was unreachable; comparing the cluster with the ledger"
-            )
+            self._unsettled = "the API server was unreachable; comparing cluster and ledger"
             _log.warning("%s", self._unsettled)
         for watch in self._watches.values():
             watch.doubt(since_s)

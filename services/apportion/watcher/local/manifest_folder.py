@@ -136,16 +136,14 @@ class ManifestFolder(Source):
                     before, since_s = self._glimpsed.get(str(entry), (None, now_s))
                     found[str(entry)] = (signature, since_s if signature == before else now_s)
         except OSError as error:
-            problem = f"{self._folder}: cannot read it ({error.strerror}); check the folder and its permissions"
+            problem = f"{self._folder}: cannot read it ({error.strerror}); check its permissions"
         size_bytes = sum(signature[1] for signature, _ in found.values())
         if size_bytes > ALL_BYTES_MAX:
             problem = (
                 f"{self._folder}: {size_bytes >> 20} MiB exceed {ALL_BYTES_MAX >> 20} MiB; split it"
             )
         if len(found) > FILES_MAX:
-            problem = (
-                f"{self._folder}: {len(found)} manifests exceed the limit of {FILES_MAX}; split it"
-            )
+            problem = f"{self._folder}: {len(found)} manifests; split it, the limit is {FILES_MAX}"
         if problem and problem != self._folder_problem:
             _log.error("%s. Using its previous manifests", problem)
         self._folder_problem = problem
@@ -164,9 +162,7 @@ class ManifestFolder(Source):
                     pods[key], owner[key] = draft, path
             for name, group in file.groups.items():
                 if groups.setdefault(name, group) != group:
-                    conflicts.add(
-                        f"{path}: gang {name} has a different earlier declaration; keep one"
-                    )
+                    conflicts.add(f"{path}: gang {name} is declared twice, differently; keep one")
         for conflict in sorted(conflicts - self._conflicts):
             _log.error("%s", conflict)
         self._conflicts = frozenset(conflicts)

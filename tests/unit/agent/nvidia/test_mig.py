@@ -123,7 +123,7 @@ async def test_what_a_process_runs_on_stays(
     driver.process(0, 4242, 100, instance=one.id)
     kept = await backend.keep_instances(driver.ids[0], [])
     assert (kept.gone, kept.held, kept.foreign) == ((), (SMALL,), ())
-    with pytest.raises(InTheWay, match="a process runs on it still"):
+    with pytest.raises(InTheWay, match="still uses it"):
         await backend.make_instance(driver.ids[0], HALF, [])
     assert there(card) == [SMALL]
     driver.end_process(4242)

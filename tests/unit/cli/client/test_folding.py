@@ -41,7 +41,7 @@ def answering(*answers: tuple[int, bytes, str]) -> Iterator[str]:
         thread.join(10)
 
 
-FOLDING = (503, b'{"error": "the gateway is not ready: folding the ledger, at 7"}', "1")
+FOLDING = (503, b'{"error": "the gateway is not ready: reading the ledger, at revision 7"}', "1")
 HALTED = (503, b'{"error": "the gateway is not ready: halted"}', "")
 
 
