@@ -260,9 +260,7 @@ class Connection:
 
     def new_delivery(self) -> str:
         """See wire.Wire."""
-        return (
-            f"{DELIVERIES}.{self.user or 'anybody'}.{self._client.new_inbox().rpartition('.')[2]}"
-        )
+        return f"{DELIVERIES}.{self.user or 'anyone'}.{self._client.new_inbox().rpartition('.')[2]}"
 
     async def publish(
         self, subject: str, payload: bytes, *, reply: str = "", headers: dict[str, str]

@@ -61,7 +61,7 @@ async def droppable(
         if begins > first:
             raise CannotDrop(
                 f"{archive} begins at {begins}, but the ledger at {first}; the events in between "
-                "would be lost, so write an archive that begins at {first}"
+                f"would be lost, so write an archive that begins at {first}"
             )
         if record is None or await stream.read_record(ledger.wire, record.revision) != record:
             raise CannotDrop(f"{archive} is intact but differs from the ledger")

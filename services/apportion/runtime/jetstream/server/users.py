@@ -226,7 +226,7 @@ class Users:
         gone = next((member for member in found.members if member.name == name), None)
         if gone is None:
             names = [each.name for each in found.members if each.role not in _OFFLINE]
-            there = ", ".join(names) or "nobody"
+            there = ", ".join(names) or "none"
             hint = did_you_mean(name, names)
             raise UsersFailed(f"name {name}: not found; {hint or f'users: {there}'}")
         if gone.role in _OFFLINE:
