@@ -164,7 +164,7 @@ async def test_a_size_that_the_card_does_not_have_is_named(
 ) -> None:
     """With those that it has."""
     wanted = MigInstance(profile="1g.24gb", start=0, size=1)
-    with pytest.raises(NotMade, match=r"no MIG profile 1g\.24gb; it has 1g\.5gb, 2g\.10gb"):
+    with pytest.raises(NotMade, match=r"no MIG profile 1g\.24gb; available: 1g\.5gb, 2g\.10gb"):
         await backend.make_instance(driver.ids[0], wanted, [])
 
 

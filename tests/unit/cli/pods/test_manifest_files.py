@@ -48,7 +48,7 @@ def test_file_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(pod("a"))
     wish, [problem] = read_manifests([str(tmp_path / "none.yaml"), str(tmp_path / "a.yaml")])
     assert len(wish.pods) == 1
-    assert "cannot be read" in problem.message
+    assert "cannot read it" in problem.message
 
 
 def test_trace(tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ def test_who_cannot_be_revoked_is_not_offered(tmp_path: Path) -> None:
     """A name that is near, or else those that there are."""
     users = Users(tmp_path)
     users.begin()
-    with pytest.raises(UsersFailed, match=r"unknown; did you mean auditor\?"):
+    with pytest.raises(UsersFailed, match=r"not found; did you mean auditor\?"):
         users.revoke("auditer")
-    with pytest.raises(UsersFailed, match="unknown; there are ") as failed:
+    with pytest.raises(UsersFailed, match="not found; users: ") as failed:
         users.revoke("zz")
     assert "bootstrap" not in str(failed.value)
