@@ -51,7 +51,7 @@ def test_it_is_waited_for_with_a_word(capsys: pytest.CaptureFixture[str]) -> Non
         assert Gateway(url).ask("revision", answer=RevisionAnswer).revision == 9
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.count("at 7") == 1
+    assert said.err.count("at revision 7") == 1
 
 
 @pytest.mark.parametrize(("answer", "patience_s"), [(HALTED, 60.0), (FOLDING, 0.1)])
