@@ -88,7 +88,7 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
     "--critical-xid",
     "critical_xids",
     "NUMBER",
-    "Mark a GPU unhealthy after this XID, ignored by default. Repeatable.",
+    "Mark a GPU unhealthy after this XID, which is ignored by default. Repeatable.",
     type=click.IntRange(1, XID_MAX),
 )
 @service_options

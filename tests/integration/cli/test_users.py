@@ -146,7 +146,7 @@ async def test_who_has_no_key_or_another_gets_nothing(tmp_path: Path) -> None:
         async with await connect(server.credentials.reach_for("bootstrap"), name="boot") as boot:
             await create_stream(boot)
         url = f"nats://scheduler@127.0.0.1:{server.port}"
-        with pytest.raises(NotPermitted, match="refuses user 'scheduler'"):
+        with pytest.raises(NotPermitted, match="rejects user 'scheduler'"):
             await connect(url, name="nobody")
         wrong = Reach(url, key=server.credentials.reach_for("gateway").key)
         with pytest.raises(NotPermitted):

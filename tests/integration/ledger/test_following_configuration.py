@@ -244,5 +244,5 @@ async def test_what_we_did_not_keep_is_named(bus: Bus) -> None:
     """A message in its place without a revision is not taken for a configuration."""
     bucket = Bucket((await bus.connect("bootstrap")).wire, BEGINNING)
     await bucket.put_alone("configuration", b"{}", {})
-    with pytest.raises(BadObject, match="of revision ''"):
+    with pytest.raises(BadObject, match="has revision ''"):
         await kept_configuration(Bucket((await bus.connect("operator")).wire, BEGINNING))

@@ -149,7 +149,7 @@ async def test_a_stream_without_atomic_batches_is_named_when_a_batch_is_appended
 async def test_no_stream_is_said_with_its_fix(plain: PlainServer) -> None:
     """Appending to a server without the ledger is unavailable, at once."""
     ledger = await connect(plain.url, name="test")
-    with pytest.raises(LedgerUnavailable, match="nobody takes apportion"):
+    with pytest.raises(LedgerUnavailable, match="no service answers apportion"):
         await ledger.append([draft()])
     with pytest.raises(LedgerUnavailable, match="no stream APPORTION"):
         await ledger.follow(ignore)
