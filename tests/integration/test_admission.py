@@ -149,7 +149,7 @@ async def test_begun_while_the_ledger_is_away_it_judges_nobody(
     async with webhook.process:
         await webhook.process.logged("waiting for the ledger")
         status, said = await webhook.process.get("/readyz")
-        assert (status, "beginning anew" in said) == (503, True)
+        assert (status, "restarting after" in said) == (503, True)
         await bus.restart()
         await webhook.ready()
         assert await webhook.filled_in() == "first"

@@ -115,7 +115,7 @@ async def test_what_cannot_be_allocated(bus: Bus, facts: Facts) -> None:
         assert await order(bus, verb="fail", device=broken, reason="fan") == {"done": True}
         await facts.count(DeviceHealthChanged, 1)
         await bind(facts, "p1", "GPU-elsewhere")
-        line = await agent.logged("p1/1/allocated is passed over")
+        line = await agent.logged("event p1/1/allocated skipped")
         assert "attempt 1" in str(line["event"])
         await bind(facts, "p2", well, broken)
         await facts.place("p3", NODE, well)
@@ -297,7 +297,7 @@ async def test_no_driver_and_no_simulation(bus: Bus) -> None:
         await NvmlBackend(SystemClock()).close()
         pytest.skip("this machine has a driver")
     async with agent_of(bus, "--node", NODE) as agent:
-        line = await agent.logged("cannot go on")
+        line = await agent.logged("cannot continue")
         assert "--simulate 8xH100-80GB" in line["error"]
         assert await agent.ended() == 78
 
@@ -306,7 +306,7 @@ async def test_no_driver_and_no_simulation(bus: Bus) -> None:
     ("options", "said"),
     [
         (["--simulate", "8xH10"], "H100-80GB"),
-        (["--nodes", "3"], "choose one"),
+        (["--nodes", "3"], "use --fleet, or --simulate"),
         (["--node", "", "--simulate", "1xT4"], "0 characters"),
     ],
 )

@@ -54,18 +54,20 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
 
 
 @click.command(name="agent", epilog=_EXAMPLE)
-@click.option("--node", default=socket.gethostname, help="The node's name, or a pattern with {}.")
+@click.option(
+    "--node", default=socket.gethostname, help="Name of the node, or a pattern with {} for several."
+)
 @many(
     "--simulate",
     "specs",
     "DEVICES",
-    "Simulate COUNTxMODEL[:MODE], joined by +. Given again, the nodes take them in turn.",
+    "Simulate COUNTxMODEL[:MODE], joined by +. If repeated, the nodes take turns.",
 )
-@click.option("--nodes", "count", default=1, show_default=True, help="How many to simulate.")
+@click.option("--nodes", "count", default=1, show_default=True, help="Number of simulated nodes.")
 @click.option(
     "--fleet",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Simulate the nodes of this CSV or YAML file.",
+    help="Simulate the nodes in this CSV or YAML file.",
 )
 @places_options
 @seconds(
@@ -73,20 +75,20 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
     "quiet_s",
     (1, 86_400),
     QUIET_S,
-    "A card that had a critical XID is offered again after so long without another.",
+    "Offer a GPU again this long after its last critical XID.",
 )
 @many(
     "--ignore-xid",
     "ignored_xids",
     "NUMBER",
-    "Keep a card healthy after this XID, too. Given again for each.",
+    "Keep a GPU healthy after this XID. Repeatable.",
     type=click.IntRange(1, XID_MAX),
 )
 @many(
     "--critical-xid",
     "critical_xids",
     "NUMBER",
-    "Make a card unhealthy after this XID, which is otherwise ignored. Given again for each.",
+    "Mark a GPU unhealthy after this XID, which is ignored by default. Repeatable.",
     type=click.IntRange(1, XID_MAX),
 )
 @service_options
@@ -102,17 +104,17 @@ def command(
     critical_xids: Sequence[int],
     config: ServiceConfig,
 ) -> None:
-    """Report the devices of this node and take the shares that are placed on it.
+    """Report the devices of this node, and provide containers with their shares.
 
-    Without --simulate and --fleet the node has this machine's NVIDIA GPUs. The options from --cdi
-    to --usage-record are for --kubelet and --runs."""
+    Without --simulate and --fleet, the agent reports this machine's NVIDIA GPUs. The options from
+    --cdi to --usage-record need --kubelet or --runs."""
     if places is not None and (fleet or count > 1):
-        stop_with("--kubelet and --runs are for one node; give neither --fleet nor --nodes")
+        stop_with("--kubelet and --runs serve one node; omit --fleet and --nodes")
     if (fleet or count > 1) and (specs if fleet else not specs):
-        stop_with("choose one: --fleet, or --simulate with --nodes, or neither")
+        stop_with("use --fleet, or --simulate with --nodes, or neither")
     ignored, critical = frozenset(ignored_xids), frozenset(critical_xids)
     if both := ignored & critical:
-        stop_with(f"--ignore-xid and --critical-xid both name {min(both)}; leave one of them out")
+        stop_with(f"--ignore-xid and --critical-xid both name {min(both)}; remove one")
     try:
         simulated = read_fleet(fleet) if fleet else numbered_nodes(node, count, specs)
     except FleetInvalid as error:
@@ -222,7 +224,7 @@ def _nodes(
                 ignored=ignored - backends.critical_xids,
             )
         except DevicesUnavailable as error:
-            raise ConfigError("--simulate", "not given", str(error)) from None
+            raise ConfigError("--simulate", None, str(error)) from None
         return [Node(backends.node, backend, _local_host(backends.node), publisher(backends.node))]
     return [
         Node(member.name, SimulatedBackend(member.devices), member.host, publisher(member.name))

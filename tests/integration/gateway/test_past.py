@@ -46,7 +46,7 @@ from tests.support.standalone import APPORTION
 
 REFUSED = [
     ("/api/v1/pods?at=yesterday", 400, "14:20"),
-    ("/api/v1/pods?at=2999-01-01", 400, "still to come"),
+    ("/api/v1/pods?at=2999-01-01", 400, "in the future"),
     ("/api/v1/pods?at=9", 404, "ends at 8"),
     ("/api/v1/moment", 400, "missing"),
     ("/api/v1/pods?at=3&colour=red", 400, "colour"),

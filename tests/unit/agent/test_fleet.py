@@ -96,12 +96,12 @@ def test_a_simulated_node_is_found_by_its_hostname() -> None:
     ("name", "text", "named"),
     [
         ("f.csv", "", "columns are missing"),
-        ("f.csv", "name,gpu\na,1\n", "name node"),
+        ("f.csv", "name,gpu\na,1\n", "required are node"),
         ("f.csv", "sn,gpu,model\na,2,X99\n", "line 2: node 'a': devices: unknown model 'X99'"),
         ("f.csv", "sn,gpu,model\na,-2,T4\n", "line 2.*-2xT4"),
         ("f.csv", "sn,cpu_milli,gpu,model\na,many,2,T4\n", r"line 2.*cpu_milli"),
         ("f.csv", "sn,cpu_milli,gpu,model\na,-1,2,T4\n", r"line 2.*cpu_milli"),
-        ("f.csv", "sn,gpu,model\na,2,T4\na,2,T4\n", "line 3: node 'a' comes twice"),
+        ("f.csv", "sn,gpu,model\na,2,T4\na,2,T4\n", "line 3: duplicate node 'a'"),
         ("f.csv", "sn,gpu,model\n,2,T4\n", "line 2.*node"),
         ("f.yaml", "nodes: 3\n", "nodes"),
         ("f.yaml", "nodes: [{node: a, gpus: 3}]\n", "gpus"),
@@ -156,7 +156,7 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
     assert [line.partition("nodes")[2][:3] for line in lines] == ["[0]", "[1]", "[3]"]
     with pytest.raises(FleetInvalid) as caught:
         read_fleet(written(tmp_path, "g.csv", "sn,gpu,model\n" + ",2,T4\n" * 30))
-    assert str(caught.value).splitlines()[20:] == ["and 10 more mistakes"]
+    assert str(caught.value).splitlines()[20:] == ["and 10 more errors"]
     with pytest.raises(FleetInvalid) as caught:
         numbered_nodes("n", 100, ["1xX98", "1xX99"])
     assert len(str(caught.value).splitlines()) == 2
@@ -181,7 +181,7 @@ def test_files_that_are_not_text_or_not_there(tmp_path: Path) -> None:
     """The same error as for bad content, so that the command ends in one way."""
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe")
     for path in (tmp_path / "b.csv", tmp_path / "none.csv", tmp_path):
-        with pytest.raises(FleetInvalid, match="cannot be read"):
+        with pytest.raises(FleetInvalid, match="cannot read it"):
             read_fleet(path)
 
 
@@ -190,7 +190,7 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "huge.csv"
     with path.open("wb") as file:
         file.truncate(1 << 30)
-    with pytest.raises(FleetInvalid, match="at most"):
+    with pytest.raises(FleetInvalid, match="exceed the limit"):
         read_fleet(path)
 
 

@@ -117,7 +117,8 @@ class Sampling:
                 if len(self._accounts) > CLOSED_MAX + 1:
                     dropped = self._accounts.pop(1)  # the first is being sent
                     _log.warning(
-                        "the use since %s is lost: no record was taken", _time(dropped.began_s)
+                        "usage since %s is lost: it was not recorded in time",
+                        _time(dropped.began_s),
                     )
                 self._saved_s = -SAVE_S
                 self._closed.set()
@@ -133,7 +134,7 @@ class Sampling:
             pods = await self._books.pods()
         except NotPrepared as problem:
             if str(problem) != self._problem:
-                _log.warning("what is used is not known: %s", problem)
+                _log.warning("usage unknown: %s", problem)
             self._problem = str(problem)
             return False
         self._problem = ""
@@ -151,7 +152,7 @@ class Sampling:
         for key in found.keys() - self._unshared:
             each = found[key]
             _log.warning(
-                "process %d (%s%s) uses %d MiB of %s, of which it has no share",
+                "process %d (%s%s) uses %d MiB of %s without a share of it",
                 each.pid,
                 each.owner.command,
                 f", pod {each.owner.pod}" if each.owner.pod else "",
@@ -235,7 +236,7 @@ class Sampling:
             aside = self._saved.with_name(self._saved.name + _BROKEN)
             with suppress(OSError):
                 self._saved.replace(aside)
-            _log.warning("%s cannot be read, and is %s from now on: %s", self._saved, aside, error)
+            _log.warning("cannot read %s, moved it to %s: %s", self._saved, aside, error)
         if not accounts or accounts[-1].ended_s:
             accounts.append(Account(self._wall_s()))
         return accounts
@@ -244,7 +245,7 @@ class Sampling:
         try:
             write_whole(self._saved, saved(accounts))
         except (OSError, ValueError, OverflowError) as error:
-            _log.warning("%s cannot be written: %s", self._saved, error)
+            _log.warning("cannot write %s: %s", self._saved, error)
 
 
 def _time(at_s: float) -> str:

@@ -45,6 +45,6 @@ def test_what_is_no_such_url_is_refused_by_name(found: str, why: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse_public_url(found)
     assert error.value.key == "--public-url"
-    assert repr(found) in str(error.value)
+    assert (repr(found) if found else "not set") in str(error.value)
     assert why in str(error.value)
     assert "https://apportion.example.com" in error.value.fix
