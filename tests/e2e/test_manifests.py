@@ -35,7 +35,7 @@ class Expected(NamedTuple):
 
 EXPECTED = {
     "volcano-vgpu-hami-core": Expected(1, VOLCANO),
-    "volcano-vgpu-mig": Expected(1, VOLCANO, MIG_NODE),
+    "dynamic-mig": Expected(1, VOLCANO, MIG_NODE),
     "volcano-vgpu-percentage": Expected(1, VOLCANO),
     "volcano-vgpu-any-mode": Expected(1, VOLCANO),
     "vcuda-exclusive": Expected(1, VCUDA),

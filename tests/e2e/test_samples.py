@@ -38,7 +38,7 @@ from tests.support.webhook import running_webhook
 
 PODS = ROOT / "examples" / "pods"
 OTHERS = {"ascend-310p"}
-CUT, UNDER_MPS = "volcano-vgpu-mig", "volcano-vgpu-mps"
+CUT, UNDER_MPS = "dynamic-mig", "volcano-vgpu-mps"
 PLAIN = sorted({path.stem for path in PODS.glob("*.yaml")} - OTHERS - {CUT, UNDER_MPS})
 LOOKS = {"image": "test:1", "imagePullPolicy": "Never", "command": ["sleep", "600"]}
 MACHINE = ("cpu", "memory")

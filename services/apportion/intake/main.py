@@ -21,7 +21,7 @@ from apportion.runtime.service.session import open_session
 )
 @service_options
 def command(*, config: ServiceConfig) -> None:
-    """Append what agents report, once it is judged. Start as many as you like: they share it."""
+    """Validate the reports of agents, and append them. Several intakes share the work."""
     sys.exit(run_service("intake", body, config))
 
 

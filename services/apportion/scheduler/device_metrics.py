@@ -28,7 +28,7 @@ def _gauges(prefix: str, meaning: str, labels: str, names: str) -> tuple[Family,
 
 _OURS = _gauges(
     "apportion_device_",
-    "Of a device, as it is granted",
+    "Allocation of one device",
     "node device",
     "memory_bytes memory_granted_bytes cores_granted_ratio shares",
 )

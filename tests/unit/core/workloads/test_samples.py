@@ -53,15 +53,11 @@ EXPECTED: dict[str, tuple[Pods, ...]] = {
     "volcano-vgpu-hami-core": (
         Pods("volcano-vgpu", (gpu(memory_mib=3000, cores=50, cap_memory=True),), mode("hami-core")),
     ),
-    "volcano-vgpu-mig": (
-        Pods("volcano-vgpu", (gpu(memory_mib=3000, cap_memory=True),), mode("mig")),
-    ),
+    "dynamic-mig": (Pods("volcano-vgpu", (gpu(memory_mib=3000, cap_memory=True),), mode("mig")),),
     "volcano-vgpu-percentage": (Pods("volcano-vgpu", (gpu(memory_percent=25),)),),
     "volcano-vgpu-any-mode": (Pods("volcano-vgpu", (gpu(memory_mib=4096, cap_memory=True),)),),
     "vcuda-exclusive": (Pods("tencent.com/vcuda", (gpu(count=2, cores=100),)),),
-    "vcuda-shared": (
-        Pods("docker.com/vcuda", (gpu(memory_mib=2560, cores=20),), node=host(2, 2)),
-    ),
+    "vcuda-shared": (Pods("docker.com/vcuda", (gpu(memory_mib=2560, cores=20),), node=host(2, 2)),),
     "volcano-gpu-sharing-job": (
         Pods(
             "volcano-share",
@@ -111,9 +107,7 @@ EXPECTED: dict[str, tuple[Pods, ...]] = {
         Pods("plain", (gpu(cores=100),), DeviceConstraints(nouse_types=("T4",))),
         Pods("volcano-share", (gpu(count=2, cores=100),), DeviceConstraints(indexes=(0, 2))),
     ),
-    "hami-percentage-priority": (
-        Pods("hami", (gpu(memory_percent=50),), high_priority=("main",)),
-    ),
+    "hami-percentage-priority": (Pods("hami", (gpu(memory_percent=50),), high_priority=("main",)),),
     "hami": (Pods("hami", (gpu(memory_mib=3000, cores=30),)),),
     "hami-defaults": (Pods("hami", (gpu(memory_mib=5000),)),),
     "hami-two-containers": (
