@@ -91,7 +91,9 @@ def main() -> int:
         "url", help="URL from `apportion up`, with the auditor's password, or nats://NAME@HOST"
     )
     parser.add_argument("--nkey", metavar="FILE", help="key of NAME, instead of a password")
-    parser.add_argument("--limit", type=int, default=0, help="stop after N events; 0: never")
+    parser.add_argument(
+        "--limit", type=int, default=0, help="stop after this many events; 0: never"
+    )
     given = parser.parse_args()
     who = urlsplit(given.url).username
     if not who:

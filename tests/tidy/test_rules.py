@@ -86,9 +86,11 @@ def test_a_name_may_contain_a_vague_word() -> None:
 
 
 def test_retired_phrases() -> None:
-    """A docstring or comment with a retired phrase is reported, with its line; a literal is not."""
+    """A retired phrase in a docstring or comment is reported, and in messages of reworded parts."""
     source = '"""Reads it.\n\nBegins Anew."""\nx = "anew"  # for whoever asks `NOBODY`\n'
     assert [each.line for each in words.retired_phrases(CORE, source)] == [3, 4]
+    gateway = words.retired_phrases("services/apportion/gateway/x.py", source)
+    assert [each.line for each in gateway] == [3, 4, 4]
     assert not list(words.retired_phrases("tests/unit/test_x.py", source))
 
 

@@ -110,12 +110,30 @@ PHRASES = re.compile(
 )
 
 
+MESSAGES = tuple(
+    f"services/apportion/{part}/"
+    for part in (
+        "admission",
+        "binder",
+        "callout",
+        "extender",
+        "gateway",
+        "intake",
+        "lab",
+        "scheduler",
+    )
+)
+"""Parts of the product whose messages have no retired phrases either."""
+
+
 def retired_phrases(path: str, source: str) -> Iterator[Offence]:
-    """Find phrases in docstrings and comments of the product that made readers stop."""
+    """Find phrases that made readers stop, in docstrings, comments and the messages of some parts."""
     if path.startswith(("tests/", "tools/")):
         return
+    is_worded = path.startswith(MESSAGES)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         prose = token.type == tokenize.COMMENT or token.string.startswith('"""')
+        prose = prose or (is_worded and token.type == tokenize.STRING)
         for found in PHRASES.finditer(token.string.lower() if prose else ""):
             line = token.start[0] + token.string.count("\n", 0, found.start())
             yield Offence(path, line, f"{found[0]!r}: name the actor, or use the field's word")

@@ -103,7 +103,7 @@ async def body(
             dra=given["dra"],
         )
         service.ready_when(known.reader.not_ready)
-        service.loop("say how it is known", known.say)
+        service.loop("watch the connection", known.say)
         async with serving(service, listen, files, reviews.routes(), LIMITS) as url:
             service.log.info("admitting", url=f"{url}/")
             await known.reader.run()

@@ -82,10 +82,10 @@ async def kube_body(service: Service, kube: KubeChoice, *, show: bool, dra: bool
             await require_dra(api, service.clock)
             await slices.require()
         beside = (
-            ("tell", telling),
-            ("let gangs in", gangs),
-            *((("publish devices", slices), ("let claims go", release)) if slices else ()),
-            *((("show allocatable", allocatable),) if allocatable else ()),
+            ("report events", telling),
+            ("admit gangs", gangs),
+            *((("publish devices", slices), ("release claims", release)) if slices else ()),
+            *((("publish allocatable", allocatable),) if allocatable else ()),
         )
         reader = session.reader(
             service, cluster, *(each.observe for _, each in beside), writes="binder"

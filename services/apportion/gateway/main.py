@@ -258,7 +258,7 @@ class _Life:
             frozen=self._service.frozen,
             seen=self._seen,
         )
-        self._service.loop("hear schedulers", doctor.listen)
+        self._service.loop("listen to schedulers", doctor.listen)
         api = Api(
             self._feed,
             rows,

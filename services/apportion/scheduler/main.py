@@ -147,7 +147,7 @@ async def body(
             leads=lambda: membership.members[:1] == (membership.member,),
         )
         if agent_grace_s:
-            service.loop("hear agents", lambda: presence.run(reader, grace_s=agent_grace_s))
+            service.loop("watch agents", lambda: presence.run(reader, grace_s=agent_grace_s))
         if snapshotting is not None and snapshot_every:
             service.loop("write snapshots", lambda: snapshotting.run(reader))
         await reader.run()

@@ -83,8 +83,8 @@ class Presence:
         try:
             await self._ledger.serve(AGENTS, self._note)
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._count(reader), name="silent agents")
-                group.create_task(self._follow(reader), name="agents that stop or are back")
+                group.create_task(self._count(reader), name="agents that stopped reporting")
+                group.create_task(self._follow(reader), name="agents that leave or return")
         except* NotPermitted as errors:
             _log.warning("not watching for agents that stop reporting: %s", errors.exceptions[0])
 

@@ -154,8 +154,8 @@ class Allocatable:
     async def keep(self) -> None:
         """Keep all nodes up to date with the current state until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._repeat(), name="show everything again")
-            group.create_task(self._write_all(), name="show what changed")
+            group.create_task(self._repeat(), name="publish all nodes again")
+            group.create_task(self._write_all(), name="publish changed nodes")
 
     async def ready(self, pod: PodState, node: NodeState) -> None:
         """Wait until the node shows enough for this pod, and its kubelet has seen it."""

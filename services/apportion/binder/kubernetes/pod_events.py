@@ -203,7 +203,7 @@ class Telling:
             self._note(_failed(self._state, pod, 0))
         async with asyncio.TaskGroup() as tellers:
             for number in range(TELLERS):
-                tellers.create_task(self._tell_all(), name=f"tell {number}")
+                tellers.create_task(self._tell_all(), name=f"event writer {number}")
             tellers.create_task(self._look_for_undeclared(), name="look for undeclared gangs")
             tellers.create_task(self._renew(), name="renew events")
 
