@@ -127,7 +127,7 @@ MESSAGES = tuple(
 
 
 def retired_phrases(path: str, source: str) -> Iterator[Offence]:
-    """Find phrases that made readers stop, in docstrings, comments and the messages of some parts."""
+    """Find retired phrases in docstrings, comments and the messages of some parts."""
     if path.startswith(("tests/", "tools/")):
         return
     is_worded = path.startswith(MESSAGES)
