@@ -284,7 +284,7 @@ async def test_reports_and_plans_are_made_by_turns(bus: Bus) -> None:
             assert "0.1 s: reports of other clients" in text
         async with aiohttp.request("POST", f"{url}plan?at=1", json={}) as answer:
             assert answer.status == 503
-            assert "others have plans" in await answer.text()
+            assert "plans of other clients" in await answer.text()
 
 
 async def test_a_report_that_takes_too_long_is_given_up(

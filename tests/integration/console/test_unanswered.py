@@ -79,7 +79,7 @@ def test_a_moment_without_an_answer(
         page.route(pattern, refuse)
         page.keyboard.press("n")
         expect(page.locator("h1")).to_have_text(SAID)
-        expect(page.locator("main")).to_contain_text("Ask again: it goes on.")
+        expect(page.locator("main")).to_contain_text("Retry; its work continues.")
         page.unroute(pattern)
         page.locator("#again").click()
         expect(page.locator("h1")).to_contain_text(then)

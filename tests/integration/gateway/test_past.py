@@ -155,7 +155,7 @@ async def test_moments(gateway: Gateway, facts: Facts) -> None:
     if status == 200:  # within a second of midnight
         pytest.skip("the ledger began with the day")
     assert (status, body["field"]) == (404, "at")
-    assert "begins at revision 1 " in body["error"]
+    assert "oldest known revision, 1 " in body["error"]
     assert body["fix"]
 
 
@@ -259,7 +259,7 @@ async def test_before_what_is_known(bus: Bus, facts: Facts, tmp_path: Path) -> N
     async with serving(bus) as gateway:
         status, body = await gateway.get("/api/v1/pods?at=4")
         assert (status, body["field"]) == (404, "at")
-        assert "begins at revision 8" in body["error"]
+        assert "oldest known revision, 8" in body["error"]
         assert "--archives" in body["fix"]
         pods = await gateway.ok("/api/v1/pods?at=8")
         assert [pod["name"] for pod in pods["items"]] == ["b"]
