@@ -110,7 +110,22 @@ PHRASES = re.compile(
 )
 
 
-MESSAGES = tuple(f"services/apportion/{part}/" for part in ("agent", "runtime", "watcher"))
+MESSAGES = tuple(
+    f"services/apportion/{part}/"
+    for part in (
+        "admission",
+        "agent",
+        "binder",
+        "callout",
+        "extender",
+        "gateway",
+        "intake",
+        "lab",
+        "runtime",
+        "scheduler",
+        "watcher",
+    )
+)
 """Parts whose literals are checked as well."""
 LITERALS = (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING))
 

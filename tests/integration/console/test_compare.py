@@ -161,7 +161,7 @@ def test_a_moment_that_cannot_be_is_mended_where_it_stands(
             ("yesterdy,2", "from", "'yesterdy' is not a time"),
             (",2", "from", "is missing"),
             ("2,999999999", "to", "the ledger ends at"),
-            ("5,2", "from", "is behind to"),
+            ("5,2", "from", ", after to, which is"),
         ):
             visit(page, f"#/events?diff={moments}")
             expect(page.locator("h1")).to_contain_text(problem)

@@ -21,8 +21,8 @@ MOMENT = re.compile("/api/v1/moment")
 FLEET = re.compile("/api/v1/fleet")
 LOG = re.compile(r"/api/v1/log\?")
 OLDER = re.compile(r"/api/v1/log\?(?!.*text=).*before=")
-LATE = {"error": "the past did not answer within 30 s", "fix": "ask again: it goes on"}
-SAID = "The past did not answer within 30 s."
+LATE = {"error": "the query of the past took longer than 30 s", "fix": "retry; its work continues"}
+SAID = "The query of the past took longer than 30 s."
 BUSY, PROXY, TORN = "status of 503", "status of 502", "net::ERR_FAILED"
 SAMPLE_MS = 5_000
 
@@ -79,7 +79,7 @@ def test_a_moment_without_an_answer(
         page.route(pattern, refuse)
         page.keyboard.press("n")
         expect(page.locator("h1")).to_have_text(SAID)
-        expect(page.locator("main")).to_contain_text("Ask again: it goes on.")
+        expect(page.locator("main")).to_contain_text("Retry; its work continues.")
         page.unroute(pattern)
         page.locator("#again").click()
         expect(page.locator("h1")).to_contain_text(then)

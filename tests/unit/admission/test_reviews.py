@@ -211,7 +211,7 @@ async def test_outcomes_are_counted(webhook: Webhook) -> None:
     [
         ({"tls_cert": None}, "--tls-cert and --tls-key together"),
         ({"tls_cert": None, "tls_key": None}, "--tls-cert is not set"),
-        ({"scheduler": "else"}, "name one of --scheduler-name"),
+        ({"scheduler": "else"}, "use a name given with --scheduler-name"),
         ({"listen": "nowhere"}, "write host:port"),
         ({"schedulers": ("apportion", *map(str, range(32)))}, "at most 32"),
     ],
