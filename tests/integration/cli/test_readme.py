@@ -1,7 +1,7 @@
 """README and the tour on a laptop are true: their commands run, and print what the pages show.
 
-A ```console block holds commands behind `$ `, each with its output. Times, ids, revisions, ports and
-amounts that depend on the run are normalised on both sides, and any run of blanks counts as one."""
+A ```console block holds commands behind `$ `, each with its output. Times, ids, revisions, ports
+and amounts that depend on the run are normalised on both sides. Any run of blanks counts as one."""
 
 import os
 import re
@@ -33,6 +33,7 @@ UNSTABLE = (
     (re.compile(r"(?<=data in )\S+|(?<=placed )[\d.]+(?= s after)|(?<=ready after )[\d.]+"), "X"),
     (re.compile(r"(?<=[(@])\w+@[\w.-]+"), "USER"),
     (re.compile(r"\b[\d.]+(?=/\d)"), "USED"),  # of a node's capacity
+    (re.compile(r"\b[\d,]+(?= of [\d,]+ (GiB|devices in use))"), "USED"),
     (re.compile(r"[\d.]+ KiB"), "SIZE"),
     (re.compile(r"\b[\d,]+\.\d+"), "AMOUNT"),  # scores and GPU-hours
     (re.compile(r"\+?AMOUNTs"), "SECONDS"),
@@ -59,9 +60,9 @@ def stable(output: str) -> str:
 
 def printed(up: Standalone, command: str) -> str:
     """Run the command of a page with bash, and return what a terminal would show."""
+    apportion = f'apportion() {{ {shlex.quote(sys.executable)} -m apportion.cli.main "$@"; }}'
     done = subprocess.run(
-        ["bash", "-c", f'apportion() {{ {shlex.quote(sys.executable)} -m apportion.cli.main "$@"; }}'
-                       f"\n{command}"],
+        ["/bin/bash", "-c", f"{apportion}\n{command}"],
         env={**os.environ, "APPORTION_DATA": str(up.data), "COLUMNS": COLUMNS},
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
         check=False,
@@ -80,10 +81,7 @@ def test_commands_of_a_page(page: str) -> None:
     """Each command runs, in the order of the page, and prints what the page shows."""
     shown = list(commands((ROOT / page).read_text("utf-8")))
     assert len(shown) >= 3
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Standalone(Path(folder) / "data") as up,
-    ):
+    with tempfile.TemporaryDirectory() as folder, Standalone(Path(folder) / "data") as up:
         up.up()
         for command, output in shown:
             if command == "make up":
