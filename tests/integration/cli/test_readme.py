@@ -29,6 +29,7 @@ UNSTABLE = (
     (re.compile(r"\b(GPU|NPU)-[0-9a-f]{8}[0-9a-f-]*(\+(GPU|NPU)-[0-9a-f]{8})*"), "DEVICE"),
     (re.compile(r"\b(revisions?) [\d,]+( to [\d,]+)?"), r"\1 N"),
     (re.compile(r"\b(a100|a100-mig|h100|l40s-mps|t4|v100)-\d\b"), "NODE"),
+    (re.compile(r"(moved to|restarted on) NODE"), "moved to NODE"),  # which pods of the gang
     (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
     (re.compile(r"(?<=data in )\S+|(?<=placed )[\d.]+(?= s after)|(?<=ready after )[\d.]+"), "X"),
     (re.compile(r"(?<=[(@])\w+@[\w.-]+"), "USER"),
