@@ -71,7 +71,9 @@ class LogQuery(WaitQuery, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="Maximum events per page.")] = (
         LIMIT_DEFAULT
     )
-    type: Annotated[str, Meta(description="Only events of this type; see docs/reference/events.md.")] = ""
+    type: Annotated[
+        str, Meta(description="Only events of this type; see docs/reference/events.md.")
+    ] = ""
     subject: Annotated[
         str, Meta(max_length=NAME_MAX, description="Only events on this subject, with NATS "
                   "wildcards."),
