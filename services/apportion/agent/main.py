@@ -22,6 +22,7 @@ from apportion.agent.options import places_options
 from apportion.agent.places import Places, may_administer
 from apportion.agent.reporting.agent import Agent, IntakeClient, Node
 from apportion.agent.simulated import SimulatedBackend
+from apportion.agent.usage.simulating import SimulatedUse
 from apportion.core.configuration.offering import NO_CDI, NO_MPS, NO_RIGHT
 from apportion.core.ledger.handlers.turns import AT_ALLOCATE, AT_START, handing_out
 from apportion.runtime.files.fleets import FleetInvalid, SimulatedNode, numbered_nodes, read_fleet
@@ -46,6 +47,7 @@ class Backends(NamedTuple):
     quiet_s: float = QUIET_S
     ignored_xids: frozenset[int] = frozenset()
     critical_xids: frozenset[int] = frozenset()
+    use_s: float | None = None  # how often a simulated node's use is recorded; None: never
 
 
 _INSTANCES = "instances.json"
@@ -68,6 +70,13 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
     "--fleet",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Simulate the nodes in this CSV or YAML file.",
+)
+@seconds(
+    "--simulate-use",
+    "use_s",
+    (1, 86_400),
+    None,
+    "Simulate what containers use of simulated devices, and record it this often.",
 )
 @places_options
 @seconds(
@@ -98,6 +107,7 @@ def command(
     specs: Sequence[str],
     count: int,
     fleet: Path | None,
+    use_s: float | None,
     places: Places | None,
     quiet_s: float,
     ignored_xids: Sequence[int],
@@ -119,7 +129,9 @@ def command(
         simulated = read_fleet(fleet) if fleet else numbered_nodes(node, count, specs)
     except FleetInvalid as error:
         stop_with(str(error))
-    backends = Backends(node, simulated, quiet_s, ignored, critical)
+    if use_s is not None and not simulated:
+        stop_with("--simulate-use requires --simulate or --fleet")
+    backends = Backends(node, simulated, quiet_s, ignored, critical, use_s)
     share_one_heap()
     # The agent of one node should use little memory; one that simulates thousands should be fast.
     small = places is not None
@@ -155,7 +167,7 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
             service.metrics,
             state=await session.beyond_beginning(),
             rules=await session.rules(),
-            remember=places is not None,
+            remember=places is not None or backends.use_s is not None,
             kubelet=places is not None and places.kubelet is not None,
         )
         service.ready_when(agent.not_ready)
@@ -166,6 +178,9 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
         service.loop("report", agent.watch)
         service.loop("allocate", agent.allocate)
         service.loop("orders", agent.take_orders)
+        if backends.use_s is not None:
+            use = SimulatedUse(agent, nodes, clock=service.clock, record_s=backends.use_s)
+            service.loop("simulated use", lambda: use.run(session.ledger.publish))
         if door is None:
             service.loop("beat", lambda: agent.beat(service.clock))
         else:

@@ -256,7 +256,7 @@ class Agent:
                 for claim in due:
                     if self._kubelet and claim.devices:
                         continue
-                    if self._lost(claim.node):
+                    if self.lost(claim.node):
                         later.create_task(self._answer_late(claim))
                     else:
                         now.append(claim)
@@ -280,7 +280,7 @@ class Agent:
                 break
             await clock.pause(KNOWN_LOOK_S)
         while not self._leaves:
-            beats = [beat_of(name) for name in self._nodes if not self._lost(name)]
+            beats = [beat_of(name) for name in self._nodes if not self.lost(name)]
             if not self._reader.halted:
                 with contextlib.suppress(LedgerUnavailable):  # no one would receive them
                     for subject, payload in beats:
@@ -295,7 +295,8 @@ class Agent:
                 await self._ledger.publish(*beat_of(name, leaves=True))
         await clock.pause(LEAVE_S)
 
-    def _lost(self, node: str) -> bool:
+    def lost(self, node: str) -> bool:
+        """True while a simulated node is lost by command."""
         backend = self._nodes[node].backend
         return isinstance(backend, SimulatedBackend) and not backend.there.is_set()
 

@@ -12,6 +12,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from apportion.core.devices.catalogue import NVIDIA
 from apportion.core.devices.simulating import SimulationInvalid, simulated_devices
 from apportion.core.explain.text.suggestions import did_you_mean
 from apportion.runtime.files.safe_yaml import TEXT_BYTES_MAX, parse
@@ -207,6 +208,20 @@ def _csv_entries(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
         yield _entry(where, row, wrong, strict=False)
 
 
+def _features(devices: Sequence[Device]) -> dict[str, str]:
+    """The labels that NVIDIA's GPU feature discovery gives a node, from its first GPU."""
+    found = [device for device in devices if device.family == NVIDIA]
+    return (
+        {
+            "nvidia.com/gpu.product": found[0].model.replace(" ", "-"),
+            "nvidia.com/gpu.memory": str(found[0].memory_mib),
+            "nvidia.com/gpu.count": str(len(found)),
+        }
+        if found
+        else {}
+    )
+
+
 def _nodes(
     entries: Iterable[_Entry], wrong: list[str], misnamed: Judge | None = None
 ) -> list[SimulatedNode]:
@@ -234,7 +249,7 @@ def _nodes(
             cpu_milli=CPU_MILLI_PER_DEVICE * shares if row.cpu_milli is None else row.cpu_milli,
             memory_mib=MEMORY_MIB_PER_DEVICE * shares if row.memory_mib is None else row.memory_mib,
             pods=row.pods,
-            labels={HOSTNAME: row.node} | row.labels,  # as a kubelet labels its node
+            labels={HOSTNAME: row.node} | _features(devices) | row.labels,  # as a kubelet labels it
         )
         nodes.append(SimulatedNode(name, devices, host))
     return nodes

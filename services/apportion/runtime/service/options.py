@@ -57,7 +57,7 @@ def switch(flag: str, meaning: str, *names: str, **more: Any) -> Option:
 
 
 def seconds(
-    flag: str, name: str, bounds: tuple[float, float], default: float, meaning: str
+    flag: str, name: str, bounds: tuple[float, float], default: float | None, meaning: str
 ) -> Option:
     """Return an option for a time."""
     return click.option(
