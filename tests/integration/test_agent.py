@@ -5,6 +5,7 @@ import contextlib
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -20,6 +21,8 @@ from apportion_schemas import (
     PlacementVoided,
     PodBound,
     SharesAllocated,
+    UsageRecorded,
+    UsageSample,
 )
 from tests.support.facts import Facts
 from tests.support.nats import Bus
@@ -81,6 +84,27 @@ async def test_a_changed_inventory_is_reported_again(bus: Bus, facts: Facts) -> 
         await agent.ready()
     reports = await facts.count(NodeReported, 2)
     assert [len(report.devices) for report in reports] == [2, 4]
+
+
+async def test_simulated_use_is_sampled_and_recorded(bus: Bus, facts: Facts) -> None:
+    """A simulated agent samples the use of allocated shares, and records it in the ledger."""
+    samples: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def note(_subject: str, payload: bytes) -> bytes:
+        samples.put_nowait(payload)
+        return b""
+
+    await (await bus.connect("gateway")).serve("apportion.usage.*", note)
+    options = ("--node", NODE, "--simulate", "2xT4", "--simulate-use", "1")
+    async with agent_of(bus, *options) as agent:
+        await agent.ready()
+        (card, _) = [device.id for device in await devices(facts)]
+        await bind(facts, "p1", card)
+        (recorded, *_) = await facts.count(UsageRecorded, 1)
+        sample = msgspec.json.decode(await samples.get(), type=UsageSample)
+        assert [(use.pod, use.device) for use in sample.shares] == [("p1", card)]
+        assert (recorded.node, [use.pod for use in recorded.shares]) == (NODE, ["p1"])
+        assert recorded.shares[0].memory_mib_peak > 0
 
 
 async def test_shares_are_allocated_once(bus: Bus, facts: Facts) -> None:

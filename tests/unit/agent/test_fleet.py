@@ -82,14 +82,20 @@ def test_yaml(tmp_path: Path) -> None:
     )
     first, second = read_fleet(path)
     assert (len(first.devices), first.host.pods) == (8, 20)
-    assert first.host.labels == {"zone": "west", "kubernetes.io/hostname": "a"}
+    assert first.host.labels.items() >= {"zone": "west", "kubernetes.io/hostname": "a"}.items()
     assert second.devices == ()
 
 
 def test_a_simulated_node_is_found_by_its_hostname() -> None:
-    """A kubelet labels its node so, and manifests select by it."""
-    labels = [node.host.labels for node in numbered_nodes("n", 2, ["1xT4"])]
-    assert labels == [{"kubernetes.io/hostname": "n-1"}, {"kubernetes.io/hostname": "n-2"}]
+    """The kubelet and GPU feature discovery label a node like this, and manifests select by it."""
+    first, second = numbered_nodes("n", 2, ["4xT4", "1xAscend310P"])
+    assert first.host.labels == {
+        "kubernetes.io/hostname": "n-1",
+        "nvidia.com/gpu.product": "NVIDIA-Tesla-T4",
+        "nvidia.com/gpu.memory": str(first.devices[0].memory_mib),
+        "nvidia.com/gpu.count": "4",
+    }
+    assert second.host.labels == {"kubernetes.io/hostname": "n-2"}
 
 
 @pytest.mark.parametrize(
