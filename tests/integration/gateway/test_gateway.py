@@ -292,7 +292,7 @@ async def test_clients_of_the_stream_are_bounded(gateway: Gateway) -> None:
     clients = [await Events.open(gateway.url) for _ in range(EACH_MAX)]
     status, body = await gateway.get("/api/v1/events")
     assert (status, body["error"].endswith(" 127.0.0.1")) == (429, True)
-    assert body["error"].startswith(f"{EACH_MAX} ")
+    assert f" {EACH_MAX} " in body["error"]
     for number in range(EACH_MAX, CLIENTS_MAX):
         address = f"127.0.0.{2 + number // EACH_MAX}"
         clients.append(await Events.open(gateway.url, client=address))
