@@ -53,7 +53,7 @@ async def test_an_annotation_charges_whole_cards_to_a_pod_that_never_runs(
         return
     assert len(adopted.shares) == 1
     assert adopted.evidence.startswith(f"{EVIDENCE}: {next(iter(FOUR))} ")
-    await watcher.logged("pod default/forged holds")
+    await watcher.logged("pod default/forged is charged")
     await world.bound("works")
 
 
@@ -67,6 +67,6 @@ async def test_a_pod_without_an_annotation_closes_the_node(world: KubeWorld, gua
         assert world.facts.of(NodeObserved)[-1].unnamed_families == ("nvidia",)
         return
     await world.bound("works")
-    await watcher.logged("pod default/forged holds")
+    await watcher.logged("pod default/forged is charged")
     (adopted,) = await world.facts.count(PodAdopted, 1)
     assert len(adopted.shares) == 1

@@ -16,7 +16,7 @@ ACCOUNTS = {
     "hami": "system:serviceaccount:kube-system:hami-scheduler",
 }
 OURS, THEIRS = "apportion.dev/shares", "hami.io/vgpu-devices-allocated"
-MESSAGES = {OURS: "written by Apportion alone", THEIRS: "schedulers and device plugins alone"}
+MESSAGES = {OURS: "only by Apportion", THEIRS: "only by schedulers and device plugins"}
 HELD = "GPU-00000000-0000-0000-0000-000000000000,NVIDIA,16000,100:;"
 
 
@@ -87,11 +87,11 @@ async def test_those_whose_job_it_is_go_on(world: KubeWorld) -> None:
         await forge(plane, ACCOUNTS["binder"], "binding", OURS, ok=True)
         await forge(plane, ACCOUNTS["binder"], "change", THEIRS, ok=True)
         await forge(plane, ACCOUNTS["hami"], "status", THEIRS, ok=True)
-        assert "Apportion alone" in await forge(plane, ACCOUNTS["hami"], "bindings", OURS, ok=False)
+        assert MESSAGES[OURS] in await forge(plane, ACCOUNTS["hami"], "bindings", OURS, ok=False)
         await plane.user("annotate", "pod", "p-change", "team=blue")
         await plane.user("label", "pod", "p-change", "team=blue")
         wish = kube_pod("wish", share(), annotations={"volcano.sh/gpu-index": "0"})
         await plane.apply(wish)
         # What is there may be taken out by nobody else either, nor by taking all annotations out.
         said = await plane.user("annotate", "pod", "p-binding", f"{OURS}-", ok=False)
-        assert "Apportion alone" in said
+        assert MESSAGES[OURS] in said
