@@ -95,7 +95,7 @@ def test_what_the_moments_have_come_to_is_said_once(browser: Browser, base: str)
         answer = answered(page)
         time = answer["to"]["time"].replace("T", " ")[:19]
         expect(said).to_contain_text(f"with #2 ({time})")
-        expect(said).not_to_contain_text("by then")
+        expect(said).not_to_contain_text("at these times")
         expect(page.get_by_text(time)).to_have_count(1)
 
 

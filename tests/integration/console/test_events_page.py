@@ -146,7 +146,7 @@ def test_the_last_of_a_burst_is_shown(browser: Browser, base: str, cluster: Stan
         knows(page, newest(page))
         page.clock.run_for(FRAME_MS)
         page.clock.run_for(1000)
-        expect(row).to_contain_text("lifts a cordon")
+        expect(row).to_contain_text("removed their own cordon")
 
 
 def test_the_keyboard_stays_on_a_kind(browser: Browser, base: str, cluster: Standalone) -> None:

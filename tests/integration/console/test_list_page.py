@@ -68,7 +68,7 @@ def test_a_moment_that_was_played_is_not_drawn_over_now(browser: Browser, base: 
         played = asked.come()
         page.locator("#t-live").click()
         asked.come().continue_()
-        expect(page.locator("h1")).to_contain_text("live pods")
+        expect(page.locator("h1")).to_contain_text("live pods ·")
         words = page.locator("h1").inner_text()
         with page.expect_response(played.request.url) as late:
             played.continue_()
@@ -88,7 +88,7 @@ def test_what_is_typed_while_a_moment_is_asked_for_stays(browser: Browser, base:
         page.keyboard.type("hai")
         page.keyboard.press("ArrowLeft")
         now.continue_()
-        expect(page.locator("h1")).to_contain_text("live pods")
+        expect(page.locator("h1")).to_contain_text("live pods ·")
         page.keyboard.type("m")
         expect(page.locator("#q")).to_have_value("hami")
         expect(page.locator("#q")).to_be_focused()

@@ -74,12 +74,14 @@ def test_who_waits_shows_that_room_is_made(
         fact = page.locator(".tl li", has_text="Making room")
         expect(fact).to_have_count(1)
         for name in ("low-a", "low-b"):
-            said = f"default/{name} (priority -10) is evicted from node-1"
+            said = (
+                f"default/{name} (priority -10) evicted from node-1 for default/high (priority 9)"
+            )
             expect(fact).to_contain_text(said)
             expect(fact.locator(".rev")).to_have_count(2)
         assert offences(page) == []
         visit(page, "#/pod/default/low-a")
         expect(page.locator(".tl li", has_text="Evicted")).to_contain_text(
-            "This pod, of priority -10, is evicted from node-1 for default/high (priority 9)"
+            "This pod (priority -10) was evicted from node-1 for default/high (priority 9)"
         )
         assert offences(page) == []

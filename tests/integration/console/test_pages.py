@@ -14,7 +14,7 @@ from tests.support.standalone import Standalone
 PAGES = {
     "fleet": "allocated",
     "fleet?q=node:t4-1&card=t4-1:0": "allocated",
-    "pods": "live pods",
+    "pods": "live pods ·",
     "pod/default/hami-pod": "Running on",
     "pod/default/ascend-pod": "Pending for",
     "pod/default/nobody": "No pod default/nobody",
@@ -236,7 +236,7 @@ def test_the_keyboard_goes_everywhere(browser: Browser, base: str) -> None:
     with opened(browser, base) as page:
         visit(page, "")
         page.keyboard.press("2")
-        expect(page.locator("h1")).to_contain_text("live pods")
+        expect(page.locator("h1")).to_contain_text("live pods ·")
         page.keyboard.press("j")
         page.keyboard.press("j")
         name = page.locator("tr:focus a").first.inner_text()

@@ -63,7 +63,7 @@ def test_the_pod_that_is_typed_is_shown(
         expect(page.locator("html")).to_have_class("past")
         assert page.url.endswith(f"/#/pod/default/hami-pod?at={at}")
         visit(page, "#/pods/")
-        expect(page.locator("h1")).to_contain_text("live pods")
+        expect(page.locator("h1")).to_contain_text("live pods ·")
 
 
 def test_a_name_alone_is_that_of_why(browser: Browser, base: str, named: Standalone) -> None:

@@ -59,7 +59,7 @@ def test_the_past_is_shown_and_says_that_it_is(
             expect(page.locator("#t-ago")).to_contain_text("ago")
             expect(page.locator("#t-rev")).to_have_text(f"rev {when - 1:,}")
             page.keyboard.press("2")
-            expect(page.locator("h1")).to_contain_text("live pods")
+            expect(page.locator("h1")).to_contain_text("live pods ·")
             assert page.url.endswith(f"#/pods?at={when - 1}")
             page.keyboard.press("n")
             expect(page.locator("html")).not_to_have_class("past")

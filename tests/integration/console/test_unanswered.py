@@ -64,7 +64,7 @@ def refuse_late(page: Page, route: Route) -> None:
 @pytest.mark.parametrize(
     ("name", "pattern", "then"),
     [
-        ("pods", PODS, "live pods"),
+        ("pods", PODS, "live pods ·"),
         ("fleet", FLEET, "allocated"),
         ("reports", USAGE, "GPU-hours since"),
         ("events", LOG, "events since"),
@@ -122,7 +122,7 @@ def test_one_question_that_is_torn(browser: Browser, base: str, cluster: Standal
         expect(page.locator("main")).to_contain_text("This page retries automatically.")
         page.unroute(PODS)
         with cordoned(cluster):
-            expect(page.locator("h1")).to_contain_text("live pods")
+            expect(page.locator("h1")).to_contain_text("live pods ·")
 
 
 @pytest.mark.parametrize(("name", "pattern"), [("events", LOG), ("pods", PODS)])

@@ -152,7 +152,7 @@ def test_whoever_asks_anew_or_leaves_waits_for_nothing(browser: Browser, base: s
         plans.come()
         assert are_plans(page, withdrawn, 1)
         page.keyboard.press("2")
-        expect(page.locator("h1")).to_contain_text("live pods")
+        expect(page.locator("h1")).to_contain_text("live pods ·")
         assert are_plans(page, withdrawn, 2)
         page.locator("[data-phase=pending]").click()
         expect(page.locator("[data-phase=pending]")).to_have_attribute("aria-pressed", "true")

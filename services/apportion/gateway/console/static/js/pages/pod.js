@@ -194,7 +194,7 @@ class PodPage extends ListPage {
     const lead = waited === null ? "Pending" : `Pending for ${duration(waited)}`;
     if (why.refused) return html`${lead}: ${this.reason()}.`;
     if (!why.awaits) return html`${lead}.`;
-    return html`${lead}${why.gates.length || why.chooser ? " " : ": "}${why.awaits}.`;
+    return html`${lead}${why.gates.length || why.chooser ? " " : ", waiting "}${why.awaits}.`;
   }
 
   hasEnded() {
@@ -376,7 +376,7 @@ class PodPage extends ListPage {
   told(item) {
     const { clauses: listed, own, parts, priority, type } = item;
     const isOwn = this.isOwn(item);
-    const lead = isOwn && type === "PodEvicted" ? [`this pod, of priority ${priority}, `] : [];
+    const lead = isOwn && type === "PodEvicted" ? [`this pod (priority ${priority}) was `] : [];
     const all = parts.length ? quoted(parts) : [item.sentence];
     const [first, ...rest] = [...lead, ...(isOwn ? all.slice(own) : all)];
     const begun = typeof first === "string" ? [sentenceCase(first)] : first ? [first] : [];
