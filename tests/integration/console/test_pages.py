@@ -73,6 +73,15 @@ def test_the_navigation_counts_pending_pods_and_shows_keys_when_asked(
         assert offences(page) == []
 
 
+def test_the_fonts_come_with_the_page(browser: Browser, base: str) -> None:
+    """A machine without these fonts shows the same page; both are loaded and in use."""
+    with opened(browser, base) as page:
+        visit(page, "#/pods")
+        page.wait_for_function("document.fonts.status === 'loaded'")
+        fonts = page.evaluate("[...document.fonts].map(each => [each.family, each.status])")
+        assert sorted(fonts) == [["Inter", "loaded"], ["JetBrains Mono", "loaded"]]
+
+
 def test_an_address_of_no_page_says_so_with_ways_on(browser: Browser, base: str) -> None:
     """It is no other page, whatever moment it names; the links lead to the real ones."""
     with opened(browser, base) as page:

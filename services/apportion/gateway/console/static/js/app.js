@@ -378,6 +378,11 @@ function setTheme(name) {
   } catch {
     /* storage may be disabled */
   }
+  redraw();
+}
+
+/** Draw the canvases again. */
+function redraw() {
   bar.draw();
   page?.theme?.();
 }
@@ -463,3 +468,4 @@ async function begin() {
   await Promise.all([show(), bar.news()]);
 }
 begin();
+document.fonts.ready.then(redraw); // what a canvas wrote before has another font
