@@ -88,13 +88,17 @@ export function openKeys({ pages, bar, flipTheme, main }) {
       event.preventDefault();
       bar.play();
     } else if (event.key === "Enter") {
-      event.target.closest("[data-row]")?.querySelector("a")?.click();
+      const row = event.target.closest("[data-row]");
+      if (row === event.target) openRow(row);
     } else if (acts[event.key]) {
       event.preventDefault();
       acts[event.key]();
     }
   });
 }
+
+/** Follow the first link of a row, or press the control that its `data-row` names. */
+const openRow = row => $(row.dataset.row || "a", row)?.click();
 
 /** Close the panel of the page; an open dialog or list handles the key itself. */
 function escape(target, dialog, main) {
