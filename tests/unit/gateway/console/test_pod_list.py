@@ -12,8 +12,9 @@ LIST = "pages/pod_list.js"
 def pod(name: str, **fields: Any) -> dict[str, Any]:
     """Return a pod of the API, with these fields of its own."""
     return {
-        "namespace": "red", "name": name, "uid": name, "phase": "allocated", "node": "", "owner": "",
-        "group": "", "asks": [], "shares": [], "placed_time": "", "submitted_time": "", **fields,
+        "namespace": "red", "name": name, "uid": name, "phase": "allocated", "node": "",
+        "owner": "", "group": "", "asks": [], "shares": [], "placed_time": "", "submitted_time": "",
+        **fields,
     }  # fmt: skip
 
 

@@ -108,7 +108,7 @@ function escape(target, dialog, main) {
 }
 
 function step(main, by) {
-  const rows = $$("[data-row]", main);
+  const rows = $$("[data-row]", main).filter(row => row.checkVisibility());
   const at = rows.indexOf(document.activeElement);
   rows[Math.max(0, Math.min(rows.length - 1, at + by))]?.focus();
 }
