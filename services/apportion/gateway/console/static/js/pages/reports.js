@@ -8,7 +8,7 @@ import {
   namespacePlace,
   OTHER,
 } from "../colours.js";
-import { decimal, instant, many, num, percent, when } from "../format.js";
+import { decimal, instant, many, num, percent, SPANS, when } from "../format.js";
 import { $, html, mount, renew } from "../html.js";
 import { link, podName } from "../words.js";
 import { me } from "../login.js";
@@ -22,12 +22,6 @@ const BYS = [
   ["queue", "Queue"],
   ["user", "User"],
   ["node", "Node"],
-];
-const SPANS = [
-  ["1h", "1 h", 3_600],
-  ["6h", "6 h", 21_600],
-  ["1d", "1 d", 86_400],
-  ["7d", "7 d", 604_800],
 ];
 const STEPS_S = [60, 120, 300, 900, 1800, 3600, 7200, 21_600, 86_400];
 const STEPS_WANTED = 72;
