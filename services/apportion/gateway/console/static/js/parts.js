@@ -18,6 +18,11 @@ export const answer = (headline, notes = []) =>
     }
   </header>`;
 
+/** A page whose data is not there yet, as in index.html. */
+export const SKELETON = html`<div class="page skeleton" aria-hidden="true">
+  <i></i><i></i><i></i><i></i>
+</div>`;
+
 /**
  * A page with only a headline, an explanation and links.
  * @type {(sentence: any, more?: any, links?: any[]) => any}
