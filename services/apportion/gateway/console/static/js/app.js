@@ -114,7 +114,10 @@ async function show() {
 
 /** Replace what is left of the page before, unless the new page has shown something itself. */
 function showSkeleton(left) {
-  if (main.firstElementChild === left) mount(main, SKELETON);
+  if (main.firstElementChild !== left) return;
+  const isWithin = main.contains(document.activeElement);
+  mount(main, SKELETON);
+  if (isWithin) main.focus({ preventScroll: true });
 }
 
 /** Replace the page with an error. Rethrows anything that is not a Problem. */
@@ -333,7 +336,7 @@ const isTyping = () => document.activeElement.id === "q";
 /** Show `words` instead of the page. Returns the function that retries, as the button does. */
 function standFor(words, isShown) {
   const held = document.activeElement;
-  const within = main !== held && main.contains(held);
+  const within = main === held ? Boolean($(".skeleton", main)) : main.contains(held);
   const typed = isShown && within && isTyping() ? held : null;
   mount(main, words);
   const again = () => askAgain(); // a new function each time, so that `missed` identifies this failure
