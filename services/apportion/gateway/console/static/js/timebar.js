@@ -28,7 +28,7 @@ const CONTROLS = html`<div class="t-now">
       ${ICONS.before}</button
     ><button id="t-play" aria-label="Play" title="Play  space">${ICONS.play}</button
     ><button id="t-next" aria-label="Next mark" title="Next mark  ]">${ICONS.next}</button
-    ><button id="t-speed" title="Speed" aria-label="Speed" class="m"></button>
+    ><button id="t-speed" title="Speed" class="m"></button>
     <select id="t-span" aria-label="Time range" title="Time range">
       ${[["", "All"], ...SPANS].map(
         ([name, words]) => html`<option value="${name}">${words}</option>`,
@@ -284,7 +284,9 @@ export class TimeBar {
     this.drawClock();
     this.drawPlay();
     $("#t-live").setAttribute("aria-pressed", String(isLive()));
-    $("#t-speed").textContent = `${SPEEDS[this.speed]}×`;
+    const speed = `${SPEEDS[this.speed]}×`;
+    $("#t-speed").textContent = speed;
+    $("#t-speed").setAttribute("aria-label", `Speed ${speed}`);
     $("#t-fold").setAttribute("aria-expanded", String(!isFolded()));
     const none = $("#t-none");
     none.hidden = Boolean(this.line) || !this.absent;
