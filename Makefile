@@ -94,13 +94,19 @@ SEEDS ?= 10000
 sim: $(DEV) $(COMPILED) ## the whole system under faults, many times over (SEEDS=10000)
 	@$(VENV)/bin/python -m tests.simulation --seeds $(SEEDS)
 
-check: $(DEV) ## format, lint, types, layers, tidy
+check: $(DEV) ## format, lint, types, layers, spelling, tidy
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	tests/support/check_javascript.sh
+	$(VENV)/bin/codespell *.md docs services schemas deploy tools
 	$(VENV)/bin/python -m pytest -q --timeout=300 tests/tidy
+
+.PHONY: docs
+docs: $(DEV) ## the documentation as a site, in build/site; strict, and without a network
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
+	@echo "To read and search it: $(VENV)/bin/python -m http.server --bind 127.0.0.1 --directory build/site 8000"
 
 format: $(DEV) ## rewrite the files the way `make check` wants them
 	$(VENV)/bin/ruff format .
@@ -125,7 +131,7 @@ digests: $(DEV) ## look up what the tags of base images mean by now, and write t
 
 KUBELET := services/apportion/agent/kubelet/kubelet.proto
 CRI := tests/support/cri/cri.proto
-generate: $(DEV) ## schemas, events, the API's document and reference, the kubelet's messages, compatibility, deploy/kubernetes of the chart
+generate: $(DEV) ## schemas, the reference pages, the kubelet's messages, deploy/kubernetes of the chart
 	$(VENV)/bin/python -m grpc_tools.protoc -I services --python_out=services $(KUBELET)
 	$(VENV)/bin/python -m grpc_tools.protoc -I . --python_out=. $(CRI)
 	$(VENV)/bin/python -m tools.events
@@ -146,6 +152,7 @@ lock: ## lock the dependencies anew (needs uv)
 	$(LOCK) $(LOCK_ARGS) pyproject.toml -c requirements/build.txt -o requirements/runtime.txt
 	$(LOCK) $(LOCK_ARGS) requirements/build.in pyproject.toml --extra dev \
 	  -c requirements/build.txt -c requirements/runtime.txt -o requirements/dev.txt
+	$(LOCK) $(LOCK_ARGS) requirements/docs.in -c requirements/dev.txt -o requirements/docs.txt
 
 clean: ## remove what was installed and generated outside git
 	rm -rf $(VENV) node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -171,9 +178,9 @@ $(RUNTIME): requirements/build.txt requirements/runtime.txt pyproject.toml | $(V
 	@$(BYTECODE)
 	@touch $@
 
-$(DEV): requirements/dev.txt pyproject.toml | $(VENV)/bin/python
+$(DEV): requirements/dev.txt requirements/docs.txt pyproject.toml | $(VENV)/bin/python
 	@echo "installing apportion and its tests into $(VENV) (once; about a minute)"
-	@$(INSTALL) --require-hashes -r requirements/dev.txt
+	@$(INSTALL) --require-hashes -r requirements/dev.txt -r requirements/docs.txt
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@$(STALE)
 	@$(BYTECODE)

@@ -111,7 +111,7 @@ def page(text: str, table: Rows, roles: Iterable[Role] = ROLES) -> str:
         _, closed, after = rest.partition(end)
         if not found or not closed:
             raise ValueError(f"{PAGE}: no table {name!r} between its two marks")
-        text = before + begin + "".join(f"{line}\n" for line in lines) + end + after
+        text = before + begin + "\n".join(("", *lines, "", end)) + after
     return text
 
 

@@ -1,7 +1,7 @@
 """Count what a reader has to visit to follow the parsing of one manifest.
 
     python -m tools.trace_manifest                     all of examples/pods, the worst last
-    python -m tools.trace_manifest D1-hami.yaml        one, with the files in order of entry
+    python -m tools.trace_manifest hami.yaml        one, with the files in order of entry
 
 A file counts once it is entered and a function once it is called. A jump is a call from one file
 into another. The traced code is that of `apportion submit -f`: from the file to pods, with every

@@ -30,36 +30,36 @@ from nats.js.errors import NotFoundError
 
 
 async def connected(url: str, who: str, nkey: str | None) -> Client:
-    """A client that the server takes, and that comes back whenever it was away."""
-    # What a user is answered on begins with its own name.
+    """A client that reconnects after the server has accepted it once."""
+    # A user's inboxes must begin with its own name.
     as_whom: dict[str, Any] = {"inbox_prefix": f"_INBOX_{who}", "nkeys_seed": nkey}
-    # One that comes back would ask for ever where it is refused, so one that does not goes first.
+    # A reconnecting client would retry a rejected login forever, so log in without that first.
     first = await nats.connect(url, allow_reconnect=False, error_cb=unheard, **as_whom)
     await first.close()
     return await nats.connect(url, **as_whom)
 
 
 async def unheard(_error: Exception) -> None:
-    """What it says is raised as well."""
+    """Ignore an error that is also raised."""
 
 
 def refusal(who: str, nkey: str | None) -> str:
-    """What to do where the server does not take us."""
+    """The error for a rejected login, with its fix."""
     if nkey:
-        return f"the server does not take {who} by the key in {nkey}: `apportion user list`"
+        return f"the server rejected {who}'s key in {nkey}; check it with `apportion user list`"
     return (
-        f"the server does not take {who}: give the password in the URL, as `apportion up` prints "
-        "it, or --nkey FILE with the key that `apportion user add auditor NAME` made"
+        f"the server rejected {who}; put the password into the URL, as `apportion up` prints it, "
+        "or use --nkey FILE with a key from `apportion user add auditor NAME`"
     )
 
 
 async def read_along(url: str, who: str, nkey: str | None, limit: int) -> int:
-    """Print each event of `placement.<node>`; how many links of the chain did not hold."""
+    """Print each event of `placement.<node>`; return the number of broken links of the chain."""
     client = await connected(url, who, nkey)
     stream = client.jetstream()
-    # The consumers that a user may make begin with its own name, too.
+    # A user's consumers must begin with its own name, too.
     config = ConsumerConfig(name=f"{who}-1", deliver_policy=DeliverPolicy.ALL)
-    with contextlib.suppress(NotFoundError):  # of a run that ended a moment ago
+    with contextlib.suppress(NotFoundError):  # left by a run that has just ended
         await stream.delete_consumer("APPORTION", f"{who}-1")
     subscription = await stream.subscribe(
         "apportion.v1.placement.>", stream="APPORTION", config=config, ordered_consumer=True
@@ -76,7 +76,7 @@ async def read_along(url: str, who: str, nkey: str | None, limit: int) -> int:
         revision = message.metadata.sequence.stream
         said = (revision, event["time"], kind, node, *(() if holds else ("CHAIN BROKEN",)))
         sys.stdout.write(" ".join(map(str, said)) + "\n")
-        sys.stdout.flush()  # the reader of a pipe sees it now
+        sys.stdout.flush()  # for the reader of a pipe
         seen += 1
         if seen == limit:
             break
@@ -88,19 +88,21 @@ def main() -> int:
     """Exit code 0 if every link held, 1 if one did not, and 2 if the ledger could not be read."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "url", help="as `apportion up` prints it, with the auditor's password, or nats://NAME@HOST"
+        "url", help="URL from `apportion up`, with the auditor's password, or nats://NAME@HOST"
     )
-    parser.add_argument("--nkey", metavar="FILE", help="the key of NAME, in place of a password")
-    parser.add_argument("--limit", type=int, default=0, help="end after so many; 0 never")
+    parser.add_argument("--nkey", metavar="FILE", help="key of NAME, instead of a password")
+    parser.add_argument(
+        "--limit", type=int, default=0, help="stop after this many events; 0: never"
+    )
     given = parser.parse_args()
     who = urlsplit(given.url).username
     if not who:
-        parser.error("the URL names no user: write nats://NAME@HOST:PORT")
+        parser.error("the URL has no user; write nats://NAME@HOST:PORT")
     try:
         return int(asyncio.run(read_along(given.url, who, given.nkey, given.limit)) > 0)
     except ModuleNotFoundError as missing:
         parser.error(f"{missing}: pip install 'nats-py[nkeys]'")
-    except BrokenPipeError:  # `| head` has enough; what Python writes at its end goes nowhere
+    except BrokenPipeError:  # `| head` has ended; discard what Python writes at its exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (Error, OSError) as error:

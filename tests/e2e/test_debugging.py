@@ -1,6 +1,6 @@
 """What people's own tools run into where our policies hold: `kubectl debug`, and a restore of pods.
 
-The guide docs/get-started/kubernetes.md describes it; the real tool runs on a real API server."""
+The guide docs/tasks/pod-policies.md describes it; the real tool runs on a real API server."""
 
 import json
 

@@ -37,5 +37,5 @@ async def test_an_api_server_that_lacks_it_is_refused_by_name(
     finally:
         plane.stop()
     assert named in said
-    assert f"on Kubernetes {control_plane.version[0]}.{control_plane.version[1]}" in said
+    assert f"Kubernetes {control_plane.version[0]}.{control_plane.version[1]}" in said
     assert "dra.enabled" in said

@@ -223,7 +223,7 @@ async def test_a_scheduler_that_is_away_delays_a_pod_and_loses_nothing(
     url = await system(world, verbs=("watcher", "binder"))
     with kube_scheduler(world.plane, tmp_path, url):
         await world.plane.apply(pod("p"))
-        await world.described("p", "FailedScheduling", "no scheduler of Apportion took the choice")
+        await world.described("p", "FailedScheduling", "no Apportion scheduler accepted the choice")
         await world.start("scheduler")
         # kube-scheduler tries again when something changes, and after a minute without.
         await world.plane.user("label", "node", "n1", "changed=yes")

@@ -116,7 +116,7 @@ async def test_an_annotation_that_somebody_changed_is_noticed(world: KubeWorld) 
     health = (await watcher.get("/metrics"))[1]
     assert 'apportion_watcher_repairs{kind="annotation"} 0.0' in health
     await world.plane.user("annotate", "--overwrite", "pod", "p", f"{SHARES}=[]")
-    line = await watcher.logged("its annotation differs from the ledger")
+    line = await watcher.logged("annotation differs from the ledger")
     assert "default/p" in line["event"]
     (found,) = await world.facts.count(DifferenceFound, 1)
     assert (found.kind, found.name, found.cluster) == ("annotation", "default/p", "[]")

@@ -34,26 +34,26 @@ class Expected(NamedTuple):
 
 
 EXPECTED = {
-    "A1-volcano-vgpu-hami-core": Expected(1, VOLCANO),
-    "A2-volcano-vgpu-mig": Expected(1, VOLCANO, MIG_NODE),
-    "A6-volcano-vgpu-percentage": Expected(1, VOLCANO),
-    "A7-volcano-vgpu-any-mode": Expected(1, VOLCANO),
-    "B4-vcuda-exclusive": Expected(1, VCUDA),
-    "B4-vcuda-shared": Expected(1, DOCKER),
-    "C1-volcano-gpu-sharing-job": Expected(2, CARD),
-    "C2-volcano-gpu-number": Expected(1, CARD),
-    "C3-volcano-vgpu-job": Expected(1, VOLCANO),
-    "C3-volcano-vgpu-mps": Expected(1, VOLCANO, MPS_NODE),
-    "C4-ascend-310p": Expected(1, ASCEND, NPU_NODE),
-    "C7-distributed-job": Expected(4),
-    "C7-multi-gpu-job": Expected(1),
-    "C8-gpu-types": Expected(3),
-    "D1-hami-percentage-priority": Expected(1, HAMI),
-    "D1-hami": Expected(1, HAMI),
-    "D3-hami-defaults": Expected(1, HAMI),
-    "D3-hami-two-containers": Expected(1, HAMI),
-    "E3-volcano-two-vgpus": Expected(1, VOLCANO),
-    "E4-whole-cards": Expected(1),
+    "volcano-vgpu-hami-core": Expected(1, VOLCANO),
+    "dynamic-mig": Expected(1, VOLCANO, MIG_NODE),
+    "volcano-vgpu-percentage": Expected(1, VOLCANO),
+    "volcano-vgpu-any-mode": Expected(1, VOLCANO),
+    "vcuda-exclusive": Expected(1, VCUDA),
+    "vcuda-shared": Expected(1, DOCKER),
+    "volcano-gpu-sharing-job": Expected(2, CARD),
+    "volcano-gpu-number": Expected(1, CARD),
+    "volcano-vgpu-job": Expected(1, VOLCANO),
+    "volcano-vgpu-mps": Expected(1, VOLCANO, MPS_NODE),
+    "ascend-310p": Expected(1, ASCEND, NPU_NODE),
+    "distributed-job": Expected(4),
+    "multi-gpu-job": Expected(1),
+    "gpu-types": Expected(3),
+    "hami-percentage-priority": Expected(1, HAMI),
+    "hami": Expected(1, HAMI),
+    "hami-defaults": Expected(1, HAMI),
+    "hami-two-containers": Expected(1, HAMI),
+    "volcano-two-vgpus": Expected(1, VOLCANO),
+    "whole-gpus": Expected(1),
 }
 
 
@@ -111,7 +111,7 @@ async def test_every_manifest_is_bound_and_says_so(world: KubeWorld) -> None:
         assert not missing, f"{manifest} ({notes[DIALECT]}) lacks {missing}: {sorted(notes)}"
     assert seen == {name: row.pods for name, row in EXPECTED.items()}
     assert len(await world.facts.count(PodBound, len(pods))) == len(pods)
-    for manifest in ("A1-volcano-vgpu-hami-core", "C4-ascend-310p"):
+    for manifest in ("volcano-vgpu-hami-core", "ascend-310p"):
         (pod,) = (pod for pod in pods if pod["metadata"]["namespace"] == manifest.lower())
         meta = pod["metadata"]
         words = ("Scheduled", f"bound to {pod['spec']['nodeName']}")

@@ -23,18 +23,18 @@ CARD_MIB = 15_360
 MEMORY, CORES = "nvidia.com/gpumem", "nvidia.com/gpucores"
 PODS = ROOT / "examples" / "pods"
 COUNTED = (
-    "A1-volcano-vgpu-hami-core",
-    "A6-volcano-vgpu-percentage",
-    "A7-volcano-vgpu-any-mode",
-    "C2-volcano-gpu-number",
-    "D1-hami",
-    "D1-hami-percentage-priority",
-    "D3-hami-two-containers",
-    "E3-volcano-two-vgpus",
-    "E4-whole-cards",
+    "volcano-vgpu-hami-core",
+    "volcano-vgpu-percentage",
+    "volcano-vgpu-any-mode",
+    "volcano-gpu-number",
+    "hami",
+    "hami-percentage-priority",
+    "hami-two-containers",
+    "volcano-two-vgpus",
+    "whole-gpus",
 )
 """The samples for NVIDIA's cards that are pods and ask by a name that counts devices. The webhook
-gives one to the pod that has none (D3-hami-defaults).
+gives one to the pod that has none (hami-defaults).
 """
 
 

@@ -37,8 +37,8 @@ from tests.support.volcano_controller import make_pods
 from tests.support.webhook import running_webhook
 
 PODS = ROOT / "examples" / "pods"
-OTHERS = {"C4-ascend-310p"}
-CUT, UNDER_MPS = "A2-volcano-vgpu-mig", "C3-volcano-vgpu-mps"
+OTHERS = {"ascend-310p"}
+CUT, UNDER_MPS = "dynamic-mig", "volcano-vgpu-mps"
 PLAIN = sorted({path.stem for path in PODS.glob("*.yaml")} - OTHERS - {CUT, UNDER_MPS})
 LOOKS = {"image": "test:1", "imagePullPolicy": "Never", "command": ["sleep", "600"]}
 MACHINE = ("cpu", "memory")
@@ -189,7 +189,7 @@ async def test_A1_every_process_has_exactly_its_share(
                 assert placed
                 for event in placed:
                     await check(node, event)
-                if manifest == "D3-hami-two-containers":
+                if manifest == "hami-two-containers":
                     assert await node.environment("two-containers", "log") == {}
                 await node.delete(placed)
 

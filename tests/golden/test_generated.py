@@ -44,8 +44,8 @@ def test_the_page_on_security_is_the_generated_one() -> None:
     generated.assert_none([PAGE] if page(text, rows()) != text else [])
 
 
-def test_the_manual_and_the_console_list_what_the_descriptors_say() -> None:
-    """The lists of policies and refusal codes are current."""
+def test_the_reference_pages_are_the_generated_ones() -> None:
+    """The pages of commands, settings, metrics, refusals and chart values are current."""
     generated.assert_none(generated.outdated(reference.files()))
 
 

@@ -104,10 +104,10 @@ def test_every_line_of_the_file_is_sealed(path: Path, tmp_path: Path) -> None:
         ([*lines[:at], *lines[at + 1 :]], f":{at + 1}:"),
         ([*lines[:at], lines[at + 1], lines[at], *lines[at + 2 :]], f":{at + 1}:"),
         (lines[:-1], "the end is missing"),
-        ([*lines[:-1], lines[-1][:-9]], "the line is cut"),
-        ([*lines[:-2], lines[-1]], "the last line speaks of"),
-        ([*lines, b"more\n"], "there is more"),
-        (lines[1:], "no archive"),
+        ([*lines[:-1], lines[-1][:-9]], "the line is truncated"),
+        ([*lines[:-2], lines[-1]], "the last line does not match"),
+        ([*lines, b"more\n"], "unexpected content"),
+        (lines[1:], "not an archive"),
     ):
         copy.write_bytes(b"".join(broken))
         with pytest.raises(ArchiveError, match=named):

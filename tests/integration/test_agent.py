@@ -5,6 +5,7 @@ import contextlib
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -20,6 +21,8 @@ from apportion_schemas import (
     PlacementVoided,
     PodBound,
     SharesAllocated,
+    UsageRecorded,
+    UsageSample,
 )
 from tests.support.facts import Facts
 from tests.support.nats import Bus
@@ -83,6 +86,27 @@ async def test_a_changed_inventory_is_reported_again(bus: Bus, facts: Facts) -> 
     assert [len(report.devices) for report in reports] == [2, 4]
 
 
+async def test_simulated_use_is_sampled_and_recorded(bus: Bus, facts: Facts) -> None:
+    """A simulated agent samples the use of allocated shares, and records it in the ledger."""
+    samples: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def note(_subject: str, payload: bytes) -> bytes:
+        samples.put_nowait(payload)
+        return b""
+
+    await (await bus.connect("gateway")).serve("apportion.usage.*", note)
+    options = ("--node", NODE, "--simulate", "2xT4", "--simulate-use", "1")
+    async with agent_of(bus, *options) as agent:
+        await agent.ready()
+        (card, _) = [device.id for device in await devices(facts)]
+        await bind(facts, "p1", card)
+        (recorded, *_) = await facts.count(UsageRecorded, 1)
+        sample = msgspec.json.decode(await samples.get(), type=UsageSample)
+        assert [(use.pod, use.device) for use in sample.shares] == [("p1", card)]
+        assert (recorded.node, [use.pod for use in recorded.shares]) == (NODE, ["p1"])
+        assert recorded.shares[0].memory_mib_peak > 0
+
+
 async def test_shares_are_allocated_once(bus: Bus, facts: Facts) -> None:
     """Live, and after a restart for what was bound meanwhile; never twice."""
     async with agent_of(bus) as agent:
@@ -115,7 +139,7 @@ async def test_what_cannot_be_allocated(bus: Bus, facts: Facts) -> None:
         assert await order(bus, verb="fail", device=broken, reason="fan") == {"done": True}
         await facts.count(DeviceHealthChanged, 1)
         await bind(facts, "p1", "GPU-elsewhere")
-        line = await agent.logged("p1/1/allocated is passed over")
+        line = await agent.logged("event p1/1/allocated skipped")
         assert "attempt 1" in str(line["event"])
         await bind(facts, "p2", well, broken)
         await facts.place("p3", NODE, well)
@@ -297,7 +321,7 @@ async def test_no_driver_and_no_simulation(bus: Bus) -> None:
         await NvmlBackend(SystemClock()).close()
         pytest.skip("this machine has a driver")
     async with agent_of(bus, "--node", NODE) as agent:
-        line = await agent.logged("cannot go on")
+        line = await agent.logged("cannot continue")
         assert "--simulate 8xH100-80GB" in line["error"]
         assert await agent.ended() == 78
 
@@ -306,7 +330,7 @@ async def test_no_driver_and_no_simulation(bus: Bus) -> None:
     ("options", "said"),
     [
         (["--simulate", "8xH10"], "H100-80GB"),
-        (["--nodes", "3"], "choose one"),
+        (["--nodes", "3"], "use --fleet, or --simulate"),
         (["--node", "", "--simulate", "1xT4"], "0 characters"),
     ],
 )

@@ -154,7 +154,7 @@ async def test_a_share_of_a_device_that_is_not_there_is_refused(system: System) 
     )
     revision = await system.append("scheduler", "placement.node-a", document(placement("victim")))
     line = await system.services[0].logged(f"revision {revision} on")
-    assert "changes nothing" in str(line["event"])
+    assert "ignored" in str(line["event"])
     await system.still_works("another")
 
 

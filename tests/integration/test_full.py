@@ -38,8 +38,8 @@ from tests.support.standalone import Standalone
 pytestmark = pytest.mark.slow
 ROOM_BYTES = 60_000
 MORE_BYTES = 50_000_000
-FULL = "the ledger is full, so nothing is placed"
-SILENT = "the ledger acknowledges nothing"
+FULL = "the ledger is full, so no pod is placed"
+SILENT = "the ledger does not acknowledge appends"
 ASKS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 100}
 
 

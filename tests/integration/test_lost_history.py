@@ -49,7 +49,7 @@ async def _folded(service: ServiceProcess, revision: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("written_since", [0, 40], ids=["its end moved back", "others wrote on"])
+@pytest.mark.parametrize("written_since", [0, 40], ids=["the end moved back", "others wrote on"])
 async def test_services_stop_where_the_ledger_lost_what_they_folded(
     bus: Bus, tmp_path: Path, written_since: int
 ) -> None:
@@ -78,7 +78,7 @@ async def test_services_stop_where_the_ledger_lost_what_they_folded(
             await _write_elsewhere(bus, written_since)
         await bus.restart()
         for service in services:
-            line = await service.logged("cannot go on")
+            line = await service.logged("cannot continue")
             assert "lost events" in line["error"]
             assert await service.ended() == 78
 

@@ -197,7 +197,7 @@ async def test_nothing_is_dropped_that_is_needed(world: World, tmp_path: Path) -
         assert (done.returncode, why in done.stderr) == (1, True), done.stdout + done.stderr
         assert (await world.span())[0] == 1
 
-    await refused(short, "no snapshot that can be used")
+    await refused(short, "no usable snapshot")
     async with world.services("agent", "scheduler"):
         await world.facts.submit("wants nothing")
         await world.facts.count(PodPlaced, 1)
@@ -210,7 +210,7 @@ async def test_nothing_is_dropped_that_is_needed(world: World, tmp_path: Path) -
         foreign = World(other, tmp_path / "nats")
         await foreign.facts.open()
         await foreign.facts.submit("a")
-        await refused(await foreign.archive("foreign.jsonl"), "is of the ledger made at")
+        await refused(await foreign.archive("foreign.jsonl"), "belongs to the ledger created at")
     young = await world.json("ledger", "trim", whole, "--older-than", "3600")
     assert (young["dropped"], "3600 s" in young["because"]) == (0, True)
     told = await world.json("ledger", "trim", whole, "--older-than", "0", "--dry-run")

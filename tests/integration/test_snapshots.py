@@ -189,7 +189,7 @@ async def test_a_corrupt_one_is_set_aside_for_an_older_one(
         bad[at] ^= 1
         await overwrite(bus, 2, bytes(bad))
         assert (await snapshots.restore()).revision == 1, at
-        assert "snapshot not used" in capsys.readouterr().out
+        assert "snapshot ignored" in capsys.readouterr().out
     await overwrite(bus, 2, good[: len(good) // 2])
     state = await snapshots.restore()
     assert state.revision == 1
@@ -234,7 +234,7 @@ async def test_one_from_the_future_or_of_another_ledger_is_set_aside(
     state = await snapshots.restore()
     assert state.revision == 0
     said = capsys.readouterr().out
-    assert "reach so far" in said
+    assert "the ledger ends before it" in said
     assert "another record at 3" in said
 
 

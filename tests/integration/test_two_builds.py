@@ -328,7 +328,7 @@ async def take_a_binder_back_too_late(system: System) -> None:
     await system.upgrade("binder b")
     await system.settled()
     assert said[0] == 503
-    for words in ("no placement is bound here", f"schemaversion {NEXT}", "upgrade Apportion here"):
+    for words in ("binding stopped", f"schemaversion {NEXT}", "upgrade Apportion here"):
         assert words in said[1]
 
 

@@ -66,7 +66,7 @@ def test_no_slice_is_given_out_on_which_an_untold_pod_may_run(
 def follow(cluster: Cluster) -> None:
     """Write what the watcher sees."""
     cluster.write(cluster.pod_facts())
-    for data, problem in cluster.facts.adoptions(cluster.view.pods):
+    for data, problem, _ in cluster.facts.adoptions(cluster.view.pods):
         if not problem:
             cluster.ledger.play(data)
     cluster.write(list(cluster.facts.nodes(["n1"])))

@@ -78,7 +78,7 @@ async def test_guarded(bus: Bus) -> None:
     with pytest.raises(Exception, match="consumer does not exist"):
         await retarget(auditor.wire, consumer)
     for role in ("gateway", "watcher", "operator", "agent", "binder"):
-        with pytest.raises(NotPermitted, match=f"forbids user '{role}' to send to"):
+        with pytest.raises(NotPermitted, match=f"not permit user '{role}' to send to"):
             await retarget((await bus.connect(role)).wire, consumer)
     await (await bus.connect("watcher")).append([draft()])
 

@@ -126,7 +126,7 @@ async def test_half_sent_requests_stay(bus: Bus, guarded: bool) -> None:
         await asyncio.gather(*ends, return_exceptions=True)
         assert (len(done), len(open_still)) == ((HALF, 0) if guarded else (0, HALF))
         if guarded:
-            assert "after 1 s" in str((await process.logged("not whole"))["event"])
+            assert "after 1 s" in str((await process.logged("incomplete"))["event"])
 
 
 def plan(manifest: str) -> bytes:

@@ -52,7 +52,7 @@ async def test_weak_batches_of_others_are_refused(tmp_path: Path) -> None:
 
     async with attacked(tmp_path / "nats", widen) as bus:
         await open_batches(bus, subject)
-        with pytest.raises(LedgerUnavailable, match="did not take a batch"):
+        with pytest.raises(LedgerUnavailable, match="rejected a batch"):
             await batch(bus)
 
 

@@ -220,7 +220,7 @@ async def test_a_flood_is_bounded(tmp_path: Path, guard: str) -> None:
         answer = decode_answer(await other.request("apportion.intake.honest", honest, WAITED_S))
         assert answer.revision is not None
         assert len(made.facts.of(NodeReported)) < SOME
-        await made.intake.logged("refused a report")
+        await made.intake.logged("report refused")
         causes = [line["cause"] for line in made.intake.log if "cause" in line]
         assert sorted(set(causes)) == sorted(causes), "each once"
         assert {"too-many"} <= set(causes) <= {"too-many", "flapping"}

@@ -302,7 +302,7 @@ async def test_a_token_for_somebody_else_is_none(bus: Bus, request: pytest.Fixtu
         scheduler = await bus.come("scheduler-x1", foreign)
         assert await _may(scheduler, "placement.n")
     else:
-        await bus.refused("scheduler-x1", foreign, "the API server does not take the token")
+        await bus.refused("scheduler-x1", foreign, "the API server rejected the token")
 
 
 @attacked("reviews few of a host")
@@ -386,8 +386,8 @@ async def test_a_token_that_does_not_count_is_refused(bus: Bus) -> None:
     stranger = json.loads(base64.urlsafe_b64decode(claims + "=="))
     stranger["sub"] = "system:serviceaccount:apportion:binder"
     forged = base64.urlsafe_b64encode(json.dumps(stranger).encode()).decode().rstrip("=")
-    await bus.refused("scheduler-x1", f"{head}.{forged}.{signature}", "does not take the token")
-    await bus.refused("scheduler-x1", "guessed", "no token of a ServiceAccount")
+    await bus.refused("scheduler-x1", f"{head}.{forged}.{signature}", "rejected the token")
+    await bus.refused("scheduler-x1", "guessed", "an expiring ServiceAccount token")
     await bus.refused("scheduler-x2", good, "connects as scheduler-x1")
     await bus.cluster.pod("other-x1", "stranger")
     other = await bus.cluster.token("stranger", "other-x1")
@@ -395,7 +395,7 @@ async def test_a_token_that_does_not_count_is_refused(bus: Bus) -> None:
     await bus.cluster.pod("scheduler-x3", "scheduler")
     gone = await bus.cluster.token("scheduler", "scheduler-x3")
     await bus.cluster.delete("scheduler-x3")
-    await bus.refused("scheduler-x3", gone, "the API server does not take the token")
+    await bus.refused("scheduler-x3", gone, "the API server rejected the token")
 
 
 async def test_a_token_that_has_ended_is_refused_and_told_so(
@@ -438,7 +438,7 @@ async def test_who_was_let_in_for_a_time_comes_back_with_the_token_of_then(bus: 
 
     await _append(watcher)
     await bus.cluster.delete("watcher-x1")
-    reason = "the API server does not take the token"
+    reason = "the API server rejected the token"
 
     async def shut_out() -> bool:
         return bool([each for each in bus.callout.log if reason in str(each.get("reason"))])

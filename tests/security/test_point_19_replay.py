@@ -70,7 +70,7 @@ async def test_an_old_placement_is_no_placement(bus: Bus, without: str) -> None:
             [bound] = await facts.count(PodBound, 1)
             assert (bound.node, bound.attempt) == ("n1", 1)
             return
-        line = await scheduler.logged(f"revision {again} on {subject} changes nothing")
+        line = await scheduler.logged(f"revision {again} on {subject} ignored")
         assert "attempt 1, expected 2" in str(line["event"])
         await facts.write(NodeUncordoned(node="n1", by="ada"))
         [bound] = await facts.count(PodBound, 1)

@@ -88,7 +88,7 @@ def test_a_lock_without_hashes_is_no_lock() -> None:
         locked("six==1.17.0\n")
 
 
-@pytest.mark.parametrize("name", ["build.txt", "runtime.txt", "dev.txt", "audit.txt"])
+@pytest.mark.parametrize("name", ["build.txt", "runtime.txt", "dev.txt", "docs.txt", "audit.txt"])
 def test_everything_that_is_installed_is_locked_with_its_hashes(name: str) -> None:
     """For tests and builds too."""
     assert len(locked((LOCK.parent / name).read_text())) > 3

@@ -123,7 +123,7 @@ async def test_a_history_that_was_written_anew(place: Place) -> None:
     found = await place.verify(*place.receipts, *place.public, code=1)
     assert (found["violations"][0]["revision"], found["found"]) == (revision, {"receipt": 1})
     said = await place.run("receipt", "write", "--key", place.key, *place.receipts, code=1)
-    assert "ledger made at" in said
+    assert "ledger created at" in said
     await place.rewrite(RECORDS[:-2])
     found = await place.verify(*place.receipts, *place.public, code=1)
     assert found["violations"][0]["revision"] == len(RECORDS) - 1

@@ -81,7 +81,7 @@ class MemoryFollower:
             return
         if self._failure is not None:
             raise self._failure
-        raise LedgerUnavailable("stopped following before it had caught up")
+        raise LedgerUnavailable("stopped reading before the end of the ledger was reached")
 
     async def join(self) -> None:
         """See ledger.Subscription."""
@@ -118,7 +118,7 @@ class MemoryFollower:
     def _take(self, record: Record | None) -> None:
         if self._read + 1 < self._server.first_revision:
             first = self._server.first_revision
-            raise LedgerTrimmed("its beginning is gone", self._read + 1, first)
+            raise LedgerTrimmed("the oldest events were dropped", self._read + 1, first)
         if record is None:
             if self._whole:
                 raise LedgerHole("a record is missing", self._read + 1, self._read + 2)

@@ -111,7 +111,7 @@ class MemoryLedger:
         """See ledger.Ledger."""
         last = await self._question("follow", lambda: self.server.last_revision)
         if last < start - 1:
-            raise LedgerHole("its end moved back", start - 1, last)
+            raise LedgerHole("the newest revision moved back", start - 1, last)
         follower = MemoryFollower(
             self.server, self._link, deliver, start=max(start, 1), subjects=subjects, goal=last
         )
@@ -168,7 +168,7 @@ class MemoryLedger:
             "request", lambda: self.server.send(subject, payload, reply=inbox)
         )
         if reply is None:
-            raise LedgerUnavailable(f"nobody takes {subject}")
+            raise LedgerUnavailable(f"no service answers {subject}")
         try:
             async with asyncio.timeout(timeout_s):
                 return await reply
@@ -358,7 +358,7 @@ class _MemoryDelivery:
             await self._ledger.ask("ack", lambda: self._queue.ack(revision))
         except LostReply as lost:
             raise LedgerUnavailable(
-                f"the acknowledgement of revision {revision} was not noted ({lost})"
+                f"the acknowledgement of revision {revision} was lost ({lost})"
             ) from lost
 
     async def retry(self, delay_s: float) -> None:

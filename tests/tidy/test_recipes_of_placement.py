@@ -77,7 +77,7 @@ from msgspec import json as encoded
 from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, pod
-from tools.reference import page
+from tools.reference import refusals, scores_and_filters
 code = RefusalCode("MoonWanes")
 ledger = Ledger(observed(NODE), rack(NODE, 1)).submit(pod("p", ask(1))).settle()
 refusal = ledger.pod("p").refusal
@@ -94,7 +94,7 @@ print(json.dumps({
     "sentence": words.refusal(refusal),
     "why": encoded.encode(why(ledger.state, ledger.pod("p"))).decode(),
     "lines": encoded.encode(lines_answer(ledger.state)).decode(),
-    "page": page(),
+    "page": scores_and_filters() + refusals(),
 }))
 """
 SCORED = """
@@ -109,7 +109,7 @@ from apportion_schemas import PolicyChanged
 from tests.support.fleet import rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, pod
-from tools.reference import page
+from tools.reference import scores_and_filters
 ledger = Ledger(rack("n1", 1), rack("n2", 1))
 ledger.play(PolicyChanged(by="ann", node_policy="moonlit", device_policy="spread"))
 ledger.submit(pod("p", ask(1))).settle()
@@ -120,7 +120,7 @@ print(json.dumps({
     "set": CliRunner().invoke(policy, ["set", "--help"]).output,
     "plan": CliRunner().invoke(plan_verb, ["--help"]).output,
     "console": vocabulary().decode(),
-    "page": page(),
+    "page": scores_and_filters(),
 }))
 """
 

@@ -86,9 +86,12 @@ def test_a_name_may_contain_a_vague_word() -> None:
 
 
 def test_retired_phrases() -> None:
-    """A docstring or comment with a retired phrase is reported, with its line; a literal is not."""
+    """A docstring or comment with a retired phrase is reported; a literal in some parts only."""
     source = '"""Reads it.\n\nBegins Anew."""\nx = "anew"  # for whoever asks `NOBODY`\n'
     assert [each.line for each in words.retired_phrases(CORE, source)] == [3, 4]
+    message = 'x = f"begins anew at {y}"\n'
+    assert not list(words.retired_phrases(CORE, message))
+    assert list(words.retired_phrases("services/apportion/agent/planted.py", message))
     assert not list(words.retired_phrases("tests/unit/test_x.py", source))
 
 

@@ -110,12 +110,33 @@ PHRASES = re.compile(
 )
 
 
+MESSAGES = tuple(
+    f"services/apportion/{part}/"
+    for part in (
+        "admission",
+        "agent",
+        "binder",
+        "callout",
+        "extender",
+        "gateway",
+        "intake",
+        "lab",
+        "runtime",
+        "scheduler",
+        "watcher",
+    )
+)
+"""Parts whose literals are checked as well."""
+LITERALS = (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING))
+
+
 def retired_phrases(path: str, source: str) -> Iterator[Offence]:
-    """Find phrases in docstrings and comments of the product that made readers stop."""
+    """Find phrases in docstrings, comments and messages of the product that made readers stop."""
     if path.startswith(("tests/", "tools/")):
         return
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         prose = token.type == tokenize.COMMENT or token.string.startswith('"""')
+        prose = prose or (path.startswith(MESSAGES) and token.type in LITERALS)
         for found in PHRASES.finditer(token.string.lower() if prose else ""):
             line = token.start[0] + token.string.count("\n", 0, found.start())
             yield Offence(path, line, f"{found[0]!r}: name the actor, or use the field's word")

@@ -3,11 +3,11 @@
 //	go run . nats://auditor:PASSWORD@127.0.0.1:4222 [LIMIT]
 //	go run . -nkey anna.nk nats://anna@127.0.0.1:4222 [LIMIT]
 //
-// The second is for a user whose key `apportion user add auditor anna` has made.
+// The second form uses a key from `apportion user add auditor anna`.
 //
-// A consumer is read that nobody has to acknowledge; it is gone by itself soon after this program.
-// Each placement names the SHA-256 of the one before it on its node, so whoever reads from the
-// beginning sees if one was changed, left out or put in.
+// The program reads with a consumer that needs no acknowledgements and expires soon after the
+// program ends. Each placement names the SHA-256 of the previous one on its node, so a reader from
+// the beginning sees if one was changed, left out or inserted.
 package main
 
 import (
@@ -41,7 +41,7 @@ func main() {
 	nkey := flag.String("nkey", "", "`FILE` with the key of the user, in place of a password")
 	flag.Parse()
 	if flag.NArg() < 1 {
-		log.Fatal("give the URL that `apportion up` prints, with the auditor's password, " +
+		log.Fatal("the URL is missing; use the one that `apportion up` prints, with the auditor's password, " +
 			"or nats://NAME@HOST:PORT and -nkey FILE")
 	}
 	limit, _ := strconv.Atoi(flag.Arg(1))
@@ -57,16 +57,16 @@ func main() {
 	}
 }
 
-// refusal tells what to do where the server does not take us.
+// refusal returns the error for a rejected login, with its fix.
 func refusal(nkey string) string {
 	if nkey != "" {
-		return "the server does not take this user by the key in " + nkey + ": `apportion user list`"
+		return "the server rejected the key in " + nkey + "; check the user with `apportion user list`"
 	}
-	return "the server does not take this user: give the password in the URL, as `apportion up` prints " +
-		"it, or -nkey FILE with the key that `apportion user add auditor NAME` made"
+	return "the server rejected this user; put the password into the URL, as `apportion up` prints it, " +
+		"or use -nkey FILE with a key from `apportion user add auditor NAME`"
 }
 
-// readAlong prints each event of placement.<node>, and tells how many links of the chain are broken.
+// readAlong prints each event of placement.<node>, and returns the number of broken links of the chain.
 func readAlong(address, nkey string, limit int) (broken int, err error) {
 	server, err := url.Parse(address)
 	if err != nil {
@@ -74,9 +74,9 @@ func readAlong(address, nkey string, limit int) (broken int, err error) {
 	}
 	who := server.User.Username()
 	if who == "" {
-		return 0, errors.New("the URL names no user: write nats://NAME@HOST:PORT")
+		return 0, errors.New("the URL has no user; write nats://NAME@HOST:PORT")
 	}
-	// What a user is answered on, and the consumers that it may make, begin with its own name.
+	// A user's inboxes and consumers must begin with its own name.
 	options := []nats.Option{nats.CustomInboxPrefix("_INBOX_" + who)}
 	if nkey != "" {
 		key, err := nats.NkeyOptionFromSeed(nkey)
@@ -84,7 +84,7 @@ func readAlong(address, nkey string, limit int) (broken int, err error) {
 			return 0, fmt.Errorf("cannot use the key in %s: %w", nkey, err)
 		}
 		options = append(options, key)
-		server.User = nil // a name without a password is taken for a token
+		server.User = nil // the client would treat a name without a password as a token
 	}
 	client, err := nats.Connect(server.String(), options...)
 	if err != nil {
@@ -107,7 +107,7 @@ func readAlong(address, nkey string, limit int) (broken int, err error) {
 			return broken, err
 		}
 		if metadata.Sequence.Consumer != seen {
-			return broken, fmt.Errorf("a message was lost after %d; begin again", seen-1)
+			return broken, fmt.Errorf("a message was lost after %d; start again", seen-1)
 		}
 		var placed event
 		if err := json.Unmarshal(message.Data(), &placed); err != nil {

@@ -37,13 +37,13 @@ def checked(given: dict[str, Any]) -> tuple[Address, ServedFiles]:
     """Return the address and the TLS files. Raises ConfigError if options conflict."""
     files = served_files(given["tls_cert"], given["tls_key"], given["tls_client_ca"])
     if files is None:
-        fix = f"give it and {KEY}: API servers call a webhook over HTTPS only"
+        fix = f"add it and {KEY}: API servers call webhooks only over HTTPS"
         raise ConfigError(CERTIFICATE, "not given", fix)
     names = given["schedulers"]
     if len(names) > SCHEDULERS_MAX:
-        raise ConfigError("--scheduler-name", len(names), f"name at most {SCHEDULERS_MAX}")
+        raise ConfigError("--scheduler-name", len(names), f"use at most {SCHEDULERS_MAX}")
     if given["scheduler"] not in names:
-        fix = f"name one of --scheduler-name, whose pods are taken: {', '.join(names)}"
+        fix = f"use a name given with --scheduler-name: {', '.join(names)}"
         raise ConfigError("--fill-in", given["scheduler"], fix)
     return parse_address("--listen", given["listen"]), files
 
@@ -58,24 +58,24 @@ LOOK_S: Final = 1.0
 )
 @click.option("--listen", default=LISTEN, envvar="APPORTION_LISTEN", show_default=True,
               show_envvar=True, metavar="HOST:PORT",
-              help="Where the webhook answers, over HTTPS.")  # fmt: skip
+              help="Address of the webhook (HTTPS).")  # fmt: skip
 @click.option("--fill-in", "scheduler", default=OURS[0], show_default=True, metavar="NAME",
-              help="The schedulerName of pods that ask for a device and name none.")  # fmt: skip
+              help="schedulerName for pods that request a device and have none.")  # fmt: skip
 @click.option("--scheduler-name", "schedulers", multiple=True, default=OURS, show_default=True,
               metavar="NAME",
-              help="Pods with this schedulerName are ours, as for the watcher.")  # fmt: skip
+              help="Admit pods with this schedulerName, like the watcher; repeatable.")  # fmt: skip
 @click.option(
     "--namespace", default=NAMESPACE, envvar="APPORTION_NAMESPACE", show_default=True,
     show_envvar=True, metavar="NAME",
-    help="Where our services run; the binder's account there may write our annotations.",
+    help="Namespace of the services; its binder may write Apportion's annotations.",
 )  # fmt: skip
 @serving_tls_options
 @dra_option
 @service_options
 def command(*, config: ServiceConfig, **given: Any) -> None:
-    """Judge pods for an API server before it takes them, and fill in what they leave out.
+    """Validate new pods for the API server, and fill in defaults.
 
-    Start as many replicas as you like. /healthz, /readyz and /metrics are on the same port, too."""
+    You can run several replicas. The same port serves /healthz, /readyz and /metrics."""
     try:
         listen, files = checked(given)
     except ConfigError as error:
@@ -103,7 +103,7 @@ async def body(
             dra=given["dra"],
         )
         service.ready_when(known.reader.not_ready)
-        service.loop("say how it is known", known.say)
+        service.loop("watch the connection", known.say)
         async with serving(service, listen, files, reviews.routes(), LIMITS) as url:
             service.log.info("admitting", url=f"{url}/")
             await known.reader.run()
@@ -119,11 +119,11 @@ class _Known:
         self.reader = Reader(ledger, self.cluster, metrics=service.metrics)
         service.metrics.gauge(
             "apportion_admission_configuration_revision",
-            "Revision of the configuration by which pods are judged; 0 before the first.",
+            "Revision of the configuration that pods are validated against; 0: none yet.",
         ).set_function(lambda: self.cluster.state.configuration_revision)
         service.metrics.gauge(
             "apportion_admission_configuration_unsure",
-            "1 while the ledger is out of reach: a newer configuration would not be known.",
+            "1 while the ledger is unreachable and the configuration may be outdated, else 0.",
         ).set_function(lambda: float(not ledger.in_touch))
 
     async def say(self) -> None:
@@ -139,9 +139,8 @@ class _Known:
             sure = not sure
             revision = self.cluster.state.configuration_revision
             if sure:
-                self._service.log.info("the ledger is back", configuration=revision)
+                self._service.log.info("ledger reachable again", configuration=revision)
             else:
                 self._service.log.warning(
-                    "the ledger is out of reach; pods are judged by the last configuration",
-                    configuration=revision,
+                    "ledger unreachable, using the last known configuration", configuration=revision
                 )

@@ -100,10 +100,10 @@ class Reviews:
         self._scheduler = scheduler
         self._writer = writer
         self._reviews = metrics.counter(
-            "apportion_admission_reviews_total", "Pods that were judged, by outcome.", ("outcome",)
+            "apportion_admission_reviews_total", "Reviewed pods by outcome.", ("outcome",)
         )
         self._seconds = metrics.histogram(
-            "apportion_admission_seconds", "Time to judge one pod, reading and answering included."
+            "apportion_admission_seconds", "Time to review one pod, from request to response."
         )
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
@@ -139,8 +139,8 @@ class Reviews:
                 ours = claimed(manifest_config(self._configuration()).dialects)
                 verdict = Admitted("too large")
                 if request.operation == CREATE and any(n.encode() in pod for n in (PREFIX, *ours)):
-                    what = f"is too much to be read: {error}"
-                    wrong = ManifestError("pod", "all of it", what, "make several pods of it")
+                    what = f"is too large: {error}"
+                    wrong = ManifestError("pod", "all of it", what, "split it into several pods")
                     verdict = Rejected(wrong)
             else:
                 verdict = self._judge(asked)

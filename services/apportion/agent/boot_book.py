@@ -43,7 +43,7 @@ class BootBook(Generic[T]):
         except FileNotFoundError:
             pass
         except (OSError, msgspec.DecodeError) as error:
-            _log.warning("%s cannot be read, so nothing in it is known: %s", path, error)
+            _log.warning("cannot read %s, ignoring it: %s", path, error)
         else:
             if outlives_boot or file.boot == boot:
                 self._file = file

@@ -22,6 +22,7 @@ from apportion.agent.options import places_options
 from apportion.agent.places import Places, may_administer
 from apportion.agent.reporting.agent import Agent, IntakeClient, Node
 from apportion.agent.simulated import SimulatedBackend
+from apportion.agent.usage.simulating import SimulatedUse
 from apportion.core.configuration.offering import NO_CDI, NO_MPS, NO_RIGHT
 from apportion.core.ledger.handlers.turns import AT_ALLOCATE, AT_START, handing_out
 from apportion.runtime.files.fleets import FleetInvalid, SimulatedNode, numbered_nodes, read_fleet
@@ -46,6 +47,7 @@ class Backends(NamedTuple):
     quiet_s: float = QUIET_S
     ignored_xids: frozenset[int] = frozenset()
     critical_xids: frozenset[int] = frozenset()
+    use_s: float | None = None  # how often a simulated node's use is recorded; None: never
 
 
 _INSTANCES = "instances.json"
@@ -54,18 +56,27 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
 
 
 @click.command(name="agent", epilog=_EXAMPLE)
-@click.option("--node", default=socket.gethostname, help="The node's name, or a pattern with {}.")
+@click.option(
+    "--node", default=socket.gethostname, help="Name of the node, or a pattern with {} for several."
+)
 @many(
     "--simulate",
     "specs",
     "DEVICES",
-    "Simulate COUNTxMODEL[:MODE], joined by +. Given again, the nodes take them in turn.",
+    "Simulate COUNTxMODEL[:MODE], joined by +. If repeated, the nodes take turns.",
 )
-@click.option("--nodes", "count", default=1, show_default=True, help="How many to simulate.")
+@click.option("--nodes", "count", default=1, show_default=True, help="Number of simulated nodes.")
 @click.option(
     "--fleet",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Simulate the nodes of this CSV or YAML file.",
+    help="Simulate the nodes in this CSV or YAML file.",
+)
+@seconds(
+    "--simulate-use",
+    "use_s",
+    (1, 86_400),
+    None,
+    "Simulate what containers use of simulated devices, and record it this often.",
 )
 @places_options
 @seconds(
@@ -73,20 +84,20 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
     "quiet_s",
     (1, 86_400),
     QUIET_S,
-    "A card that had a critical XID is offered again after so long without another.",
+    "Offer a GPU again this long after its last critical XID.",
 )
 @many(
     "--ignore-xid",
     "ignored_xids",
     "NUMBER",
-    "Keep a card healthy after this XID, too. Given again for each.",
+    "Keep a GPU healthy after this XID. Repeatable.",
     type=click.IntRange(1, XID_MAX),
 )
 @many(
     "--critical-xid",
     "critical_xids",
     "NUMBER",
-    "Make a card unhealthy after this XID, which is otherwise ignored. Given again for each.",
+    "Mark a GPU unhealthy after this XID, which is ignored by default. Repeatable.",
     type=click.IntRange(1, XID_MAX),
 )
 @service_options
@@ -96,28 +107,31 @@ def command(
     specs: Sequence[str],
     count: int,
     fleet: Path | None,
+    use_s: float | None,
     places: Places | None,
     quiet_s: float,
     ignored_xids: Sequence[int],
     critical_xids: Sequence[int],
     config: ServiceConfig,
 ) -> None:
-    """Report the devices of this node and take the shares that are placed on it.
+    """Report the devices of this node, and provide containers with their shares.
 
-    Without --simulate and --fleet the node has this machine's NVIDIA GPUs. The options from --cdi
-    to --usage-record are for --kubelet and --runs."""
+    Without --simulate and --fleet, the agent reports this machine's NVIDIA GPUs. The options from
+    --cdi to --usage-record need --kubelet or --runs."""
     if places is not None and (fleet or count > 1):
-        stop_with("--kubelet and --runs are for one node; give neither --fleet nor --nodes")
+        stop_with("--kubelet and --runs serve one node; omit --fleet and --nodes")
     if (fleet or count > 1) and (specs if fleet else not specs):
-        stop_with("choose one: --fleet, or --simulate with --nodes, or neither")
+        stop_with("use --fleet, or --simulate with --nodes, or neither")
     ignored, critical = frozenset(ignored_xids), frozenset(critical_xids)
     if both := ignored & critical:
-        stop_with(f"--ignore-xid and --critical-xid both name {min(both)}; leave one of them out")
+        stop_with(f"--ignore-xid and --critical-xid both name {min(both)}; remove one")
     try:
         simulated = read_fleet(fleet) if fleet else numbered_nodes(node, count, specs)
     except FleetInvalid as error:
         stop_with(str(error))
-    backends = Backends(node, simulated, quiet_s, ignored, critical)
+    if use_s is not None and not simulated:
+        stop_with("--simulate-use requires --simulate or --fleet")
+    backends = Backends(node, simulated, quiet_s, ignored, critical, use_s)
     share_one_heap()
     # The agent of one node should use little memory; one that simulates thousands should be fast.
     small = places is not None
@@ -153,7 +167,7 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
             service.metrics,
             state=await session.beyond_beginning(),
             rules=await session.rules(),
-            remember=places is not None,
+            remember=places is not None or backends.use_s is not None,
             kubelet=places is not None and places.kubelet is not None,
         )
         service.ready_when(agent.not_ready)
@@ -164,6 +178,9 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
         service.loop("report", agent.watch)
         service.loop("allocate", agent.allocate)
         service.loop("orders", agent.take_orders)
+        if backends.use_s is not None:
+            use = SimulatedUse(agent, nodes, clock=service.clock, record_s=backends.use_s)
+            service.loop("simulated use", lambda: use.run(session.ledger.publish))
         if door is None:
             service.loop("beat", lambda: agent.beat(service.clock))
         else:
@@ -222,7 +239,7 @@ def _nodes(
                 ignored=ignored - backends.critical_xids,
             )
         except DevicesUnavailable as error:
-            raise ConfigError("--simulate", "not given", str(error)) from None
+            raise ConfigError("--simulate", None, str(error)) from None
         return [Node(backends.node, backend, _local_host(backends.node), publisher(backends.node))]
     return [
         Node(member.name, SimulatedBackend(member.devices), member.host, publisher(member.name))

@@ -103,8 +103,8 @@ def label_for_containers(
             os.setxattr(path, _SELINUX, _FOR_CONTAINERS)
         except OSError as error:
             _log.warning(
-                "%s: containers may not use it: the SELinux label container_file_t cannot be set "
-                "(%s); set agent.seLinuxType of the chart to a type that may relabel files",
+                "%s: containers cannot use it, because setting SELinux label container_file_t "
+                "failed (%s); set agent.seLinuxType of the chart to a type that may relabel files",
                 path,
                 error,
             )

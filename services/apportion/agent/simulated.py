@@ -55,7 +55,7 @@ class SimulatedBackend:
     ) -> MadeInstance:
         """See `DeviceBackend`."""
         if device not in self._devices or self._devices[device].mode != "mig":
-            raise NotMade(f"device {device} is not one in MIG mode of this node")
+            raise NotMade(f"device {device} is not a MIG device of this node")
         there = self._instances.setdefault(device, [])
         for made in [each for each in there if each != wanted and overlap(each, wanted)]:
             if made in needed:
@@ -79,7 +79,7 @@ class SimulatedBackend:
     async def hold_memory(self, device: str, cgroup: Path, memory: int) -> bool:  # noqa: ARG002
         """See `DeviceBackend`; no driver could enforce a limit here."""
         if device not in self._devices:
-            raise NotMade(f"device {device} is not one of this node")
+            raise NotMade(f"device {device} is not on this node")
         return False
 
     async def loads(self) -> tuple[Load, ...]:
@@ -107,7 +107,7 @@ class SimulatedBackend:
         """Let a device fail or recover. Raises DeviceUnknown."""
         if device not in self._devices:
             known = ", ".join(self._devices) or "none"
-            raise DeviceUnknown(f"device {device!r} is not on this node; it has {known}")
+            raise DeviceUnknown(f"device {device!r} is not on this node; devices: {known}")
         self._devices[device] = msgspec.structs.replace(
             self._devices[device], healthy=healthy, health_reason=reason
         )
@@ -127,7 +127,9 @@ def obey(backend: SimulatedBackend) -> Handler:
     async def handle(subject: str, payload: bytes) -> bytes:  # noqa: ARG001 - one handler per node
         try:
             if len(payload) > _BYTES_MAX:
-                raise DeviceUnknown(f"order of {len(payload)} bytes; at most {_BYTES_MAX}")
+                raise DeviceUnknown(
+                    f"the command has {len(payload)} bytes; the limit is {_BYTES_MAX}"
+                )
             order = _decode(payload)
             match order.verb:
                 case "fail":

@@ -69,10 +69,10 @@ class RunNode:
             with tempfile.TemporaryFile(dir=places.state):
                 pass  # check that it is writable
         except OSError as error:
-            fix = f"{error.strerror}; give a folder that the agent may write, or start it as root"
+            fix = f"{error.strerror}; choose a folder that the agent can write, or start it as root"
             raise ConfigError("--state", str(places.state), fix) from None
         if not (places.proc / "stat").is_file():
-            fix = "it is not where the kernel tells of itself"
+            fix = "it is not a /proc file system"
             raise ConfigError("--proc", str(places.proc), fix)
         self._runs = runs = Runs(places.state, places.proc)
         self._specifications = Specifications(places.cdi, (places.static_cdi,), places.proc)
@@ -89,7 +89,7 @@ class RunNode:
 
     def not_ready(self) -> list[str]:
         """Why no command can be started yet."""
-        return [] if self._serving else ["commands are not started yet"]
+        return [] if self._serving else ["not ready to start commands yet"]
 
     async def serve(self, ledger: Ledger) -> None:
         """Answer `apportion run` until cancelled. Raises OSError, LedgerError."""
@@ -104,7 +104,9 @@ class RunNode:
 
     async def _answer(self, subject: str, payload: bytes) -> bytes:  # noqa: ARG002 - one subject
         if len(payload) > BYTES_MAX:
-            return _encode(Started(error=f"{len(payload)} bytes; at most {BYTES_MAX} are read"))
+            return _encode(
+                Started(error=f"the request has {len(payload)} bytes; the limit is {BYTES_MAX}")
+            )
         try:
             return _encode(await self._carried_out(_decode(payload)))
         except (msgspec.DecodeError, NotPrepared, OSError) as error:
@@ -139,13 +141,13 @@ class RunNode:
             self._specifications.write([token(asked.pod)], edits)
         except PermissionError as error:
             raise NotPrepared(
-                f"container engines cannot be told of the share ({error}): start the agent as "
-                f"root, or let it write {folder}, which is its --cdi"
+                f"cannot write the CDI specification of the share ({error}); start the agent as "
+                f"root, or let it write to {folder} (its --cdi)"
             ) from None
         if edits.cards and self._specifications.vendors() is None:
             notes.append(
-                f"{folder} has no specification of {VENDORS}, so the container has no device of "
-                "NVIDIA: nvidia-ctk cdi generate --device-name-strategy=uuid makes one"
+                f"{folder} has no CDI specification of {VENDORS}, so the container gets no NVIDIA "
+                "device; run nvidia-ctk cdi generate --device-name-strategy=uuid"
             )
         return Started(device=device_name(token(asked.pod)), notes=tuple(notes))
 
@@ -162,7 +164,9 @@ def _make_locks() -> None:
         LOCKS.mkdir(exist_ok=True)
         descriptor = os.open(LOCKS, os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
-        _log.warning("HAMi-core's processes cannot lock one another out: %s", error)
+        _log.warning(
+            "cannot create HAMi-core's lock folder, so its processes may conflict: %s", error
+        )
         return
     try:
         status = os.fstat(descriptor)
@@ -198,9 +202,9 @@ class Runs:
         """Raises NotPrepared if there is no such process on this machine."""
         if not lives(life, self._proc):
             raise NotPrepared(
-                f"process {life.pid} is not on this machine as its agent sees it: start the "
-                "command outside of containers, and an agent in a container with the machine's "
-                "processes (`pid: host`)"
+                f"the agent does not see process {life.pid}; start the command outside of "
+                "containers, and give an agent in a container the host's processes "
+                "(`pid: host`)"
             )
 
     def begin(self, pod: str, life: Life, *, in_container: bool) -> None:
@@ -234,7 +238,7 @@ class Runs:
         try:
             self._book.strike(*over)
         except OSError as error:
-            raise NotPrepared(f"the book of commands cannot be written: {error}") from None
+            raise NotPrepared(f"cannot record the command: {error}") from None
         return set(self._book.entries)
 
     def owner(self, pid: int) -> Owner | None:

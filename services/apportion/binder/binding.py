@@ -114,13 +114,11 @@ class Binding:
         self._unread = ""
         self._outcomes = metrics.counter(
             "apportion_bindings_total",
-            "Placements and evictions handed to this binder: bound, passed over, waiting for its "
-            "turn, failed for now or for good, evicted, not evicted yet, resized, or left to a "
-            "newer build.",
+            "Placements and evictions handled by this binder, by outcome.",
             ("outcome",),
         )
         metrics.gauge(
-            "apportion_binder_in_flight", "Placements being bound at the moment."
+            "apportion_binder_in_flight", "Placements that are being bound now."
         ).set_function(lambda: len(self._tasks))
 
     def not_ready(self) -> list[str]:
@@ -203,7 +201,7 @@ class Binding:
         live = isinstance(placed, PodPlaced) and self._is_live(placed, record.revision)
         if live and ahead(self._state, self._state.pods[placed.pod]) is not None:
             # Retry soon, and record the reason once.
-            message = f"node {placed.node} hands out shares at Allocate: one pod after the other"
+            message = f"waiting for another pod: node {placed.node} starts one pod at a time"
             if self._state.pods[placed.pod].last_failure != message:
                 await self._publish_failed(placed, message, "bind-waits", delivery)
             self._outcomes.labels("waits for its turn").inc()
@@ -243,7 +241,7 @@ class Binding:
             await self._done(delivery, "evicted")
             return
         name = f"{evicted.namespace}/{evicted.name}"
-        _log.warning("pod %s cannot be evicted yet: %s", name, failed.message)
+        _log.warning("pod %s not evicted, retrying: %s", name, failed.message)
         self._outcomes.labels("not evicted yet").inc()
         await delivery.retry(BACK_OFF.after(delivery.attempt))
 
@@ -258,7 +256,9 @@ class Binding:
             await self._done(delivery, "resized" if failed is None else "passed over")
             return
         name = f"{resized.namespace}/{resized.name}"
-        _log.warning("pod %s does not say yet what it holds: %s", name, failed.message)
+        _log.warning(
+            "annotations of pod %s not updated after its resize, retrying: %s", name, failed.message
+        )
         await delivery.retry(BACK_OFF.after(delivery.attempt))
 
     async def _leave_unread(self, delivery: Delivery, error: EventError) -> None:
@@ -275,8 +275,8 @@ class Binding:
             return
         if not self._unread:
             self._unread = (
-                f"no placement is bound here any more: revision {record.revision} on "
-                f"{record.subject} cannot be read: {error}"
+                f"binding stopped: cannot read revision {record.revision} on {record.subject}: "
+                f"{error}"
             )
             _log.critical("%s", self._unread)
         await self._give_back(delivery)

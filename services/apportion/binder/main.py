@@ -35,18 +35,18 @@ QUEUE_IN_FLIGHT_MAX = 4 * IN_FLIGHT_MAX
 @click.option(
     "--allocatable/--no-allocatable", default=True, show_default=True,
     envvar="APPORTION_ALLOCATABLE", show_envvar=True,
-    help="Have nodes of a Kubernetes cluster show the memory and cores of their GPUs.",
+    help="Publish each node's GPU memory and cores in its allocatable resources.",
 )  # fmt: skip
 @dra_option
 @service_options
 def command(*, allocatable: bool, dra: bool, config: ServiceConfig, **given: Any) -> None:
-    """Bind what was placed, and record it. Start as many as you like: they share the work."""
+    """Bind placed pods to their nodes, and record it. Several binders share the work."""
     kube = kube_choice(**given)
     if kube.wanted:
         in_cluster = partial(kube_body, kube=kube, show=allocatable, dra=dra)
         sys.exit(run_service("binder", in_cluster, config))
     if dra:
-        stop_with(str(ConfigError("--dra", None, "is about a cluster: give --kubernetes as well")))
+        stop_with(str(ConfigError("--dra", "on", "it needs a cluster; add --kubernetes")))
     sys.exit(run_service("binder", body, config))
 
 
@@ -82,16 +82,16 @@ async def kube_body(service: Service, kube: KubeChoice, *, show: bool, dra: bool
             await require_dra(api, service.clock)
             await slices.require()
         beside = (
-            ("tell", telling),
-            ("let gangs in", gangs),
-            *((("publish devices", slices), ("let claims go", release)) if slices else ()),
-            *((("show allocatable", allocatable),) if allocatable else ()),
+            ("report events", telling),
+            ("admit gangs", gangs),
+            *((("publish devices", slices), ("release claims", release)) if slices else ()),
+            *((("publish allocatable", allocatable),) if allocatable else ()),
         )
         reader = session.reader(
             service, cluster, *(each.observe for _, each in beside), writes="binder"
         )
         service.metrics.gauge(
-            "apportion_binder_pace", "Bindings that may be with the API server at once."
+            "apportion_binder_pace", "Limit of concurrent binding requests to the API server."
         ).set_function(lambda: pace.limit)
         service.ready_when(reach.not_ready)
         if slices is not None:

@@ -55,7 +55,7 @@ class Answering:
         self._together = asyncio.Semaphore(TOGETHER_MAX)
         self._under_way: set[asyncio.Task[None]] = set()
         self._outcomes = service.metrics.counter(
-            "apportion_callout_answers_total", "Who connected, by what came of it.", ("outcome",)
+            "apportion_callout_answers_total", "Connection requests by outcome.", ("outcome",)
         )
 
     async def receive(self, message: Message) -> None:
@@ -77,7 +77,7 @@ class Answering:
             request = read_request(message.data)
         except NoRequest as error:
             self._count("unreadable")
-            self._service.log.warning("a question cannot be read", error=str(error))
+            self._service.log.warning("unreadable authorization request", error=str(error))
             return
         async with self._together:
             now_s = self._service.clock.now().timestamp()
@@ -85,12 +85,12 @@ class Answering:
                 user = await self._user(request, now_s)
             except Limited:  # no answer, so that an honest client retries: a refusal would end it
                 self._count("limited")
-                self._service.log.debug("not reviewed", host=request.host)
+                self._service.log.debug("review skipped, limit reached", host=request.host)
                 return
             except (NoToken, InvalidIdentity) as error:
                 answer = self._refused(request, "refused", str(error), now_s)
             except (KubeRefused, KubeUnavailable, msgspec.MsgspecError) as error:
-                reason = f"no word of the API server: {error}"
+                reason = f"the API server did not review the token: {error}"
                 answer = self._refused(request, "no review", reason, now_s)
             else:
                 self._count("taken")
@@ -98,13 +98,13 @@ class Answering:
         try:
             await self._wire.publish(message.reply, answer.encode(), headers={})
         except LedgerUnavailable as error:
-            self._service.log.warning("an answer was lost", error=str(error))
+            self._service.log.warning("response lost", error=str(error))
 
     async def _user(self, request: Request, now_s: float) -> str:
         shown = request.shown
         token = shown.password or shown.auth_token
         if not token:
-            raise NoToken("no token is shown")
+            raise NoToken("no token given")
         reviewed = await self._tokens.review(token, request.host, shown.user)
         try:
             identity = identity_of(reviewed.bearer, shown.user, self._accounts)

@@ -72,14 +72,14 @@ _decode = from_outside(msgspec.json.Decoder(_Claims).decode)
 def read_request(data: bytes) -> Request:
     """Decode an authorization request. Raises NoRequest."""
     if len(data) > REQUEST_BYTES_MAX:
-        raise NoRequest(f"over {REQUEST_BYTES_MAX} bytes")
+        raise NoRequest(f"larger than {REQUEST_BYTES_MAX} bytes")
     try:
         claims = _decode(payload_of(data))
     except (msgspec.MsgspecError, ValueError) as error:
         raise NoRequest(str(error)[:200]) from None
     nats = claims.nats
     if nats.type != "authorization_request":
-        raise NoRequest(f"of type {nats.type[:40]!r}")
+        raise NoRequest(f"type is {nats.type[:40]!r}, not 'authorization_request'")
     return Request(nats.server_id.id, nats.user_nkey, nats.client_info.host, nats.connect_opts)
 
 
@@ -87,7 +87,7 @@ def payload_of(token: bytes) -> bytes:
     """Return a token's payload without verifying its signature. Raises ValueError."""
     parts = token.split(b".")
     if len(parts) != 3:  # noqa: PLR2004 - header, payload, signature
-        raise ValueError("no JSON Web Token")
+        raise ValueError("not a JSON Web Token")
     try:
         return base64.urlsafe_b64decode(parts[1] + b"=" * (-len(parts[1]) % 4))
     except binascii.Error as error:

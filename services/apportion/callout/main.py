@@ -40,9 +40,7 @@ _LETTERS_MIN: Final = 32
 def issuer(secret: str) -> KeyPair:
     """Return the signing key that is derived from `secret`. Raises ConfigError."""
     if len(secret) < _LETTERS_MIN:
-        fix = (
-            f"set it to {_LETTERS_MIN} or more random letters and digits, the same for all replicas"
-        )
+        fix = f"set it to at least {_LETTERS_MIN} random letters and digits, equal in all replicas"
         raise ConfigError(ISSUER_VARIABLE, "too short" if secret else "", fix)
     return KeyPair(ACCOUNT, hashlib.sha256(b"apportion callout\n" + secret.encode()).digest())
 
@@ -66,7 +64,7 @@ def _write_issuer(context: click.Context, _: click.Parameter, path: Path | None)
     except ConfigError as error:
         stop_with(str(error))
     except OSError as error:
-        stop_with(f"--write-issuer {path}: {error.strerror}; name a file that can be made")
+        stop_with(f"--write-issuer {path}: {error.strerror}; use a writable path")
     context.exit(0)
 
 
@@ -76,30 +74,30 @@ def _write_issuer(context: click.Context, _: click.Parameter, path: Path | None)
     "--nats nats://callout:secret@localhost:4222",
 )
 @click.option("--audience", default=AUDIENCE, show_default=True, metavar="NAME",
-              help="Tokens must be made for it.")  # fmt: skip
+              help="Audience that tokens must have.")  # fmt: skip
 @click.option(
     "--namespace", default=NAMESPACE, envvar="APPORTION_NAMESPACE", show_default=True,
     show_envvar=True, metavar="NAME",
-    help="Where our services run: a ServiceAccount there has the role of its name.",
+    help="Namespace of the services; each ServiceAccount there has the role of its name.",
 )  # fmt: skip
 @click.option(
     "--account", "more", multiple=True, metavar="NAMESPACE/NAME=ROLE",
-    help="One more ServiceAccount, such as monitoring/billing=auditor; may be given several times.",
+    help="Accept another ServiceAccount, as in monitoring/billing=auditor; repeatable.",
 )  # fmt: skip
 @click.option("--life", "life_s", type=click.FloatRange(5, 86_400), default=LIFE_S,
               show_default=True, metavar="SECONDS",
-              help="How long one is believed before the token is looked at again.")  # fmt: skip
+              help="How long a login lasts before the token is reviewed again.")  # fmt: skip
 @click.option(
     "--write-issuer", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     is_eager=True, expose_value=False, callback=_write_issuer,
-    help="Write the public key for nats-server's configuration there, and end.",
+    help="Write the public key for nats-server's configuration to FILE, and exit.",
 )  # fmt: skip
 @kubernetes_options
 @service_options
 def command(*, config: ServiceConfig, **given: Any) -> None:
-    """Say who a ServiceAccount is on the bus, and what it may do: nats-server asks.
+    """Authenticate ServiceAccounts for nats-server, and return their permissions.
 
-    Start as many as you like. Their answers are signed with a key that is made of the secret in
+    You can run several replicas. They sign responses with a key derived from the secret in
     APPORTION_CALLOUT_ISSUER."""
     kube = kube_choice(
         **{name: given.pop(name) for name in ("kubernetes", "kubeconfig", "context")}
@@ -107,7 +105,11 @@ def command(*, config: ServiceConfig, **given: Any) -> None:
     try:
         key = issuer(os.environ.get(ISSUER_VARIABLE, ""))
         if not kube.wanted:
-            raise ConfigError("--kubernetes", "not given", "give it, or --kubeconfig: it is asked")
+            raise ConfigError(
+                "--kubernetes",
+                "not given",
+                "add it, or --kubeconfig, so that the API server can review tokens",
+            )
         choice = Choice(
             kube=kube,
             audience=given["audience"],

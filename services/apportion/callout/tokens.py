@@ -108,11 +108,11 @@ class Tokens:
         too many connections, and KubeRefused or KubeUnavailable if the API server does not
         answer."""
         if len(token) > TOKEN_BYTES_MAX:
-            raise NoToken(f"the token is over {TOKEN_BYTES_MAX} bytes")
+            raise NoToken(f"the token is larger than {TOKEN_BYTES_MAX} bytes")
         try:
             ends_s = msgspec.json.decode(payload_of(token.encode()), type=_Ending).exp
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            raise NoToken("what is shown is no token of a ServiceAccount that ends") from None
+            raise NoToken("expected an expiring ServiceAccount token") from None
         digest = sha256(token.encode("utf-8", "surrogatepass")).digest()
         until_s, why = self._refused.get(digest, (0.0, ""))
         if self._now() < until_s:
@@ -153,14 +153,14 @@ class Tokens:
         answer = await self._api.change("POST", REVIEWS, review, timeout_s=TIMEOUT_S)
         status = msgspec.json.decode(answer, type=_Review).status
         if not status.authenticated:
-            why = status.error.replace(token, "...")[:300] or "it does not say why"
-            raise NoToken(f"the API server does not take the token: {why}")
+            why = status.error.replace(token, "...")[:300] or "no reason given"
+            raise NoToken(f"the API server rejected the token: {why}")
         if self._audience not in status.audiences:
-            raise NoToken(f"the token is not for the audience {self._audience}")
+            raise NoToken(f"the token does not have the audience {self._audience}")
         user = status.user
         space, _, account = user.username.removeprefix(_ACCOUNT).partition(":")
         if not user.username.startswith(_ACCOUNT) or not account:
-            raise NoToken("the token is no ServiceAccount's")
+            raise NoToken("the token does not belong to a ServiceAccount")
         pod, uid, node = (
             next(iter(user.extra.get(_EXTRA + name, ())), "")
             for name in ("pod-name", "pod-uid", "node-name")
@@ -168,10 +168,10 @@ class Tokens:
         if pod and not node:  # Kubernetes before 1.32 does not send the node
             body = await self._api.find(f"/api/v1/namespaces/{space}/pods/{pod}")
             if body is None:
-                raise NoToken(f"pod {space}/{pod} of the token is gone")
+                raise NoToken(f"the token's pod {space}/{pod} no longer exists")
             found = msgspec.json.decode(body, type=_Pod)
             if found.metadata.uid != uid:
-                raise NoToken(f"pod {space}/{pod} of the token is gone, another has its name")
+                raise NoToken(f"the token's pod {space}/{pod} was replaced by another of that name")
             node = found.spec.node
         return Reviewed(Bearer(space, account, pod, node), ends_s)
 

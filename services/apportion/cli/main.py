@@ -28,7 +28,7 @@ SEE = {
     "why": Verb("cli.verbs.see.why", "Explain why a pod is pending or where it is placed."),
     "who": Verb("cli.verbs.see.who", "Show which pods use or used a device or node."),
     "history": Verb("cli.verbs.see.history", "Show all events of a pod, node or device."),
-    "diff": Verb("cli.verbs.see.diff", "Show what changed between two times, and who did it."),
+    "diff": Verb("cli.verbs.see.diff", "Show what changed between two times, and the cause."),
     "doctor": Verb("cli.verbs.see.doctor", "Check the installation and suggest fixes."),
     "report": Verb("cli.verbs.see.report", "Report allocated, used and idle GPU-hours, and cost."),
     "tail": Verb("cli.verbs.see.tail", "Follow the events of the ledger."),

@@ -74,7 +74,7 @@ def admit(asked: Asked, rules: Rules) -> Admitted | Rejected:
             _refuse_own(asked.before, asked.pod)
     except ManifestError as error:
         return Rejected(error)
-    return Admitted("update" if asked.operation == UPDATE else "not looked at")
+    return Admitted("update" if asked.operation == UPDATE else "skipped")
 
 
 def _refuse_own(before: Any, after: Any, when: str = "") -> None:

@@ -79,15 +79,15 @@ class ExtenderBinding:
         """Place and bind the pod on the chosen node; return "" or the error."""
         uid = args.pod_uid
         if uid in self._news:
-            return f"pod {args.pod_name} is being bound already"
+            return f"pod {args.pod_name} is already being bound"
         self._news[uid] = asyncio.Event()
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._bind(uid, args.node)
         except TimeoutError:
             return self._unheard.get(uid) or (
-                f"not bound to {args.node} within {self._timeout_s:g} s; what is under way goes "
-                "on, and the next filter finds it"
+                f"not bound to {args.node} within {self._timeout_s:g} s; binding continues, and "
+                "the next filter request sees its result"
             )
         finally:
             del self._news[uid]
@@ -100,7 +100,7 @@ class ExtenderBinding:
             return pod
         if not pod.submitted.chooser:
             return (
-                "the pod is placed by Apportion itself: its schedulerName is not among "
+                "Apportion schedules this pod itself: its schedulerName is not in "
                 "extendedSchedulerNames"
             )
         attempt, refused_revision = pod.attempt, pod.refused_revision
@@ -128,7 +128,10 @@ class ExtenderBinding:
                         return event_text.rejection_words(rejected)
                     await self._changed(uid)
         except TimeoutError:
-            return f"no watcher has told of pod {uid} within {KNOWN_TIMEOUT_S:g} s: is one running?"
+            return (
+                f"no watcher reported pod {uid} within {KNOWN_TIMEOUT_S:g} s; check that a "
+                "watcher is running"
+            )
 
     async def _choose(self, uid: str, node: str) -> str:
         """Send the choice to the schedulers; return "" or their error."""
@@ -138,7 +141,7 @@ class ExtenderBinding:
         try:
             heard = _decode(await self._request(SUBJECT, choice, HEARD_TIMEOUT_S))
         except (LedgerError, msgspec.MsgspecError) as error:
-            self._unheard[uid] = f"no scheduler of Apportion took the choice: {error}"
+            self._unheard[uid] = f"no Apportion scheduler accepted the choice: {error}"
             self._close(uid)
             return ""
         self._unheard.pop(uid, None)
@@ -148,13 +151,13 @@ class ExtenderBinding:
         """Return "" once bound, the error if it failed, or None while undecided."""
         pod = self._state().pods.get(uid)
         if pod is None:
-            return "the pod has gone"
+            return "the pod no longer exists"
         if pod.placement is not None:
             if pod.placement.node != node:
-                return f"its devices are on {pod.placement.node} already"
+                return f"its devices are already allocated on {pod.placement.node}"
             return "" if pod.phase in {Phase.BOUND, Phase.ALLOCATED} else None
         if pod.attempt > attempt:
-            return f"its placement on {node} came to nothing: {pod.last_failure}"
+            return f"placement on {node} failed: {pod.last_failure}"
         if pod.refusal is not None and pod.refused_revision > refused_revision:
             return event_words(self._state(), pod, pod.refusal)
         return None

@@ -31,7 +31,7 @@ SCORE_MAX = 10  # kube-scheduler's `MaxExtenderPriority`
 LIMITS = Limits(
     body_bytes=8 << 20, heavy_bytes=1 << 20, each_per_s=0, each_at_once=256
 )  # fmt: skip
-UNTOLD = "no agent of Apportion has told of this node's devices"
+UNTOLD = "no Apportion agent reports devices of this node"
 VERBS = ("filter", "predicates", "prioritize", "priorities", "bind")
 
 _encode = msgspec.json.Encoder().encode
@@ -54,16 +54,16 @@ class Extender:
         self._binding = binding
         self._unready = unready
         self._requests = metrics.counter(
-            "apportion_extender_requests_total", "Requests of kube-schedulers by verb.", ("verb",)
+            "apportion_extender_requests_total", "Requests from kube-schedulers by verb.", ("verb",)
         )
         self._failed = metrics.counter(
             "apportion_extender_failed_nodes_total",
-            "Nodes that failed a filter, by code.",
+            "Nodes that a filter rejected, by refusal code.",
             ("code",),
         )
         self._seconds = metrics.histogram(
             "apportion_extender_seconds",
-            "Time to answer, by verb; of bind, until bound.",
+            "Response time by verb; bind includes the binding itself.",
             ("verb",),
         )
 
@@ -80,7 +80,7 @@ class Extender:
             # kube-scheduler shows users the Error field, but only the number of an HTTP status.
             reason = self._unready()
             if reason:
-                answered = _encode({"Error": f"Apportion's gateway is not ready: {reason}"})
+                answered = _encode({"Error": f"the Apportion extender is not ready: {reason}"})
             elif verb == "bind":
                 args = read_body(decode_binding, body, "ExtenderBindingArgs")
                 answered = await self.bound(args)
@@ -123,7 +123,9 @@ class Extender:
         known = self._state().pods.get(uid) if isinstance(uid, str) else None
         if known is not None and known.placement:
             held = known.placement.node
-            reasons = {name: f"its devices are on {held}" for name in names if name != held}
+            reasons = {
+                name: f"its devices are allocated on {held}" for name in names if name != held
+            }
             return FilterResult({name: 0 for name in names if name == held}, {}), reasons
         filter_result = self._fit_query.filter(draft.shape, names)
         # The same text for the same cause, because kube-scheduler counts equal texts.
@@ -138,8 +140,8 @@ class Extender:
         (draft,) = read_document(document, manifest_config(configuration)).pods
         names = scheduler_names(configuration)
         if draft.shape.asks and names.chooser(draft.scheduler_name) is not Chooser.EXTENDED:
-            what = "is no kube-scheduler that Apportion has been told to extend"
-            fix = "add it to extendedSchedulerNames, and `apportion config apply`"
+            what = "is not a kube-scheduler that Apportion extends"
+            fix = "add it to extendedSchedulerNames, and run `apportion config apply`"
             raise ManifestError("spec.schedulerName", draft.scheduler_name, what, fix)
         return draft
 

@@ -34,14 +34,14 @@ LISTEN = "127.0.0.1:3456"
 )
 @click.option("--listen", default=LISTEN, envvar="APPORTION_LISTEN", show_default=True,
               show_envvar=True, metavar="HOST:PORT",
-              help="Where a kube-scheduler asks.")  # fmt: skip
+              help="Address for kube-schedulers.")  # fmt: skip
 @serving_tls_options
 @service_options
 def command(*, listen: str, config: ServiceConfig, **tls: Path | None) -> None:
-    """Answer kube-schedulers: which nodes have the devices, how good they are, and bind.
+    """Serve kube-schedulers as an extender: filter and score nodes, and bind pods.
 
-    Start as many as you like. A client that reaches the port can have pods placed: restrict it
-    to clients with a certificate of --tls-client-ca, or to the hosts of kube-schedulers."""
+    You can run several replicas. Any client that reaches the port can place pods: accept only
+    client certificates of --tls-client-ca, or only the hosts of kube-schedulers."""
     try:
         address = parse_address("--listen", listen)
         files = served_files(tls["tls_cert"], tls["tls_key"], tls["tls_client_ca"])

@@ -100,24 +100,24 @@ _MIB: Final = 1 << 20
 
 DEVICES: Final = Family(
     "apportion_fleet_devices",
-    "Devices by state: open, cordoned, or broken (failed, or of a node that is not ready).",
+    "Devices by state: `open`, `cordoned`, or `broken`: unhealthy, or on a node that is not ready.",
     ("model", "state"),
 )
 MEMORY: Final = Family("apportion_fleet_memory_bytes", "Memory of all devices.", ("model",))
 GRANTED: Final = Family(
     "apportion_fleet_granted_devices",
-    "Devices that pods hold; a share counts as its part of the device.",
+    "Devices allocated to pods; a share counts as its part of the device.",
     ("namespace", "model"),
 )
 GRANTED_MEMORY: Final = Family(
-    "apportion_fleet_granted_memory_bytes", "Device memory that pods hold.", ("namespace", "model")
+    "apportion_fleet_granted_memory_bytes",
+    "Device memory allocated to pods.",
+    ("namespace", "model"),
 )
-WAITING: Final = Family(
-    "apportion_fleet_waiting_pods", "Pods that wait for a place.", ("namespace",)
-)
+WAITING: Final = Family("apportion_fleet_waiting_pods", "Pending pods.", ("namespace",))
 OLDEST: Final = Family(
     "apportion_fleet_waiting_seconds",
-    "How long the pod that waits longest has waited.",
+    "How long the oldest pending pod has been pending.",
     ("namespace",),
 )
 FAMILIES: Final = (DEVICES, MEMORY, GRANTED, GRANTED_MEMORY, WAITING, OLDEST)

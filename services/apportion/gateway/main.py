@@ -56,7 +56,7 @@ from apportion.runtime.service.serving_tls import (
 )
 
 LISTEN = "127.0.0.1:8470"
-ELSE = "; behind a proxy give the gateway a login, or --open"
+ELSE = "; behind a proxy, start the gateway with a login or --open"
 
 
 class Places(Struct, frozen=True, kw_only=True):
@@ -85,25 +85,26 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     name="gateway", epilog="Example:  apportion gateway --nats nats://gateway:secret@localhost:4222"
 )
 @click.option("--listen", default=LISTEN, envvar="APPORTION_LISTEN", show_default=True,
-              metavar="HOST:PORT", help="Where the API answers.  [APPORTION_LISTEN]")  # fmt: skip
+              metavar="HOST:PORT",
+              help="Address of the API and the console.  [APPORTION_LISTEN]")  # fmt: skip
 @click.option(
     "--archives", envvar="APPORTION_ARCHIVES", show_envvar=True, metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Archives of what the ledger has dropped (*.jsonl), to look further back.",
+    help="Folder of ledger archives (*.jsonl), for queries of trimmed revisions.",
 )  # fmt: skip
 @click.option(
     "--past", envvar="APPORTION_PAST", show_envvar=True, metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where to keep what looks into the past need.  [default: a temporary folder]",
+    help="Folder for the index of the past.  [default: a temporary folder]",
 )  # fmt: skip
 @click.option(
     "--monitor", envvar="APPORTION_NATS_MONITOR", show_envvar=True, default="", metavar="URL",
-    help="nats-server's monitoring port, for /api/v1/doctor: how durable, how full.",
+    help="URL of nats-server's monitoring port, for storage checks in /api/v1/doctor.",
 )  # fmt: skip
 @click.option(
     "--prices", envvar="APPORTION_PRICES", show_envvar=True, metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="What an hour of a card costs, by model (TOML), for reports of cost.  [default: none]",
+    help="Price of a device-hour by model (TOML), for cost reports.  [default: none]",
 )  # fmt: skip
 @login_options
 @serving_tls_options
@@ -119,11 +120,11 @@ def command(
     config: ServiceConfig,
     **tls: Path | None,
 ) -> None:
-    """Answer questions about the cluster over HTTP: nodes, devices, pods, why, live events.
+    """Serve the HTTP API and the console: nodes, devices, pods, why, live events.
 
-    The console, for a browser, is at /; the API below /api/v1; /healthz, /readyz and /metrics are
-    on the same port. On 127.0.0.1 there is no login unless one is given: --kubernetes asks the
-    cluster's API server whose a token is and what he may, --tokens a file."""
+    The console is at /, and the API below /api/v1; /healthz, /readyz and /metrics are on the same
+    port. On 127.0.0.1 no login is required by default. --kubernetes lets the cluster's API server
+    check tokens and permissions, and --tokens uses a file."""
     try:
         api = parse_address("--listen", listen)
         places = Places(
@@ -155,7 +156,7 @@ class Gateway:
         """Guard the metrics of the health port, which cover all users' pods."""
         if self._gate is not None:
             return await self._gate.guard(request, handle)
-        return refused(503, "the gateway is beginning", "ask again in a moment", again_s=1)
+        return refused(503, "the gateway is starting", "retry in a moment", again_s=1)
 
     async def body(self, service: Service) -> None:
         """Run the gateway until cancelled."""
@@ -222,7 +223,7 @@ class _Life:
             try:
                 await past.begin()
             except (OSError, TimeoutError) as error:
-                self._service.log.warning("nobody answers for the past yet", error=str(error))
+                self._service.log.warning("index of the past not started", error=str(error))
 
     async def look_at_prices(self) -> None:
         """Log which models lack a price, if there is a price file."""
@@ -246,7 +247,7 @@ class _Life:
             try:  # an older server's permissions forbid it, and the gateway works without it
                 await self._ledger.serve(USAGE_SAMPLES, uses.note)
             except NotPermitted as error:
-                self._service.log.warning("what shares use is not shown", error=str(error))
+                self._service.log.warning("usage of shares unavailable", error=str(error))
 
         self._service.loop("uses", listen_to_uses)
         doctor = Doctor(
@@ -257,7 +258,7 @@ class _Life:
             frozen=self._service.frozen,
             seen=self._seen,
         )
-        self._service.loop("hear schedulers", doctor.listen)
+        self._service.loop("listen to schedulers", doctor.listen)
         api = Api(
             self._feed,
             rows,

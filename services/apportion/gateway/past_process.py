@@ -113,16 +113,17 @@ def sound(handle: Handler) -> Handler:
         try:
             return await handle(request)
         except BeforeBeginning as early:
-            fix = f"name revision {early.first} or a later one, or tell the gateway where the "
-            fix += "archives of what was dropped are: --archives DIR"
+            fix = f"use revision {early.first} or later, or start the gateway with --archives DIR"
             raise RequestRefused(404, str(early), field="at", fix=fix) from None
         except UnknownEvent as unknown:
             raise RequestRefused(
-                503, f"a newer build has written up to there: {unknown}", fix="upgrade the gateway"
+                503,
+                f"the ledger has events of a newer version: {unknown}",
+                fix="upgrade the gateway",
             ) from None
         except (LedgerError, ArchiveError, OSError) as error:
             raise RequestRefused(
-                503, f"the past cannot be read now: {error}", fix="ask again later"
+                503, f"the past cannot be read now: {error}", fix="retry later"
             ) from None
 
     return answered
@@ -211,7 +212,7 @@ class PastProcess:
         service.loop("parent", end_with_parent)
         reach = service.config.reach
         ledger = await jetstream.connect(reach, name="gateway (index of the past)")
-        looks = await jetstream.connect(reach, name="gateway (looks into the past)")
+        looks = await jetstream.connect(reach, name="gateway (queries of the past)")
         try:
             past = await open_past(
                 ledger, looks, kept=self._kept, archives=self._archives, metrics=service.metrics

@@ -21,7 +21,7 @@ from apportion.runtime.service.session import open_session
 )
 @service_options
 def command(*, config: ServiceConfig) -> None:
-    """Append what agents report, once it is judged. Start as many as you like: they share it."""
+    """Validate the reports of agents, and append them. Several intakes share the work."""
     sys.exit(run_service("intake", body, config))
 
 
@@ -55,7 +55,7 @@ async def body(service: Service) -> None:
                 clock=service.clock,
                 metrics=service.metrics,
             )
-            service.loop("read for agents", showing.run)
+            service.loop("serve reads", showing.run)
         if session.snapshots is not None:
             attesting = Attesting(
                 session.ledger,
@@ -66,5 +66,5 @@ async def body(service: Service) -> None:
             )
             service.ready_when(attesting.not_ready)
             service.loop("attest snapshots", attesting.run)
-        service.loop("tell of refusals", lambda: refusals.tell(lambda: cluster.state.revision))
+        service.loop("report refusals", lambda: refusals.tell(lambda: cluster.state.revision))
         await reader.run()

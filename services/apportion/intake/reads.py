@@ -91,9 +91,7 @@ class Showing:
         self._together = asyncio.Semaphore(TOGETHER_MAX)
         self._tasks: asyncio.TaskGroup | None = None
         self._count = metrics.counter(
-            "apportion_intake_reads_total",
-            "Requests of agents that read through the intake, by what became of them.",
-            ("outcome",),
+            "apportion_intake_reads_total", "Read requests from agents by outcome.", ("outcome",)
         )
 
     async def run(self) -> None:
@@ -111,9 +109,9 @@ class Showing:
             try:
                 return await self._ledger.take_requests(SUBJECTS_OF_ALL, self.take, group=GROUP)
             except NotPermitted as error:  # an earlier build's rights, until a new connection
-                _log.warning("agents cannot read through this intake yet", error=str(error))
+                _log.warning("cannot serve reads of agents yet", error=str(error))
             await self._clock.pause(LISTEN_AGAIN_S)
-        raise LedgerUnavailable("the server does not let this intake listen to agents that read")
+        raise LedgerUnavailable("the server denies this intake the subjects of agents' reads")
 
     def take(self, request: Request) -> None:
         """Start to answer a request, or drop it."""
@@ -148,12 +146,12 @@ class Showing:
                     )
                 answer = shown(node, call, reply.data)
         except NotForAgents as error:
-            _log.warning("an agent asked for what it may not read", node=node, asked=str(error))
+            _log.warning("agent denied a read", node=node, asked=str(error))
             self._count.labels("refused").inc()
             answer = refusal(str(error))
         except (LedgerError, LostReply) as error:
             self._count.labels("unanswered").inc()
-            _log.warning("an agent's request got no answer", node=node, error=str(error))
+            _log.warning("agent's request not answered", node=node, error=str(error))
             return
         else:
             self._count.labels("answered").inc()
@@ -166,10 +164,12 @@ class Showing:
         if self._reader.halted:  # the state may hold half of a change
             raise LedgerUnavailable(self._reader.halted)
         if not self._parts.allows(node):
-            raise LedgerUnavailable("it asked for its part of the state too often")
+            raise LedgerUnavailable("the agent requests its state too often")
         data = zlib.compress(snapshot.take(part_of(self._state(), node)), 1)
         if len(data) > PART_BYTES_MAX:
-            raise NotForAgents(f"the state of {node} has {len(data)} bytes, over {PART_BYTES_MAX}")
+            raise NotForAgents(
+                f"the state of {node} has {len(data):,} bytes; at most {PART_BYTES_MAX:,}"
+            )
         return msgspec.json.encode({"part": data})
 
 
@@ -198,10 +198,10 @@ class Attesting:
         self._gone = False
         self._newest = 0
         metrics.gauge(
-            "apportion_snapshots_forged", "Snapshots that are not what the ledger folds to."
+            "apportion_snapshots_forged", "Snapshots that differ from the ledger."
         ).set_function(lambda: len(self._forged))
         metrics.gauge(
-            "apportion_snapshots_missing", "1 if snapshots that were attested are gone, else 0."
+            "apportion_snapshots_missing", "1 if attested snapshots are missing, else 0."
         ).set_function(lambda: int(self._gone))
         metrics.gauge(
             "apportion_snapshot_attested_revision", "Revision of the newest attested snapshot."
@@ -210,12 +210,12 @@ class Attesting:
     def not_ready(self) -> list[str]:
         """Return a reason for each forged snapshot, and one if all attested ones are gone."""
         reasons = [
-            f"the snapshot at revision {revision} is not what the ledger folds to: replace the "
-            "schedulers' key, then delete it from the bucket APPORTION_SNAPSHOTS"
+            f"the snapshot at revision {revision} differs from the ledger; replace the "
+            "schedulers' key, then delete the snapshot from the bucket APPORTION_SNAPSHOTS"
             for revision in self._forged
         ]
         if self._gone:
-            reasons.append("the snapshots that were attested are gone; the next one ends this")
+            reasons.append("attested snapshots are missing; the next snapshot clears this")
         return reasons
 
     async def run(self) -> None:
@@ -226,7 +226,7 @@ class Attesting:
                 try:
                     await self.look()
                 except LedgerError as trouble:
-                    _log.warning("snapshots are not attested now", error=str(trouble))
+                    _log.warning("attesting failed, retrying", error=str(trouble))
             await self._clock.pause(LOOK_S)
 
     async def look(self) -> None:
@@ -252,7 +252,7 @@ class Attesting:
             await self._snapshots.attest(sound)
         revisions = [each.revision for each in forged]
         if new := sorted(set(revisions) - set(self._forged)):
-            _log.critical("a snapshot is forged; it is not used", revisions=new)
+            _log.critical("forged snapshot ignored", revisions=new)
         self._forged = revisions
         self._gone = not sound and self._newest > 0
         self._newest = max((revision for revision, _ in sound), default=self._newest)

@@ -182,7 +182,9 @@ class Lane:
             before_s, identity = self._used.get(key, (0.0, ""))
             begins_s = ends_s - min(share.seconds, data.seconds)
             if identity and identity != event.id and begins_s < before_s - OVERLAP_S:
-                return f"the seconds of pod {share.pod} on {share.device} are recorded already"
+                return (
+                    f"usage of pod {share.pod} on {share.device} is already recorded for this time"
+                )
         for share in data.shares:
             key = share.pod, share.container, share.device, str(share.instance)
             self._used.pop(key, None)
@@ -265,7 +267,7 @@ class Holdings:
         if held.name != f"{share.namespace}/{share.name}":
             return misnamed(share, held.name)
         if held.node != record.node or share.device not in held.devices:
-            return _no(f"pod {share.pod} held nothing of {share.device} on {record.node}")
+            return _no(f"pod {share.pod} had no share of {share.device} on {record.node}")
         if share.pod not in self._state.pods:
             ended_s = await self._end(share.pod)
             if ended_s is None or ended_s + LATE_S < until_s - min(record.seconds, USE_SECONDS_MAX):
@@ -356,17 +358,15 @@ class Taking:
         self._tasks: asyncio.TaskGroup | None = None
         self._listening = False
         self._taken = metrics.counter(
-            "apportion_intake_events_total",
-            "Events of agents, by what became of them.",
-            ("outcome",),
+            "apportion_intake_events_total", "Events from agents by outcome.", ("outcome",)
         )
         metrics.gauge(
-            "apportion_intake_unanswered", "Events of agents that wait for their answer."
+            "apportion_intake_unanswered", "Events from agents that are not answered yet."
         ).set_function(lambda: self._lanes.unanswered)
 
     def not_ready(self) -> list[str]:
         """Return why no reports are taken yet; empty once the intake listens."""
-        return [] if self._listening else ["agents are not listened to yet"]
+        return [] if self._listening else ["not listening to agents yet"]
 
     async def run(self) -> None:
         """Take reports until the reader halts. Raises what `append` raises."""
@@ -386,7 +386,7 @@ class Taking:
             self._count("dropped")
             if lane is not None:
                 self._refusals.note(
-                    node, Refusal("too-many", "more is sent than may wait for its answer")
+                    node, Refusal("too-many", "the agent has too many unanswered events")
                 )
             return
         if lane.work is None:
@@ -411,7 +411,8 @@ class Taking:
                 if not may_be_answered(request.reply):
                     self._count("refused")
                     self._refusals.note(
-                        lane.node, Refusal("foreign-reply", "it is no inbox of an agent")
+                        lane.node,
+                        Refusal("foreign-reply", "the reply subject is not an agent's inbox"),
                     )
                     lane.over(request)
                     continue
@@ -451,7 +452,7 @@ class Taking:
         if isinstance(event.data, NodeReported | DeviceHealthChanged) and not lane.may_change(
             self._clock.monotonic()
         ):
-            why = "its inventory changes more often than once a second"
+            why = "the node's devices change more than once per second"
             self._refusals.note(lane.node, Refusal("flapping", why))
             return self._again(why)
         return Draft(subject_of(event.data), append_id(lane.node, event.id), encode(event))
@@ -466,13 +467,13 @@ class Taking:
         size_bytes = len(draft.payload)
         if self._free(size_bytes) < reserve:
             return self._again(
-                f"the ledger has less than {reserve:.0%} of its room left, which is not for agents",
+                f"the ledger is almost full: the last {reserve:.0%} are not for agents",
                 LATER_S if of_usage else AGAIN_S,
             )
         if lane.may_append(size_bytes, self._clock.monotonic()):
             self._spend(size_bytes)
             return draft
-        why = f"more than {RECORDS_AN_HOUR:,} records or {BYTES_AN_HOUR >> 20} MiB in an hour"
+        why = f"over {RECORDS_AN_HOUR:,} records or {BYTES_AN_HOUR >> 20} MiB within an hour"
         self._refusals.note(lane.node, Refusal("too-many", why))
         return self._again(why, LATER_S)
 
@@ -483,13 +484,13 @@ class Taking:
         except LedgerUnavailable as trouble:
             return self._again(str(trouble))
         if basis > last:
-            why = f"basis {basis} is yet to come: the ledger has {last} revisions"
+            why = f"basis {basis} is in the future: the ledger ends at revision {last}"
             return self._refused(lane.node, Refusal("future-basis", why))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BASIS_WAIT_S):
                 if await self._reader.folds(basis):
                     return None
-        return self._again(f"this intake has read up to {self._reader.revision} of {basis}")
+        return self._again(f"this intake is behind: at revision {self._reader.revision} of {basis}")
 
     def _held(self, lane: Lane, report: NodeReported) -> str:
         """Return why the report must be repeated before it is believed, or ""."""
@@ -510,7 +511,7 @@ class Taking:
             appended = await self._append(draft)
         except DuplicateRefused as taken:
             # The agent was killed while it answered one claim twice, or it attacks us.
-            why = f"it has said something else under this id, at revision {taken.revision}"
+            why = f"revision {taken.revision} has this id with other content"
             answer = self._refused(lane.node, Refusal("late", why))
         else:
             self._count("duplicate" if appended.already_there else "appended")
@@ -568,11 +569,13 @@ def read(node: str, payload: bytes, now: datetime) -> Event | Refusal:
         return Refusal("unreadable", _short(error))
     row = BY_TYPE.get(head.type)
     if row is None:
-        return Refusal("unknown-format", f"type {head.type[:64]!r} is not known to this intake")
+        return Refusal("unknown-format", f"this intake does not know type {head.type[:64]!r}")
     if row.payload not in AGENTS_EVENTS:
-        return Refusal("not-an-agents", f"{row.name} is written by the {row.writer}")
+        return Refusal("not-an-agents", f"only the {row.writer} may write {row.name}")
     if head.data.node != node:
-        return Refusal("foreign-node", f"{row.name} of node {head.data.node[:253]!r}")
+        return Refusal(
+            "foreign-node", f"{row.name} is about another node, {head.data.node[:253]!r}"
+        )
     try:
         event = decode(payload, subject=f"{SUBJECTS}.{row.channel}.{token(node)}")
     except EventError as error:
@@ -581,8 +584,8 @@ def read(node: str, payload: bytes, now: datetime) -> Event | Refusal:
         time = datetime.fromisoformat(event.time)
         early = time <= now + AHEAD_MAX
     except (ValueError, TypeError, OverflowError):
-        return Refusal("implausible-time", f"{event.time!r} is no time in RFC 3339")
-    return event if early else Refusal("implausible-time", f"{event.time} is yet to come")
+        return Refusal("implausible-time", f"{event.time!r} is not an RFC 3339 time")
+    return event if early else Refusal("implausible-time", f"{event.time} is in the future")
 
 
 def _short(error: Exception) -> str:
@@ -609,7 +612,7 @@ class Refusals:
         self._waiting: asyncio.Queue[ReportRefused] = asyncio.Queue(WAITING_MAX)
         self._said: dict[tuple[str, str], float] = {}
         self._refused = metrics.counter(
-            "apportion_intake_refused_total", "Events of agents that were refused.", ("cause",)
+            "apportion_intake_refused_total", "Refused events from agents by cause.", ("cause",)
         )
 
     def note(self, node: str, refusal: Refusal) -> None:
@@ -625,7 +628,7 @@ class Refusals:
         if len(self._said) >= SAID_MAX:
             del self._said[next(iter(self._said))]
         self._said[key] = now_s
-        _log.error("refused a report", node=node, cause=refusal.cause, why=refusal.why)
+        _log.error("report refused", node=node, cause=refusal.cause, why=refusal.why)
         if not self._waiting.full():
             message = refusal.why[:TEXT_MAX]
             refused = ReportRefused(node=node, cause=refusal.cause, message=message)

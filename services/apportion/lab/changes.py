@@ -188,7 +188,8 @@ def targets(state: State, names: Iterable[str]) -> list[Target]:
         device = lost_device(name, names_of, node_of, f"at revision {state.revision}")
         lost.append(Target(node_of[device], device))
     if sum(1 for each in lost for _ in each.pods()) > LOST_MAX:
-        raise WishInvalid("lose", f"affects more than {LOST_MAX} pods", "lose fewer nodes at once")
+        rest, fix = f" affects more than {LOST_MAX:,} pods", "lose fewer nodes at once"
+        raise WishInvalid("lose", rest=rest, fix=fix)
     return lost
 
 
@@ -226,7 +227,7 @@ def _added(state: State, texts: Iterable[str]) -> list[Payload]:
             fix = "write a count of 1 or more"
             raise WishInvalid("add", rest=f" is {text[:80]!r}", fix=fix)
         if number + nodes > ADDED_MAX:
-            raise WishInvalid("add", f"adds more than {ADDED_MAX:,} nodes", "add fewer")
+            raise WishInvalid("add", rest=f" has more than {ADDED_MAX:,} nodes", fix="add fewer")
         for _ in range(nodes):
             number += 1
             name = f"added-{number}"

@@ -131,8 +131,8 @@ async def _limits(
 def _within(name: str, revision: int, span: tuple[int, int]) -> int:
     if not span[0] <= revision <= span[1]:
         raise SpanInvalid(
-            f"{name} is revision {revision}, but the ledger has {span[0]} to {span[1]}; use one "
-            "of these, or read its archives with --archive"
+            f"{name} is revision {revision}, but the ledger has {span[0]} to {span[1]}; use a "
+            "revision in this range, or read its archives with --archive"
         )
     return revision
 

@@ -146,7 +146,9 @@ def plan(state: State, wish: Plan, *, time: str = "", tell: Tell = lambda _: Non
     CourseFailed if its events contradict the state."""
     if len(wish.pods) > PODS_MAX:
         raise WishInvalid(
-            "manifest", f"has {len(wish.pods)} pods, more than {PODS_MAX}", "plan fewer at once"
+            "manifest",
+            rest=f" has {len(wish.pods):,} pods, more than {PODS_MAX:,}",
+            fix="plan fewer at once",
         )
     if not (wish.pods or wish.groups or wish.changes or wish.problems):
         raise WishInvalid("manifest", "the plan is empty", "give a manifest, lose, add or policy")
@@ -636,5 +638,6 @@ def _units(state: State, pods: Iterable[PodState]) -> list[list[PodState]]:
             held = (each for each in group.pods.values() if each.placement is not None)
             units[pod.submitted.group] = sorted(held, key=turn_of)
     if sum(map(len, units.values())) > LOST_MAX:
-        raise WishInvalid("drain", f"affects more than {LOST_MAX} pods", "drain fewer at once")
+        rest = f" affects more than {LOST_MAX:,} pods"
+        raise WishInvalid("drain", rest=rest, fix="drain fewer nodes at once")
     return list(units.values())

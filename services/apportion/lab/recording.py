@@ -243,7 +243,7 @@ class Recording:
         if data.uid in self._old:
             self._ends[data.uid] = at_s
         if len(self._ran_s) > PODS_MAX:
-            raise RecordingFailed(f"more than {PODS_MAX} pods ended; replay a shorter span")
+            raise RecordingFailed(f"more than {PODS_MAX:,} pods ended; replay a shorter span")
 
 
 def seconds_of(time: str) -> float:

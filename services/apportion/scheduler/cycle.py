@@ -82,26 +82,27 @@ class DecisionMetrics:
     """Prometheus metrics of one scheduler's decisions and their outcomes."""
 
     def __init__(self, metrics: Metrics, engine: Engine) -> None:
-        metrics.gauge("apportion_pending_pods", "Pods that wait for a place.").set_function(
+        metrics.gauge("apportion_pending_pods", "Pending pods.").set_function(
             lambda: engine.pending
         )
         self.decision_seconds = metrics.histogram(
-            "apportion_decision_seconds", "Time to decide for one batch of pods."
+            "apportion_decision_seconds", "Time to decide one batch of pods."
         )
         self.placements = metrics.counter("apportion_placements_total", "Pods placed.")
         self.evictions = metrics.counter(
-            "apportion_evictions_total", "Pods told to go for one of higher priority."
+            "apportion_evictions_total", "Pods evicted for pods of higher priority."
         )
         self.refusals = metrics.counter(
-            "apportion_refusals_total", "Pods told why they fit nowhere, by each code.", ("code",)
+            "apportion_refusals_total", "Pods that no node fits, by refusal code.", ("code",)
         )
         self._decisions = metrics.counter(
             "apportion_decisions_total",
-            "Decisions by what became of them: taken, refused by a fence, unknown.",
+            "Decisions by outcome: taken, refused by a fence, or unknown.",
             ("outcome",),
         )
         self._again = metrics.counter(
-            "apportion_decided_again_total", "Pods whose decision was not taken, each time."
+            "apportion_decided_again_total",
+            "Pods that need another decision because theirs was not taken.",
         )
 
     def lost(self, outcome: str, *, placed: int, again: int) -> None:
@@ -271,9 +272,11 @@ class Cycle:
             self._contention.refused()
             self._refusals += 1
             if self._refusals > REFUSALS_MAX:
-                raise DecisionsRefused(f"{self._refusals} times in a row: {refusal}") from refusal
+                raise DecisionsRefused(
+                    f"decisions refused {self._refusals} times in a row: {refusal}"
+                ) from refusal
         except (OutcomeUnknown, LedgerUnavailable, LedgerFull) as trouble:
-            _log.warning("decision of unknown outcome, reading on: %s", trouble)
+            _log.warning("outcome of the decision unknown, reading the ledger: %s", trouble)
             await self._pause()
         else:
             self._failures = self._refusals = 0
@@ -342,7 +345,7 @@ async def _serve_choices(ledger: Ledger, chosen: ExternalChoices, stir: Callable
         try:
             choice = _read_choice(payload)
         except msgspec.MsgspecError as error:
-            return _write_heard(Heard(error=f"the choice cannot be read: {error}"))
+            return _write_heard(Heard(error=f"the choice is not valid JSON: {error}"))
         chosen.choose(choice.pod, choice.node)
         stir()
         return _write_heard(Heard())
@@ -350,7 +353,7 @@ async def _serve_choices(ledger: Ledger, chosen: ExternalChoices, stir: Callable
     try:
         await ledger.serve(SUBJECT, take)
     except NotPermitted as error:
-        _log.warning("pods of extended kube-schedulers are not placed here: %s", error)
+        _log.warning("not placing pods of extended kube-schedulers: %s", error)
 
 
 def fence(

@@ -28,7 +28,7 @@ def _gauges(prefix: str, meaning: str, labels: str, names: str) -> tuple[Family,
 
 _OURS = _gauges(
     "apportion_device_",
-    "Of a device, as it is granted",
+    "Allocation of one device",
     "node device",
     "memory_bytes memory_granted_bytes cores_granted_ratio shares",
 )
@@ -48,13 +48,13 @@ def _ours(state: State) -> Iterator[Sample]:
 
 _VOLCANO = _gauges(
     "volcano_vgpu_device_",
-    "As Volcano's scheduler, in MiB and percent",
+    "As in Volcano's scheduler, in MiB and percent",
     "devID NodeName",
     "memory_limit allocated_memory allocated_cores shared_number",
 )
 _VOLCANO_PODS = _gauges(
     "volcano_vgpu_device_",
-    "As Volcano's scheduler, in MiB and percent",
+    "As in Volcano's scheduler, in MiB and percent",
     "devID NodeName podName",
     "memory_allocation_for_a_certain_pod core_allocation_for_a_certain_pod",
 )
@@ -83,17 +83,17 @@ def _volcano(state: State) -> Iterator[Sample]:
 _HAMI_CARD = "node device_uuid device_index device_type"
 _HAMI = _gauges(
     "hami_",
-    "As HAMi's scheduler",
+    "As in HAMi's scheduler",
     _HAMI_CARD,
     "gpu_memory_limit_bytes gpu_core_limit_ratio gpu_shared_count gpu_core_allocated_ratio "
     "node_gpu_memory_allocated_ratio",
 )
 _HAMI_ALLOCATED = _gauges(
-    "hami_gpu_", "As HAMi's scheduler", f"{_HAMI_CARD} device_cores", "memory_allocated_bytes"
+    "hami_gpu_", "As in HAMi's scheduler", f"{_HAMI_CARD} device_cores", "memory_allocated_bytes"
 )
 _HAMI_PODS = _gauges(
     "hami_vgpu_",
-    "As HAMi's scheduler",
+    "As in HAMi's scheduler",
     "namespace node pod container_index device_uuid",
     "memory_allocated_bytes core_allocated_ratio",
 )

@@ -62,7 +62,7 @@ class Learning:
             try:
                 prices = await asyncio.to_thread(learn, shapes, types, pods=histogram.pods)
             except NoPrices as error:
-                _log.warning("no prices learnt from %d pods: %s", histogram.pods, error)
+                _log.warning("no prices learned from %d pods: %s", histogram.pods, error)
                 histogram.priced()
                 continue
             draft = self._publisher.draft(prices, event_id=f"prices/{fence}/{basis}", basis=basis)
@@ -70,9 +70,9 @@ class Learning:
                 expect = self._fences.expected(fence, folded=basis)
                 await self._ledger.append([structs.replace(draft, expect=expect)])
             except FenceRefused as refusal:
-                _log.info("another scheduler has learnt prices")
+                _log.info("another scheduler learned prices first")
                 await self._fences.refused(refusal, self._ledger)
             except DuplicateRefused:
-                _log.info("another scheduler has learnt prices")
+                _log.info("another scheduler learned prices first")
             except (OutcomeUnknown, LedgerUnavailable, LedgerFull) as trouble:
-                _log.warning("learnt prices may not be on the ledger: %s", trouble)
+                _log.warning("learned prices may be missing from the ledger: %s", trouble)

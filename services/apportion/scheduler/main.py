@@ -27,20 +27,20 @@ from apportion.scheduler.snapshotting import EVERY_EVENTS, Snapshotting
     name="scheduler",
     epilog="Example:  apportion scheduler --nats nats://scheduler:secret@localhost:4222",
 )
-@click.option("--name", default=socket.gethostname, help="How its decisions are signed.")
+@click.option("--name", default=socket.gethostname, help="Name that signs the decisions.")
 @click.option(
     "--snapshot-every",
     type=click.IntRange(min=0),
     default=EVERY_EVENTS,
     show_default=True,
     metavar="EVENTS",
-    help="Write a snapshot for restarts after so many events; 0 never.",
+    help="Write a snapshot for faster restarts after this many events; 0: never.",
 )
 @click.option(
     "--device-metrics",
     type=click.Choice(NAMES),
     multiple=True,
-    help="Tell scrapes what is granted of every device, under the names of this system.",
+    help="Export each device's allocation as metrics, under the names of this system.",
 )
 @click.option(
     "--agent-grace",
@@ -49,7 +49,7 @@ from apportion.scheduler.snapshotting import EVERY_EVENTS, Snapshotting
     default=GRACE_S,
     show_default=True,
     metavar="SECONDS",
-    help="A node whose agent is not heard for so long takes no pods until it is; 0 never.",
+    help="Place no pods on a node whose agent has not reported for this long; 0: no check.",
 )
 @service_options
 def command(
@@ -60,7 +60,7 @@ def command(
     agent_grace_s: int,
     config: ServiceConfig,
 ) -> None:
-    """Decide where pods go, and record why. Start as many as you like: they share the pods."""
+    """Choose a node for each pod, and record why. Several schedulers share the pods."""
     if 0 < agent_grace_s < GRACE_MIN_S:
         stop_with(f"--agent-grace is {agent_grace_s}; write 0, or {GRACE_MIN_S} or more seconds")
     life = secrets.token_hex(4)
@@ -147,7 +147,7 @@ async def body(
             leads=lambda: membership.members[:1] == (membership.member,),
         )
         if agent_grace_s:
-            service.loop("hear agents", lambda: presence.run(reader, grace_s=agent_grace_s))
+            service.loop("watch agents", lambda: presence.run(reader, grace_s=agent_grace_s))
         if snapshotting is not None and snapshot_every:
             service.loop("write snapshots", lambda: snapshotting.run(reader))
         await reader.run()

@@ -71,7 +71,7 @@ class Presence:
         self._some_changed = asyncio.Event()
         self._telling = asyncio.Lock()
         metrics.gauge(
-            "apportion_silent_nodes", "Nodes whose agent is not heard, as the ledger has it."
+            "apportion_silent_nodes", "Nodes whose agent is not reporting, according to the ledger."
         ).set_function(lambda: sum(bool(node.silent) for node in state.nodes.values()))
 
     async def run(self, reader: Reader[Change], *, grace_s: int = GRACE_S) -> None:
@@ -83,16 +83,16 @@ class Presence:
         try:
             await self._ledger.serve(AGENTS, self._note)
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._count(reader), name="silent agents")
-                group.create_task(self._follow(reader), name="agents that stop or are back")
+                group.create_task(self._count(reader), name="agents that stopped reporting")
+                group.create_task(self._follow(reader), name="agents that leave or return")
         except* NotPermitted as errors:
-            _log.warning("agents that fall silent are not told of: %s", errors.exceptions[0])
+            _log.warning("not watching for agents that stop reporting: %s", errors.exceptions[0])
 
     async def _note(self, subject: str, payload: bytes) -> None:
         try:
             name, leaves = read_beat(subject, payload)
         except (msgspec.DecodeError, ValueError) as error:
-            _log.warning("ignored a beat on %s: %s", subject, error)
+            _log.warning("ignored a heartbeat on %s: %s", subject, error)
             return
         node = self._state.nodes.get(name)
         if node is None:
@@ -168,5 +168,5 @@ class Presence:
                 except DuplicateRefused:
                     continue
                 except (OutcomeUnknown, LedgerUnavailable, LedgerFull) as trouble:
-                    _log.warning("what is heard of agents may not be on the ledger: %s", trouble)
+                    _log.warning("the state of agents may be missing from the ledger: %s", trouble)
                     return

@@ -46,13 +46,15 @@ class Snapshotting:
         self._last = state.revision
         self._last_at = clock.monotonic()
         self._slices = metrics.histogram(
-            "apportion_snapshot_pause_seconds", "Time that one slice of a snapshot held the loop."
+            "apportion_snapshot_pause_seconds",
+            "Time for which one slice of a snapshot blocked the event loop.",
         )
         self._written = metrics.counter(
-            "apportion_snapshots_total", "Snapshots: written, failed.", ("outcome",)
+            "apportion_snapshots_total", "Snapshots by outcome: written or failed.", ("outcome",)
         )
         metrics.gauge(
-            "apportion_snapshot_revision", "Revision of the newest snapshot that is known here."
+            "apportion_snapshot_revision",
+            "Revision of the newest snapshot that this scheduler knows.",
         ).set_function(lambda: self._last)
 
     def observe(self, change: Change) -> None:

@@ -10,7 +10,7 @@ from apportion.core.workloads.adoption.claims import WRITERS
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import StateFold
 from apportion.runtime.process.clock import SystemClock
-from apportion.runtime.process.config import ConfigError, ServiceConfig
+from apportion.runtime.process.config import ServiceConfig
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import (
     KubeChoice,
@@ -36,15 +36,13 @@ SCHEDULERS_MAX = 32
     "--manifests",
     "folder",
     type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
-    help="Folder whose manifests are wanted.",
+    help="Folder of manifests to submit.",
 )
 @click.option(
-    "--name", help="What tells this folder's pods from others'.  [default: the folder's path]"
+    "--name", help="Name that identifies this folder's pods.  [default: the folder's path]"
 )
 @click.option(
-    "--by-hand",
-    is_flag=True,
-    help="No folder: pods are submitted by hand, and those that are evicted wait anew.",
+    "--by-hand", is_flag=True, help="Watch no folder; resubmit evicted pods that users submitted."
 )
 @click.option(
     "--interval",
@@ -52,7 +50,7 @@ SCHEDULERS_MAX = 32
     type=click.FloatRange(0.05, 3600),
     default=1.0,
     show_default=True,
-    help="Seconds between two looks at the folder.",
+    help="Seconds between checks of the folder.",
 )
 @kubernetes_options
 @click.option(
@@ -62,7 +60,7 @@ SCHEDULERS_MAX = 32
     default=SCHEDULERS,
     show_default=True,
     metavar="NAME",
-    help="Pods with this schedulerName are ours; may be given several times.",
+    help="Manage pods with this schedulerName. Repeatable.",
 )
 @click.option(
     "--annotation-writer",
@@ -70,8 +68,8 @@ SCHEDULERS_MAX = 32
     multiple=True,
     default=sorted(WRITERS),
     metavar="NAME",
-    help="What pods hold that others bound is believed of this field manager, as the API server "
-    "has it; may be given several times.  [default: programs of HAMi, Volcano and gpu-manager]",
+    help="Trust device annotations on other schedulers' pods if this field manager wrote them. "
+    "Repeatable.  [default: programs of HAMi, Volcano and gpu-manager]",
 )
 @click.option(
     "--compare-every",
@@ -79,25 +77,22 @@ SCHEDULERS_MAX = 32
     type=click.FloatRange(1, 86_400),
     default=300.0,
     show_default=True,
-    help="Seconds between two comparisons of the whole cluster with the ledger.",
+    help="Seconds between full comparisons of the cluster with the ledger.",
 )
 @dra_option
 @service_options
 def command(*, folder: Path | None, by_hand: bool, config: ServiceConfig, **given: Any) -> None:
-    """Submit pods, and release those that are gone.
+    """Submit pods to the ledger, and release pods that are gone.
 
-    Pods come from a Kubernetes cluster, or from a folder of manifests where there is none, or they
-    are submitted by hand. Several watchers may share either; where they see a folder under
-    different paths, give them one --name. Without Kubernetes a pod that is evicted ends here and
-    waits for another place."""
+    Pods come from a Kubernetes cluster, from a folder of manifests, or from users (--by-hand).
+    Several watchers may watch the same source; if they see a folder under different paths, give
+    them the same --name. Without Kubernetes, the watcher ends evicted pods and submits them
+    again."""
     kube = kube_choice(**{name: given[name] for name in ("kubernetes", "kubeconfig", "context")})
-    given_ones = [kube.wanted, folder is not None, by_hand].count(True)
-    if given_ones != 1:
-        found = "several" if given_ones else None
-        fix = "name the one that there is"
-        stop_with(str(ConfigError("--kubernetes, --manifests or --by-hand", found, fix)))
+    if [kube.wanted, folder is not None, by_hand].count(True) != 1:
+        stop_with("give exactly one of --kubernetes, --manifests and --by-hand")
     if not kube.wanted and given["dra"]:
-        stop_with(str(ConfigError("--dra", None, "is about a cluster: give --kubernetes as well")))
+        stop_with("--dra requires --kubernetes")
     if by_hand:
         sys.exit(run_service("watcher", lambda service: body(service, Source()), config))
     if folder is not None:
@@ -107,8 +102,7 @@ def command(*, folder: Path | None, by_hand: bool, config: ServiceConfig, **give
         sys.exit(run_service("watcher", lambda service: body(service, source), config))
     schedulers = frozenset(given["schedulers"])
     if len(schedulers) > SCHEDULERS_MAX:
-        fix = f"name at most {SCHEDULERS_MAX}"
-        stop_with(str(ConfigError("--scheduler-name", len(schedulers), fix)))
+        stop_with(f"--scheduler-name: {len(schedulers)} names; give at most {SCHEDULERS_MAX}")
     reading = PodReading(schedulers, frozenset(given["writers"]), dra=given["dra"])
     every_s = given["compare_every_s"]
     sys.exit(
@@ -133,7 +127,7 @@ async def body(service: Service, source: Source) -> None:
         reader = session.reader(service, cluster, watching.observe, writes="watcher")
         service.ready_when(watching.not_ready)
         service.metrics.gauge(
-            "apportion_watcher_problems", "Manifests that cannot be used at present."
+            "apportion_watcher_problems", "Manifests that are currently invalid."
         ).set_function(lambda: source.problems)
         service.loop("watch", lambda: watching.run(reader, session.ledger))
         await reader.run()

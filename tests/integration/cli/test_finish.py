@@ -485,8 +485,8 @@ def test_a_queue_that_nobody_has_declared_is_told_of(up: Standalone, tmp_path: P
     queue.write_text(QUEUE)
     field = 'metadata.annotations["scheduling.volcano.sh/queue-name"]'
     said = (
-        f"{path}, line 4: {field}: no queue trian is declared, so none limits it; declared are "
-        "train; did you mean train?"
+        f"{path}, line 4: {field}: queue trian is not declared, so no limit applies; declared "
+        "queues: train; did you mean train?"
     )
     assert up.run("submit", "-f", str(path), "--dry-run").stderr == ""
     up.json("submit", "-f", str(queue))
@@ -500,7 +500,7 @@ def test_a_file_that_is_not_there_is_refused_in_one_form(up: Standalone, tmp_pat
     path = tmp_path / "none.yaml"
     for verb in ("plan", "submit", "delete"):
         done = up.run(verb, "-f", str(path))
-        said = "cannot be read (No such file or directory): check the name and its rights"
+        said = "cannot read it (No such file or directory); check the name and its permissions"
         assert (done.returncode, done.stderr) == (1, f"rejected: {path}: {said}\n")
 
 

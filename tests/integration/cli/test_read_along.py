@@ -1,6 +1,6 @@
 """The examples of reading along run as they stand, as the auditor whom the docs name and another.
 
-Of the nats CLI, which takes minutes to build, a machine that has it runs the command of the README;
+Of the nats CLI, which takes minutes to build, a machine that has it runs the command of the page;
 elsewhere what that command says to the server is said, byte by byte."""
 
 import asyncio
@@ -176,12 +176,12 @@ async def test_go_by_a_key(bus: Bus, tmp_path: Path) -> None:
 
 async def test_what_the_nats_cli_says_is_answered(bus: Bus, facts: Facts) -> None:
     """`nats sub` connects with user and password, subscribes, and shows what comes."""
-    readme = await asyncio.to_thread((ROOT / "README.md").read_text)
+    page = await asyncio.to_thread((ROOT / "docs" / "tasks" / "read-along.md").read_text)
     for connecting in (
         "nats://auditor:PASSWORD@127.0.0.1:4222",
         "nats://127.0.0.1:4222 --nkey NAME.nk",
     ):
-        assert f"nats sub -s {connecting} '{SUBJECT}'" in readme
+        assert f"nats sub -s {connecting} '{SUBJECT}'" in page
     url = urlsplit(bus.server.url_for("auditor"))
     reader, writer = await asyncio.open_connection(url.hostname, url.port)
     assert (await reader.readline()).startswith(b"INFO ")
@@ -208,7 +208,7 @@ async def answered(reader: asyncio.StreamReader) -> bytes:
 
 
 async def test_nats_cli(bus: Bus, facts: Facts) -> None:
-    """The command of the README, where the nats CLI is."""
+    """The command of the page, where the nats CLI is."""
     nats = shutil.which("nats")
     if nats is None:
         pytest.skip("no nats CLI on this machine")

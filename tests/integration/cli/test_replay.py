@@ -108,7 +108,7 @@ def test_table_and_chart(up: Standalone, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--from", "noon"), "--from: 'noon' is no moment"),
+        (("--from", "noon"), "--from: 'noon' is not a time"),
         (("--from", "999999"), "--from is revision 999999, but the ledger has 1 to"),
         (("--from", "-1m", "--to", "-2m"), "--to is not after --from"),
         (("--lose", "big-9"), "no node or device 'big-9'"),

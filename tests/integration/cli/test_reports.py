@@ -281,10 +281,10 @@ async def test_reports_and_plans_are_made_by_turns(bus: Bus) -> None:
         for name in ("usage", "idle"):
             status, text = await get(url, f"report/{name}")
             assert status == 503, text
-            assert "0.1 s: others have reports" in text
+            assert "0.1 s: reports of other clients" in text
         async with aiohttp.request("POST", f"{url}plan?at=1", json={}) as answer:
             assert answer.status == 503
-            assert "others have plans" in await answer.text()
+            assert "plans of other clients" in await answer.text()
 
 
 async def test_a_report_that_takes_too_long_is_given_up(
@@ -328,7 +328,7 @@ async def test_prices_that_lack_a_model_stop_no_report_but_that_of_the_cost(
     async with ServiceProcess("gateway", url, "--listen", listen, "--prices", str(file)) as process:
         await process.ready()
         at = str((await process.logged("answering"))["url"])
-        warned = await process.logged("no report of the cost can be made")
+        warned = await process.logged("cost reports unavailable")
         assert (warned["prices"], model in str(warned["error"])) == (str(file), True)
         [check] = [each for each in await checks(at) if each["id"] == "prices"]
         assert (check["state"], model in check["words"]) == ("broken", True)

@@ -234,7 +234,7 @@ def test_second_up_with_the_same_ports(tmp_path: Path) -> None:
         second = Standalone(tmp_path / "data", *SMALL, "--port", port.rpartition(":")[2])
         second.start()  # no `with`, which ends whatever holds the folder: the first
         assert second.ended() == 3
-        assert "by another apportion" in second.output
+        assert "in use by another instance" in second.output
         assert "cannot listen" not in second.output
 
 
@@ -342,7 +342,7 @@ def test_who_watches_waits_for_an_up_that_begins_anew(tmp_path: Path, ports: str
         ("4xA100-40GB:vnpu", ("has no mode 'vnpu'",)),
         ("no/fleet.yaml", ("no such file: no/fleet.yaml",)),
         ("FILE", ("nodes[0]: node 'a': devices: unknown model",
-                  "nodes[1]: node 'b': 'gpus' is no field", "nodes[3]: node 'c' comes twice",
+                  "nodes[1]: node 'b': unknown field 'gpus'", "nodes[3]: duplicate node 'c'",
                   'nodes[4]: node: "D_1" is not a DNS name')),
     ],
 )  # fmt: skip

@@ -53,7 +53,7 @@ async def test_a_user_comes_by_his_key_and_is_cut_off_when_he_is_revoked(tmp_pat
         other = await connect(server.credentials.reach_for("watcher"), name="other")
         anna = await connect(reach, name="anna")
         await anna.append([draft()])
-        assert "there is one" in await said(tmp_path, "add", "watcher", "anna", code=1)
+        assert "already exists" in await said(tmp_path, "add", "watcher", "anna", code=1)
         await said(tmp_path, "revoke", "anna")
 
         async def cut_off() -> bool:
@@ -146,7 +146,7 @@ async def test_who_has_no_key_or_another_gets_nothing(tmp_path: Path) -> None:
         async with await connect(server.credentials.reach_for("bootstrap"), name="boot") as boot:
             await create_stream(boot)
         url = f"nats://scheduler@127.0.0.1:{server.port}"
-        with pytest.raises(NotPermitted, match="refuses user 'scheduler'"):
+        with pytest.raises(NotPermitted, match="rejects user 'scheduler'"):
             await connect(url, name="nobody")
         wrong = Reach(url, key=server.credentials.reach_for("gateway").key)
         with pytest.raises(NotPermitted):

@@ -92,7 +92,7 @@ async def test_a_real_ledger_holds_until_somebody_writes_what_is_not_his(
     assert written["revisions"] == last == sum(1 for _ in read_archive(file))
     again = await verb.run("ledger", "archive", str(file))
     assert again.returncode == 1
-    assert "is there already" in again.stderr
+    assert "already exists" in again.stderr
     archived = await verb.verify("--archive", str(file), "--from", str(PODS + 1), code=0)
     assert archived["digest"] == told["digest"]
     words = await verb.run("verify", "--archive", str(file), "--from", str(PODS + 1))

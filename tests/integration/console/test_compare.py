@@ -158,10 +158,10 @@ def test_a_moment_that_cannot_be_is_mended_where_it_stands(
     """The words of the gateway are the headline, and the fields have what was written."""
     with opened(browser, base, size=size) as page:
         for moments, name, problem in (
-            ("yesterdy,2", "from", "'yesterdy' is no moment"),
+            ("yesterdy,2", "from", "'yesterdy' is not a time"),
             (",2", "from", "is missing"),
             ("2,999999999", "to", "the ledger ends at"),
-            ("5,2", "from", "is behind to"),
+            ("5,2", "from", ", after to, which is"),
         ):
             visit(page, f"#/events?diff={moments}")
             expect(page.locator("h1")).to_contain_text(problem)

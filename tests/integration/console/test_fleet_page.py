@@ -248,10 +248,10 @@ def test_what_if_of_a_card_loses_that_card_alone(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
     """Also one that nobody holds, and its node is in the picture."""
-    devices = cluster.json("get", "devices", "--node", "h100-10")["items"]
+    devices = cluster.json("get", "devices")["items"]
     free = next(each for each in devices if not each["holders"])
     with opened(browser, base) as page:
-        visit(page, f"#/fleet?card=h100-10:{free['index']}")
+        visit(page, f"#/fleet?card={free['node']}:{free['index']}")
         page.locator("#panel").get_by_role("link", name="Simulate device loss").click()
         expect(page.locator("#same")).to_contain_text(f"apportion plan --lose {free['device']}")
         expect(page.locator(".ba .gauge.broken")).to_have_count(1)

@@ -63,9 +63,7 @@ def test_a_token_is_asked_for_first(
             page.screenshot(path=f"{folder}/login-{size[0]}-{theme}.png")
         page.get_by_label("Token").fill("wrong")
         page.get_by_role("button", name="Log in").click()
-        expect(page.locator("#refused")).to_have_text(
-            "this token is nobody's here, or it has ended."
-        )
+        expect(page.locator("#refused")).to_have_text("the token is unknown or has expired.")
         page.get_by_label("Token").fill("")
         page.keyboard.press("Enter")
         expect(page.locator("#refused")).to_be_empty()

@@ -127,7 +127,7 @@ def test_an_address_that_can_mean_but_one_page_leads_there(
         ("#/fleet?q=colour:red", "Unknown filter “colour:”. Use node:, pool:"),
         ("#/events?hide=wrong", "Unknown kind “wrong”. Use pod, placement"),
         ("#/events?rev=abc", "Invalid revision “abc”"),
-        ("#/events?rev=99999", "There is no event at revision 99999"),
+        ("#/events?rev=99999", "No event at revision 99999"),
     ],
 )
 def test_what_an_address_asks_in_vain_is_said(

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.support.browser.chromium import ANSWERS, opened, visit
-from tests.support.browser.held import Held
+from tests.support.browser.held import Held, intercept
 from tests.support.browser.settled import settled
 from tests.support.standalone import Standalone
 
@@ -21,8 +21,8 @@ MOMENT = re.compile("/api/v1/moment")
 FLEET = re.compile("/api/v1/fleet")
 LOG = re.compile(r"/api/v1/log\?")
 OLDER = re.compile(r"/api/v1/log\?(?!.*text=).*before=")
-LATE = {"error": "the past did not answer within 30 s", "fix": "ask again: it goes on"}
-SAID = "The past did not answer within 30 s."
+LATE = {"error": "the query of the past took longer than 30 s", "fix": "retry; its work continues"}
+SAID = "The query of the past took longer than 30 s."
 BUSY, PROXY, TORN = "status of 503", "status of 502", "net::ERR_FAILED"
 SAMPLE_MS = 5_000
 
@@ -76,10 +76,10 @@ def test_a_moment_without_an_answer(
     """The page of the moment before does not stand there as if it were of this one."""
     with troubled(browser, base) as page:
         visit(page, f"#/{name}?at=2")
-        page.route(pattern, refuse)
+        intercept(page, pattern, refuse)
         page.keyboard.press("n")
         expect(page.locator("h1")).to_have_text(SAID)
-        expect(page.locator("main")).to_contain_text("Ask again: it goes on.")
+        expect(page.locator("main")).to_contain_text("Retry; its work continues.")
         page.unroute(pattern)
         page.locator("#again").click()
         expect(page.locator("h1")).to_contain_text(then)
@@ -90,7 +90,7 @@ def test_a_moment_that_is_played(browser: Browser, base: str, pattern: re.Patter
     """The play ends there, so that the button can be pressed, and does not go on to now."""
     with troubled(browser, base) as page:
         visit(page, "#/pods?at=2")
-        page.route(pattern, refuse)
+        intercept(page, pattern, refuse)
         page.locator("#t-play").click()
         expect(page.locator("h1")).to_have_text(SAID)
         expect(page.locator("#t-play")).to_have_attribute("aria-label", "Play")
@@ -102,7 +102,7 @@ def test_a_report(browser: Browser, base: str, status: int) -> None:
     """Whoever asked by the keyboard asks again by it, for the same, of a proxy too."""
     with troubled(browser, base) as page:
         visit(page, "#/reports")
-        page.route(USAGE, lambda route: route.fulfill(status=status, body="<html>"))
+        intercept(page, USAGE, lambda route: route.fulfill(status=status, body="<html>"))
         page.locator("[data-by=node]").press("Enter")
         expect(page.locator("h1")).to_have_text(f"The gateway returned HTTP {status}.")
         expect(page.locator("#again")).to_be_focused()
@@ -116,7 +116,7 @@ def test_one_question_that_is_torn(browser: Browser, base: str, cluster: Standal
     """The page asks again by itself, as it says, once it hears of the gateway."""
     with troubled(browser, base) as page:
         visit(page, "#/pods?at=2")
-        page.route(PODS, lambda route: route.abort())
+        intercept(page, PODS, lambda route: route.abort())
         page.keyboard.press("n")
         expect(page.locator("h1")).to_have_text("Gateway unreachable")
         expect(page.locator("main")).to_contain_text("This page retries automatically.")
@@ -166,7 +166,7 @@ def test_what_is_typed_into_another_page(browser: Browser, base: str) -> None:
         visit(page, "#/reports")
         visit(page, "#/pods")
         page.locator("#q").focus()
-        page.route(USAGE, refuse)
+        intercept(page, USAGE, refuse)
         page.go_back()
         expect(page.locator("h1")).to_have_text(SAID)
         expect(page.locator("#again")).to_be_focused()
@@ -226,7 +226,7 @@ def test_what_takes_the_place_of_a_question(
     with troubled(browser, base) as page:
         visit(page, f"#/{name}?at=5")
         page.mouse.move(5, 5)
-        page.route(pattern, refuse)
+        intercept(page, pattern, refuse)
         asked = first(page, pattern)
         page.keyboard.press("n")
         now = asked.come()
@@ -240,7 +240,7 @@ def test_what_is_used_without_an_answer(browser: Browser, base: str) -> None:
     with troubled(browser, base) as page:
         page.clock.install()
         visit(page, "#/fleet")
-        page.route(FLEET, refuse)
+        intercept(page, FLEET, refuse)
         for _ in range(2):
             with page.expect_response(FLEET) as sample:
                 page.clock.run_for(SAMPLE_MS)

@@ -160,7 +160,7 @@ def test_whoever_asks_anew_or_leaves_waits_for_nothing(browser: Browser, base: s
 
 def line(error: str, status: int) -> str:
     """A refusal as the last line of a plan that was told line by line."""
-    return f'{{"error":{{"error":"{error}","fix":"ask again later"}},"status":{status}}}\n'
+    return f'{{"error":{{"error":"{error}","fix":"retry later"}},"status":{status}}}\n'
 
 
 TOLD: list[tuple[str, str]] = [

@@ -356,8 +356,8 @@ async def test_behind_a_proxy_the_cookie_is_for_https_alone(bus: Bus, tmp_path: 
                         assert (await answer.json())["fix"] == f"open {public} instead"
     command = [sys.executable, "-m", "apportion.cli.main", "gateway", "--nats", url, "--public-url"]
     for given, said in (
-        (("apportion.example.com", "--tokens", str(tokens)), "write scheme, host"),
-        ((public,), "it is for a login: give one (--kubernetes or --tokens FILE), too"),
+        (("apportion.example.com", "--tokens", str(tokens)), "write a scheme"),
+        ((public,), "it needs a login; add --kubernetes or --tokens FILE"),
     ):
         ended = await asyncio.to_thread(
             subprocess.run, [*command, *given], capture_output=True, text=True
@@ -374,7 +374,7 @@ async def test_without_a_login_it_listens_on_its_own_machine_alone(bus: Bus) -> 
         subprocess.run, [*command, "--listen", "0.0.0.0:0"], capture_output=True, text=True
     )
     assert ended.returncode == 78
-    assert "give a login" in ended.stderr
+    assert "add a login" in ended.stderr
     async with ServiceProcess("gateway", url, "--listen", "0.0.0.0:0", "--open") as process:
         await process.ready()
         port = str((await process.logged("answering"))["url"]).split(":")[2].split("/")[0]

@@ -101,5 +101,5 @@ async def test_nothing_is_written_upon_what_is_not_so_any_more(
         process = await there.begin(*verb)
         _, words = await process.communicate()
         assert process.returncode == UNREACHABLE, words
-        assert f"revision {newest} is not reached".encode() in words
+        assert f"revision {newest} not reached".encode() in words
         assert there.facts.revision == newest

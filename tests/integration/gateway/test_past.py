@@ -46,23 +46,23 @@ from tests.support.standalone import APPORTION
 
 REFUSED = [
     ("/api/v1/pods?at=yesterday", 400, "14:20"),
-    ("/api/v1/pods?at=2999-01-01", 400, "still to come"),
+    ("/api/v1/pods?at=2999-01-01", 400, "in the future"),
     ("/api/v1/pods?at=9", 404, "ends at 8"),
     ("/api/v1/moment", 400, "missing"),
     ("/api/v1/pods?at=3&colour=red", 400, "colour"),
     ("/api/v1/timeline?bins=0", 400, "bins"),
     ("/api/v1/log?type=Nothing", 400, "type"),
     ("/api/v1/log/99", 404, "99"),
-    ("/api/v1/who", 400, "node or device"),
-    ("/api/v1/who?node=n1&device=n1-g0", 400, "one of them"),
+    ("/api/v1/who", 400, "exactly one"),
+    ("/api/v1/who?node=n1&device=n1-g0", 400, "exactly one"),
     ("/api/v1/who?node=n9", 404, "n9"),
     ("/api/v1/who?node=n1&at=3&since=4", 400, "earlier"),
     ("/api/v1/history/devices/nope", 404, "nope"),
     ("/api/v1/history/devices/n1-g", 404, "beginning of 2 device ids: n1-g0, n1-g1"),
     ("/api/v1/history/pods/default/nope", 404, "nope"),
-    ("/api/v1/diff?from=5&to=4", 400, "earlier"),
-    ("/api/v1/diff?from=-0s&to=4", 400, "from is -0s (revision 8), which is behind to, revision 4"),
-    ("/api/v1/who?node=n1&at=3&since=now", 400, "since is now (revision 8), which is behind at, "),
+    ("/api/v1/diff?from=5&to=4", 400, "swap"),
+    ("/api/v1/diff?from=-0s&to=4", 400, "from is -0s (revision 8), after to, which is revision 4"),
+    ("/api/v1/who?node=n1&at=3&since=now", 400, "since is now (revision 8), after at, which is "),
     ("/api/v1/diff?to=4", 400, "from"),
 ]
 
@@ -155,7 +155,7 @@ async def test_moments(gateway: Gateway, facts: Facts) -> None:
     if status == 200:  # within a second of midnight
         pytest.skip("the ledger began with the day")
     assert (status, body["field"]) == (404, "at")
-    assert "begins at revision 1 " in body["error"]
+    assert "oldest known revision, 1 " in body["error"]
     assert body["fix"]
 
 
@@ -259,7 +259,7 @@ async def test_before_what_is_known(bus: Bus, facts: Facts, tmp_path: Path) -> N
     async with serving(bus) as gateway:
         status, body = await gateway.get("/api/v1/pods?at=4")
         assert (status, body["field"]) == (404, "at")
-        assert "begins at revision 8" in body["error"]
+        assert "oldest known revision, 8" in body["error"]
         assert "--archives" in body["fix"]
         pods = await gateway.ok("/api/v1/pods?at=8")
         assert [pod["name"] for pod in pods["items"]] == ["b"]
@@ -494,7 +494,7 @@ async def test_why_of_a_pod_that_has_ended(gateway: Gateway, facts: Facts) -> No
     assert (why["phase"], why["placed"]["node"]) == ("ended", "n1")
     assert [(each["device"], each["revision"]) for each in why["failed_devices"]] == [("n1-g0", 5)]
     status, body = await gateway.get("/api/v1/pods/default/nobody/why")
-    assert (status, "none before" in body["error"]) == (404, True)
+    assert (status, "or before" in body["error"]) == (404, True)
     await facts.place("b", "n1", "n1-g1")
     await facts.write(PodGone(uid="b", reason="finished"))
     await facts.write(DeviceHealthChanged(node="n1", device="n1-g1", healthy=False, reason="late"))

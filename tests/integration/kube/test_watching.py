@@ -247,7 +247,7 @@ async def test_the_api_server_dies_and_comes_back(world: KubeWorld) -> None:
     watcher = await world.start("watcher")
     await until_live(world, "before")
     world.plane.kill_server()
-    await watcher.logged("trying again")
+    await watcher.logged("retrying")
     assert (await watcher.get("/readyz"))[0] == 503
     await asyncio.to_thread(world.plane.start_server)
     await world.plane.apply(kube_pod("after", share()))
@@ -270,7 +270,7 @@ async def test_an_api_server_that_was_restored_is_compared_at_once(world: KubeWo
     await until_live(world, *before[3:], *after)
     assert (await watcher.get("/readyz"))[0] == 200
     await asyncio.to_thread(world.plane.restore, copy)
-    await watcher.logged("the API server was away")
+    await watcher.logged("the API server was unreachable")
     await watcher.ready()
     assert held(world) == before[3:]
 

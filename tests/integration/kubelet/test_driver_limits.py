@@ -103,10 +103,12 @@ async def test_a_driver_without_limits_changes_nothing(
     """It is said, once; the pod runs as it did. A driver that learns them is asked again."""
     async with running(bus, kubelet, facts) as agent:
         await begun(kubelet, facts, driver)
-        line = await agent.logged("has no limits of memory for cgroups")
+        line = await agent.logged("has no memory limits for cgroups")
         driver.memory_limits(kubelet.folder / "cgroup")
         await facts.until(lambda: hard_mib(driver, container) == 700, "the limit, after all")
-        said = [each["event"] for each in agent.log if "has no limits" in str(each.get("event"))]
+        said = [
+            each["event"] for each in agent.log if "has no memory limits" in str(each.get("event"))
+        ]
         assert said == [line["event"]]
 
 

@@ -128,10 +128,10 @@ async def test_of_whom_the_ledger_does_not_tell_gets_nothing(
     answer = (await kubelet.admit("a", "a", GPU, {"main": 1}))["main"]
     assert dict(answer.env) == {VISIBLE: "void"}
     await facts.hold("a", NODE, share(cards(facts)[0], 700))
-    with pytest.raises(Refused, match=r"at Allocate it was given nothing.* delete the pod"):
+    with pytest.raises(Refused, match=r"it got no devices at Allocate.* delete the pod"):
         await kubelet.begin("a", "main")
     (failed,) = await facts.count(AllocationFailed, 1)
-    assert "given nothing" in failed.message
+    assert "got no devices" in failed.message
 
 
 async def test_anothers_share_never_runs(
@@ -144,7 +144,7 @@ async def test_anothers_share_never_runs(
     await facts.hold("b", NODE, share(card, 1300))
     for pod in ("stranger", "a"):
         await kubelet.admit(pod, pod, GPU, {"main": 1})
-    with pytest.raises(Refused, match="given what is for b/1/main"):
+    with pytest.raises(Refused, match="got the devices of b/1/main"):
         await kubelet.begin("a", "main")
     assert facts.of(SharesAllocated) == []
     await kubelet.admit("b", "b", GPU, {"main": 1})

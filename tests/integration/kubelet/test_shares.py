@@ -285,7 +285,7 @@ async def test_another_pods_name_on_a_slot_is_refused(
     assert agent.running
     await facts.hold("a", NODE, share(cards(facts)[0], 700))
     await kubelet.admit("a", "someone-else", GPU, {"main": 1})
-    with pytest.raises(Refused, match=r"default/someone-else, and the ledger that it is default/a"):
+    with pytest.raises(Refused, match=r"default/someone-else in the kubelet, but default/a"):
         await kubelet.begin("a", "main")
 
 

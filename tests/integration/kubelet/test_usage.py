@@ -102,7 +102,7 @@ async def test_A9_use_is_scraped_heard_and_recorded(
         )
 
     await until(seen, "a scrape that tells all of it")
-    line = await agent.logged("of which it has no share")
+    line = await agent.logged("without a share of it")
     assert "sneaky" in str(line)
     sample = await heard(bus)
     (use,) = sample.shares

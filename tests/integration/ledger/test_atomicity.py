@@ -105,5 +105,5 @@ async def test_a_server_killed_in_the_middle_of_a_commit_never_keeps_a_part(
 async def test_nobody_can_make_the_stream_forget_an_event(bus: Bus, role: str, api: str) -> None:
     """By permissions, for every role; see test_permissions too. Its beginning is trimmed only."""
     ledger = await bus.connect(role)
-    with pytest.raises(LedgerError, match=rf"forbids user '{role}' to send to .*{api}"):
+    with pytest.raises(LedgerError, match=rf"not permit user '{role}' to send to .*{api}"):
         await ledger.request(f"$JS.API.{api}.{STREAM}", b"", 30)

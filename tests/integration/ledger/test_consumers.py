@@ -75,7 +75,7 @@ async def test_when_all_are_in_use_it_is_said(bus: Bus) -> None:
     used = [await reading(ledger) for _ in range(4)]
     assert used == [f"watcher-{number}" for number in range(4)]
     settings = {**SETTINGS, "deliver_subject": ledger.wire.new_inbox()}
-    with pytest.raises(LedgerUnavailable, match="all consumers that watcher may have"):
+    with pytest.raises(LedgerUnavailable, match="all consumers allowed for watcher"):
         await consumers.create(ledger.wire, settings, ["apportion.v1.>"])
     for name in used:
         assert (await consumers.read_info(ledger.wire, name)).push_bound

@@ -132,7 +132,7 @@ async def test_a_consumer_that_vanished_is_replaced(
 async def test_a_missing_beginning_is_a_hole(plain: PlainServer) -> None:
     """A ledger whose oldest events are gone cannot be folded from the start."""
     ledger = await _stream_of(plain, 5, max_msgs=2)
-    with pytest.raises(LedgerHole, match="its beginning is gone") as hole:
+    with pytest.raises(LedgerHole, match="oldest events were dropped") as hole:
         await ledger.follow(ignore)
     assert (hole.value.expected, hole.value.found) == (1, 4)
     following = await ledger.follow(ignore, start=4)
@@ -174,7 +174,7 @@ async def test_an_end_that_moved_back_is_a_hole(plain: PlainServer, tmp_path: Pa
     await plain.stop()
     _put_store_back(tmp_path)
     await plain.start(port=port)
-    with pytest.raises(LedgerHole, match="its end moved back") as hole:
+    with pytest.raises(LedgerHole, match="moved back") as hole:
         await following.join()
     assert (hole.value.expected, hole.value.found) == (4, 3)
     await ledger.close()
@@ -229,7 +229,7 @@ async def test_another_record_in_the_place_of_the_last_one_is_a_hole(
             await other.append([draft(payload=payload)])
     await plain.stop()
     await plain.start(port=port)
-    with pytest.raises(LedgerHole, match="another in its place") as hole:
+    with pytest.raises(LedgerHole, match="missing or was replaced") as hole:
         await following.join()
     assert (hole.value.expected, hole.value.found) == (4, 4)
     assert [record.payload for record in seen[3:]] == [b"first"]
@@ -246,7 +246,7 @@ async def test_a_stream_made_anew_is_a_hole(plain: PlainServer) -> None:
     port = int(plain.url.rpartition(":")[2])
     await plain.stop()
     await plain.start(port=port)
-    with pytest.raises(LedgerHole, match="made anew"):
+    with pytest.raises(LedgerHole, match="was recreated"):
         await following.join()
     await ledger.close()
 

@@ -217,7 +217,7 @@ async def test_a_ledger_made_anew_ends_it(bus: Bus, tmp_path: Path) -> None:
     port = int(plain.url.rpartition(":")[2])
     await plain.stop()
     await plain.start(port=port)
-    with pytest.raises(LedgerHole, match="made anew"):
+    with pytest.raises(LedgerHole, match="was recreated"):
         await subscription.join()
     await ledger.close()
     await plain.stop()
@@ -244,5 +244,5 @@ async def test_what_we_did_not_keep_is_named(bus: Bus) -> None:
     """A message in its place without a revision is not taken for a configuration."""
     bucket = Bucket((await bus.connect("bootstrap")).wire, BEGINNING)
     await bucket.put_alone("configuration", b"{}", {})
-    with pytest.raises(BadObject, match="of revision ''"):
+    with pytest.raises(BadObject, match="has revision ''"):
         await kept_configuration(Bucket((await bus.connect("operator")).wire, BEGINNING))

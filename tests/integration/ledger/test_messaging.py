@@ -13,7 +13,9 @@ async def test_a_command_without_anyone_to_take_it_is_said_at_once(bus: Bus) -> 
     """An agent that is not there does not cost the operator a timeout."""
     operator = await bus.connect("operator")
     async with asyncio.timeout(20):
-        with pytest.raises(LedgerUnavailable, match=r"nobody takes apportion\.command\.agent\.n1"):
+        with pytest.raises(
+            LedgerUnavailable, match=r"no service answers apportion\.command\.agent\.n1"
+        ):
             await operator.request("apportion.command.agent.n1", b"", 60)
 
 

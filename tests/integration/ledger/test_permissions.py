@@ -108,7 +108,9 @@ async def test_a_role_appends_what_it_owns_and_nothing_else(bus: Bus, role: str)
             await ledger.append([draft(subject)])
             await ledger.append([draft(subject), draft(subject)])
         else:
-            with pytest.raises(NotPermitted, match=f"forbids user '{role}' to send to apportion"):
+            with pytest.raises(
+                NotPermitted, match=f"not permit user '{role}' to send to apportion"
+            ):
                 await ledger.append([draft(subject)])
 
 

@@ -44,7 +44,9 @@ async def test_more_replicas_than_servers_is_an_error_with_the_number(tmp_path: 
     boot = await connect(server.url_for("bootstrap"), name="test")
     with pytest.raises(LedgerError, match="with 3 replicas"):
         await create_stream(boot, replicas=3)
-    with pytest.raises(LedgerUnavailable, match=f"no stream {STREAM}; make it with the bootstrap"):
+    with pytest.raises(
+        LedgerUnavailable, match=f"no stream {STREAM}; create it with the bootstrap"
+    ):
         await check_stream(boot)
     await boot.close()
     await server.stop()
@@ -52,7 +54,7 @@ async def test_more_replicas_than_servers_is_an_error_with_the_number(tmp_path: 
 
 async def test_another_number_of_replicas_is_drift(bus: Bus) -> None:
     """What the operator asked for and what is there are compared too."""
-    with pytest.raises(LedgerDrifted, match="num_replicas is 1 on the server and must be 3"):
+    with pytest.raises(LedgerDrifted, match="num_replicas is 1 on the server but must be 3"):
         await create_stream(await bus.connect("bootstrap"), replicas=3)
 
 
@@ -126,7 +128,7 @@ async def test_each_wrong_setting_of_a_real_stream_is_named(plain: PlainServer) 
         named = {error.setting for error in stream.stream_drift(info)}
         assert f"stream {STREAM} {setting}" in named
         assert len(named) == 1 or setting not in WRONG
-        with pytest.raises(LedgerDrifted, match=r"put it back, or start with a new ledger"):
+        with pytest.raises(LedgerDrifted, match=r"restore it, or start with a new ledger"):
             await check_stream(ledger)
         await call_api(ledger.wire, f"STREAM.DELETE.{STREAM}")
     await ledger.close()
@@ -139,7 +141,7 @@ async def test_a_stream_without_atomic_batches_is_named_when_a_batch_is_appended
     ledger = await connect(plain.url, name="test")
     settings = {"name": STREAM, "subjects": ["apportion.v1.>"]}
     await call_api(ledger.wire, f"STREAM.CREATE.{STREAM}", settings)
-    with pytest.raises(LedgerDrifted, match="allow_atomic is False on the server and must be True"):
+    with pytest.raises(LedgerDrifted, match="allow_atomic is False on the server but must be True"):
         await ledger.append([draft(), draft()])
     await ledger.close()
 
@@ -147,7 +149,7 @@ async def test_a_stream_without_atomic_batches_is_named_when_a_batch_is_appended
 async def test_no_stream_is_said_with_its_fix(plain: PlainServer) -> None:
     """Appending to a server without the ledger is unavailable, at once."""
     ledger = await connect(plain.url, name="test")
-    with pytest.raises(LedgerUnavailable, match="nobody takes apportion"):
+    with pytest.raises(LedgerUnavailable, match="no service answers apportion"):
         await ledger.append([draft()])
     with pytest.raises(LedgerUnavailable, match="no stream APPORTION"):
         await ledger.follow(ignore)

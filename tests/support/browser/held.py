@@ -19,7 +19,7 @@ class Held:
         self._page = page
         self._routes: list[Route] = []
         self._act: Callable[[Route], None] = self._routes.append
-        page.route(pattern, self._hold, times=times)
+        intercept(page, pattern, self._hold, times=times)
 
     def _hold(self, route: Route) -> None:
         self._act(route)
@@ -38,6 +38,21 @@ class Held:
     def _any(self) -> bool:
         listen(self._page)
         return bool(self._routes)
+
+
+def intercept(
+    page: Page,
+    pattern: re.Pattern[str],
+    handler: Callable[[Route], None],
+    *,
+    times: int | None = None,
+) -> None:
+    """Route requests as `page.route` does, and wait for a round trip to the open page.
+
+    On a busy page, `page.route` can return before it takes effect: the request of a key that is
+    pressed at once then reaches the gateway."""
+    page.route(pattern, handler, times=times)
+    listen(page)
 
 
 def listen(page: Page) -> None:

@@ -210,8 +210,8 @@ async def test_outcomes_are_counted(webhook: Webhook) -> None:
     ("options", "words"),
     [
         ({"tls_cert": None}, "--tls-cert and --tls-key together"),
-        ({"tls_cert": None, "tls_key": None}, "--tls-cert is 'not given'"),
-        ({"scheduler": "else"}, "name one of --scheduler-name"),
+        ({"tls_cert": None, "tls_key": None}, "--tls-cert is not set"),
+        ({"scheduler": "else"}, "use a name given with --scheduler-name"),
         ({"listen": "nowhere"}, "write host:port"),
         ({"schedulers": ("apportion", *map(str, range(32)))}, "at most 32"),
     ],
@@ -241,9 +241,9 @@ async def test_a_pod_with_claims_goes_through_where_they_are_read(
 @pytest.mark.parametrize(
     ("pod", "said"),
     [
-        ({"spec": {"containers": [{}] * 600}}, "600 containers; at most 512"),
+        ({"spec": {"containers": [{}] * 600}}, "600 containers; the limit is 512"),
         ({"spec": {"containers": [{}] * 300, "initContainers": [{}] * 300}}, "600 containers"),
-        ({"metadata": {"annotations": {"a": "x" * 1_600_000}}}, "bytes; at most 1600000"),
+        ({"metadata": {"annotations": {"a": "x" * 1_600_000}}}, "bytes; the limit is 1600000"),
     ],
 )
 async def test_a_pod_that_is_larger_than_pods_are_is_not_looked_at(

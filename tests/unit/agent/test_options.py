@@ -9,11 +9,11 @@ from apportion.agent.main import command
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("--runs", "--kubelet", "/var/lib/kubelet"), "give one of the two"),
-        (("--runs", "--nodes", "2", "--simulate", "1xT4"), "are for one node"),
-        (("--runs", "--dra"), "give --kubelet as well"),
-        (("--runs", "--no-cdi"), "give --kubelet as well"),
-        (("--kubelet", "/var/lib/kubelet", "--no-cdi", "--dra"), "leave out --no-cdi"),
+        (("--runs", "--kubelet", "/var/lib/kubelet"), "exclude each other"),
+        (("--runs", "--nodes", "2", "--simulate", "1xT4"), "serve one node"),
+        (("--runs", "--dra"), "--dra requires --kubelet"),
+        (("--runs", "--no-cdi"), "--no-cdi requires --kubelet"),
+        (("--kubelet", "/var/lib/kubelet", "--no-cdi", "--dra"), "omit --no-cdi"),
         (("--ignore-xid", "48", "--critical-xid", "48"), "both name 48"),
         (("--ignore-xid", "0"), "0 is not in the range 1<=x<=9999"),
         (("--critical-xid", "ecc"), "'ecc' is not a valid integer"),

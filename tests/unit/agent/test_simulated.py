@@ -105,7 +105,7 @@ async def test_fail_and_recover_wake_the_reporter() -> None:
 async def test_a_command_for_a_device_elsewhere_is_refused() -> None:
     """The error lists what the node has."""
     backend = SimulatedBackend(simulated_devices("n", "1xT4"))
-    with pytest.raises(DeviceUnknown, match=r"GPU-x.*it has GPU-"):
+    with pytest.raises(DeviceUnknown, match=r"GPU-x.*devices: GPU-"):
         backend.set_health("GPU-x", healthy=False)
 
 

@@ -134,12 +134,12 @@ async def test_a_token_is_its_pods(tokens: Tokens, answers: Answers) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"said": {"authenticated": False, "error": f"no: {GOOD}"}}, r"does not take .*no: \.\.\."),
-        ({"said": {"authenticated": True}}, "not for the audience"),
-        ({"user": {"username": "system:node:n1"}}, "no ServiceAccount's"),
-        ({"user": {"username": "system:serviceaccount:x"}}, "no ServiceAccount's"),
-        ({"pod": None}, "pod apportion/agent-x of the token is gone"),
-        ({"pod": {"metadata": {"uid": "u-2"}, "spec": {}}}, "another has its name"),
+        ({"said": {"authenticated": False, "error": f"no: {GOOD}"}}, r"rejected .*no: \.\.\."),
+        ({"said": {"authenticated": True}}, "does not have the audience"),
+        ({"user": {"username": "system:node:n1"}}, "not belong to a ServiceAccount"),
+        ({"user": {"username": "system:serviceaccount:x"}}, "not belong to a ServiceAccount"),
+        ({"pod": None}, "the token's pod apportion/agent-x no longer exists"),
+        ({"pod": {"metadata": {"uid": "u-2"}, "spec": {}}}, "was replaced"),
     ],
 )
 async def test_what_does_not_count_is_said_without_the_token(
@@ -219,7 +219,7 @@ async def test_a_refused_token_is_remembered_for_a_moment(
     """Whichever client shows it. After that the API server is asked again, and may know it."""
     answers.said = {"authenticated": False}
     for host in ("10.0.0.1", "10.0.0.1", "10.0.0.2"):
-        with pytest.raises(NoToken, match="does not take the token"):
+        with pytest.raises(NoToken, match="rejected the token"):
             await tokens.review(GOOD, host)
     assert len(answers.asked) == 1
     answers.said = {"authenticated": True, "audiences": [AUDIENCE]}

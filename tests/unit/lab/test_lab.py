@@ -81,7 +81,7 @@ def test_a_fleet_and_manifests_are_decided(tmp_path: Path) -> None:
     fleet = tmp_path / "fleet.csv"
     fleet.write_text("node,devices\nbig-1,8xH100-80GB\nsmall-1,4xT4\n")
     cluster = Cluster(read_fleet(fleet), policy="binpack")
-    wanted = read_manifests(EXAMPLES / "pods" / "D1-hami.yaml", EXAMPLES / "too-large.yaml")
+    wanted = read_manifests(EXAMPLES / "pods" / "hami.yaml", EXAMPLES / "too-large.yaml")
     assert wanted.problems == []
     found = {row["pod"]: row for row in cluster.submit(wanted)}
     busy = found["gpu-pod"]["node"]
@@ -116,7 +116,7 @@ def test_a_cluster_of_a_state_is_a_copy() -> None:
     """What is tried there does not come back."""
     one = Cluster(numbered_nodes("n", 1, ["1xT4"]))
     other = Cluster(state=one.state)
-    other.submit(Pods(read_manifests(EXAMPLES / "pods" / "D1-hami.yaml").pods))
+    other.submit(Pods(read_manifests(EXAMPLES / "pods" / "hami.yaml").pods))
     assert other.pods()
     assert not one.pods()
 

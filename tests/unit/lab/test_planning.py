@@ -506,7 +506,7 @@ def test_a_count_of_none_is_met_with_that_it_is_none(text: str, problem: str) ->
 @pytest.mark.parametrize("nodes", ["5001", "99999999", "9" * 18])
 def test_more_nodes_than_may_be_added_are_met_with_the_limit(nodes: str) -> None:
     """And not with the form, which they have."""
-    with pytest.raises(WishInvalid, match=r"adds more than 5,000 nodes; add fewer"):
+    with pytest.raises(WishInvalid, match=r"add has more than 5,000 nodes; add fewer"):
         planned(full(), add=(f"{nodes}x8xT4",))
 
 

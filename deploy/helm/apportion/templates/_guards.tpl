@@ -1,24 +1,24 @@
-{{/* The name of one of our accounts, as the API server has it. */}}
+{{/* The API server's user name of one of our ServiceAccounts. */}}
 {{- define "apportion.account" -}}
 system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 {{- end }}
 
-{{/* Who may write what other schedulers' device plugins obey, as a list of CEL. */}}
+{{/* CEL list: users that may write the annotations which other schedulers' device plugins obey. */}}
 {{- define "apportion.writers" -}}
 ['{{ include "apportion.account" (dict "root" . "name" "binder") }}'{{ range .Values.guards.writers }}, '{{ . }}'{{ end }}]
 {{- end }}
 
-{{/* Annotations that device plugins of HAMi, Volcano and vcuda obey (RE2). tests/unit/core/admission holds it to what is written when a pod is bound. */}}
+{{/* RE2: annotations that device plugins of HAMi, Volcano and vcuda obey. tests/unit/core/admission compares it with what the binder writes. */}}
 {{- define "apportion.pluginAnnotations" -}}
 ^(hami[.]io/(.+-devices-(allocated|to-allocate)|.+-mig-allocations|vgpu-(node|time)|bind-(phase|time))|volcano[.]sh/(vgpu-(ids-new|node|time)|devices-to-allocate|bind-(phase|time)|predicate-time)|(tencent|docker)[.]com/(predicate-.+|gpu-assigned)|huawei[.]com/(Ascend[0-9].*|ascend[0-9].*|npu-core))$
 {{- end }}
 
-{{/* Resources that are devices of ours (RE2): by domain, and what a configuration calls otherwise. */}}
+{{/* RE2: resource names of our devices, by domain, and those that a configuration renames. */}}
 {{- define "apportion.deviceNames" -}}
 ^((nvidia|volcano|tencent|docker|huawei|cambricon|apportion)[.](com|sh|dev)/.+{{ range .Values.guards.resources }}|{{ . | replace "." "[.]" }}{{ end }})$
 {{- end }}
 
-{{/* CEL: whether the pod asks for devices. */}}
+{{/* CEL: whether the pod requests devices. */}}
 {{- define "apportion.asksForDevices" -}}
 (object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : []))
 .exists(c, has(c.resources) && (
@@ -35,7 +35,7 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 || (has(object.metadata.annotations) && object.metadata.annotations.exists(k, k.startsWith('apportion.dev/')))
 {{- end }}
 
-{{/* Folders of a node that a pod with a share may mount (RE2): those of the list and below, however many slashes and dots the path has. */}}
+{{/* RE2: folders of a node that a pod with a share may mount, and their subfolders, with any number of slashes and dots in the path. */}}
 {{- define "apportion.hostPaths" -}}
 ^(
 {{- range $at, $path := .Values.guards.hostPaths -}}
@@ -45,7 +45,7 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 )(/.*)?$
 {{- end }}
 
-{{/* Capabilities that a container with a share may add, as a list of CEL: those of the Pod Security Standard baseline, and guards.capabilities. */}}
+{{/* CEL list: capabilities that a container with a share may add: those of the Pod Security Standard baseline, and guards.capabilities. */}}
 {{- define "apportion.capabilities" -}}
 {{- $baseline := list "AUDIT_WRITE" "CHOWN" "DAC_OVERRIDE" "FOWNER" "FSETID" "KILL" "MKNOD" "NET_BIND_SERVICE" "SETFCAP" "SETGID" "SETPCAP" "SETUID" "SYS_CHROOT" -}}
 {{- range $at, $name := concat $baseline .Values.guards.capabilities -}}
@@ -53,7 +53,7 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 {{- end -}}
 {{- end }}
 
-{{/* The webhook's certificate of the chart, as data of a Secret in JSON: the one that is there, or a new one, once. */}}
+{{/* The chart's certificate of the webhook, as data of a Secret in JSON: the existing one, or a new one. */}}
 {{- define "apportion.admissionCertificate" -}}
 {{- $there := (lookup "v1" "Secret" .Release.Namespace .Values.admission.certificates.secret).data | default dict }}
 {{- if hasKey $there "ca.crt" -}}

@@ -8,22 +8,22 @@
 {{ .Values.nats.tls.secret | default "nats-tls" }}
 {{- end }}
 
-{{/* Whether clients are told which CA to trust; empty if not. */}}
+{{/* Whether clients get a CA to trust; empty if not. */}}
 {{- define "apportion.natsCa" -}}
 {{- if ternary .Values.nats.tls.enabled (ne .Values.nats.tls.secret "") .Values.nats.enabled }}yes{{ end }}
 {{- end }}
 
-{{/* Whether a callout says who somebody is, which the server must be configured for; empty if not. */}}
+{{/* Whether the server authenticates clients through the callout; empty if not. */}}
 {{- define "apportion.callout" -}}
 {{- if and .Values.callout.enabled .Values.nats.enabled }}yes{{ end }}
 {{- end }}
 
-{{/* Whether a role shows the token of its ServiceAccount; empty where it has a password. */}}
+{{/* Whether a role logs in with the token of its ServiceAccount; empty if it has a password. */}}
 {{- define "apportion.byToken" -}}
 {{- if and (include "apportion.callout" .root) (not (has .role (list "bootstrap" "callout"))) }}yes{{ end }}
 {{- end }}
 
-{{/* The URL of the ledger for a role: with the password in PASSWORD, or with the name to which its token belongs. */}}
+{{/* The URL of the ledger for a role: with the password in PASSWORD, or with the name that its token belongs to. */}}
 {{- define "apportion.url" -}}
 {{- $own := ternary "tls://nats:4222" "nats://nats:4222" .root.Values.nats.tls.enabled -}}
 {{- $url := ternary $own .root.Values.nats.url .root.Values.nats.enabled -}}
@@ -35,8 +35,8 @@
 {{ first $parts }}://{{ $user }}@{{ last $parts }}
 {{- end }}
 
-{{/* Whether a role appends to the ledger, and so has the key by which ids of messages are hidden; empty if not. */}}
-{{- /* --max-bytes of a new ledger; of a server that is not ours only what is set. */ -}}
+{{/* Whether a role appends to the ledger, and so needs the key that hides the ids of messages; empty if not. */}}
+{{- /* --max-bytes of a new ledger; for an existing server, only an explicit value. */ -}}
 {{- define "apportion.maxBytes" -}}
 {{- $set := int64 .Values.nats.maxBytes -}}
 {{- if $set -}}
@@ -58,12 +58,12 @@
 {{- if has .role (list "intake" "watcher" "scheduler" "binder" "gateway") }}yes{{ end }}
 {{- end }}
 
-{{/* Whether a role's metrics ask for the token of services; the gateway's ask for a login. Empty if not. */}}
+{{/* Whether a role's metrics need the services' token; the gateway's need a login. Empty if not. */}}
 {{- define "apportion.scraped" -}}
 {{- if not (has .role (list "bootstrap" "auditor")) }}{{ if not (and (eq .role "gateway") (eq .root.Values.gateway.login "kubernetes")) }}yes{{ end }}{{ end }}
 {{- end }}
 
-{{/* What a pod has in it to reach the ledger, as volumes; and where its container finds that. */}}
+{{/* The volumes and mounts with which a pod reaches the ledger. */}}
 {{- define "apportion.natsVolumes" -}}
 {{- if include "apportion.byToken" . }}
 - name: nats-token
@@ -104,7 +104,7 @@
 {{- end }}
 {{- end }}
 
-{{/* What every service has in its environment. */}}
+{{/* The environment of every service. */}}
 {{- define "apportion.env" -}}
 {{- if include "apportion.byToken" . -}}
 - name: POD_NAME
@@ -141,7 +141,7 @@
 {{- end }}
 {{- end }}
 
-{{/* No privilege, no capability, no root file system to write to. */}}
+{{/* No privileges, no capabilities, and a read-only root file system. */}}
 {{- define "apportion.confined" -}}
 securityContext:
   allowPrivilegeEscalation: false
@@ -149,7 +149,7 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* A service that starts on a node with little CPU has two minutes: killed before that, it would start again and again. */}}
+{{/* A service has two minutes to start, because on a node with little CPU a shorter limit would restart it forever. */}}
 {{- define "apportion.probes" -}}
 startupProbe:
   httpGet: {path: /healthz, port: health}
@@ -163,7 +163,7 @@ livenessProbe:
   timeoutSeconds: 5
 {{- end }}
 
-{{/* Where a pod's image comes from, and where it may run. */}}
+{{/* A pod's image pull secrets and its node selection. */}}
 {{- define "apportion.pod" -}}
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets:
@@ -192,7 +192,7 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* A Deployment of one of our services, but for its own ports and variables. */}}
+{{/* The Deployment of a service, without its own ports and variables. */}}
 {{- define "apportion.deployment" -}}
 {{- $settings := get .root.Values .name -}}
 apiVersion: apps/v1
@@ -219,7 +219,7 @@ spec:
       {{- . | nindent 6 }}
       {{- end }}
       {{- if gt (int $settings.replicas) 1 }}
-      # Not on one node, where there are others.
+      # Spread over nodes, if there are several.
       affinity:
         podAntiAffinity:
           preferredDuringSchedulingIgnoredDuringExecution:

@@ -74,8 +74,7 @@ async def listening(answers: dict[Call, Callable[..., Any]], *sockets: Path) -> 
     serve(server, answers)
     for path in sockets:
         if len(str(path).encode()) > _SOCKET_BYTES_MAX:
-            most = f"a socket's name has at most {_SOCKET_BYTES_MAX} bytes"
-            fix = f"{most}; give the kubelet's folder a shorter one"
+            fix = f"a socket path has at most {_SOCKET_BYTES_MAX} bytes; use a shorter one"
             raise ConfigError("--kubelet", str(path), fix)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)

@@ -104,7 +104,7 @@ class Specifications:
         for card in cards:
             one = by_name.get(card) or by_node.get((f"/dev/nvidia{minors.get(card)}",))
             if one is None:
-                _log.warning("the CDI specification of %s has no device %s", VENDORS, card)
+                _log.warning("the CDI specification of %s lacks device %s", VENDORS, card)
             else:
                 found.append(one.get("containerEdits") or {})
         version = str(said.get("cdiVersion", ""))

@@ -47,12 +47,12 @@ class Handing:
                 claim, container = await self._meant(resource, slots)
             edits = self.plan(claim, container)
         except TimeoutError:
-            problem = f"the ledger names no pod that is to get {slots} of {resource} now"
+            problem = f"the ledger has no pod waiting for {slots} of {resource}"
         except (NotPrepared, GrantRefused) as error:
             problem = str(error)
         else:
             return answered(edits, claim.of(container))
-        _log.warning("a container is given nothing at Allocate: %s", problem)
+        _log.warning("Allocate: container gets no devices: %s", problem)
         return answered(Edits({VISIBLE: NOTHING}), "")
 
     async def _meant(self, resource: str, slots: int) -> tuple[Claim, str]:

@@ -104,8 +104,8 @@ class Holders:
         named = ", ".join(sorted(slots))
         pods = {entry.pod_uid for entry in entries}
         if len(pods) != 1:
-            said = "nobody" if not pods else f"{len(pods)} pods"
-            raise NotPrepared(f"by the kubelet's checkpoint {said} hold {resource} {named}")
+            said = f"{len(pods)} pods have" if pods else "no pod has"
+            raise NotPrepared(f"in the kubelet's checkpoint, {said} {resource} {named}")
         namespace, name = await self._name(resource, slots)
         if name:
             self._ran |= pods
@@ -217,18 +217,16 @@ class Holders:
                     return seen[1]
                 data = file.read(CHECKPOINT_BYTES_MAX + 1)
         except OSError as error:
-            raise NotPrepared(f"the kubelet's checkpoint cannot be read: {error}") from None
+            raise NotPrepared(f"cannot read the kubelet's checkpoint: {error}") from None
         if len(data) > CHECKPOINT_BYTES_MAX:
             raise NotPrepared(
-                f"{self._checkpoint} has more than {CHECKPOINT_BYTES_MAX >> 20} MiB; "
-                "it is no checkpoint of a kubelet"
+                f"{self._checkpoint} exceeds {CHECKPOINT_BYTES_MAX >> 20} MiB, so it is not a "
+                "kubelet checkpoint"
             )
         try:
             found = _decode(data).data
         except msgspec.DecodeError as error:
-            raise NotPrepared(
-                f"{self._checkpoint} is no checkpoint that we know: {error}"
-            ) from None
+            raise NotPrepared(f"unknown checkpoint format in {self._checkpoint}: {error}") from None
         settled = time.time_ns() - status.st_mtime_ns > _SETTLED_NS
         self._seen = (now, found) if settled else None
         return found
@@ -248,7 +246,7 @@ class Holders:
                 return await POD_RESOURCES.on(channel)(pb.Empty(), timeout=_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise NotPrepared(
-                f"the kubelet's PodResources at {self._socket} do not answer: {error.details()}"
+                f"no answer from the kubelet's PodResources at {self._socket}: {error.details()}"
             ) from None
 
 

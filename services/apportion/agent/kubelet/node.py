@@ -83,7 +83,7 @@ class ClaimDoor:
         self._took = seconds
         self._clock = clock
         self._server: grpc.aio.Server | None = None
-        self._problem = "the kubelet does not know of the DRA plugin yet"
+        self._problem = "the DRA plugin is not registered with the kubelet yet"
 
     def not_ready(self) -> list[str]:
         """Why the kubelet does not ask us for claims."""
@@ -126,7 +126,7 @@ class ClaimDoor:
     async def _registered(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
         self._problem = ""
         if not request.registered:
-            self._problem = f"the kubelet does not take the DRA plugin: {request.error}"
+            self._problem = f"the kubelet rejects the DRA plugin: {request.error}"
             _log.error("%s", self._problem)
         return pb.Empty()
 
@@ -195,14 +195,14 @@ class ClaimDoor:
                 held = await self._view.holding(container)
         except TimeoutError:
             raise NotPrepared(
-                f"the ledger has no placement on this node that holds claim {claim.namespace}/"
-                f"{claim.name} ({claim.uid}); another scheduler allocated it, or the "
-                "ledger is behind"
+                f"the ledger has no placement on this node for claim {claim.namespace}/"
+                f"{claim.name} ({claim.uid}); another scheduler allocated it, or the agent "
+                "is behind the ledger"
             ) from None
         if held.placed.namespace != claim.namespace:
             raise NotPrepared(
-                f"claim {claim.uid} is of namespace {held.placed.namespace} in the ledger, and of "
-                f"{claim.namespace} for the kubelet"
+                f"claim {claim.uid} has namespace {held.placed.namespace} in the ledger, but "
+                f"{claim.namespace} in the kubelet's request"
             )
         return held
 
@@ -252,7 +252,7 @@ class KubeletNode:
         places.state.mkdir(parents=True, exist_ok=True)
         key = slot_key(places.state / "slots.key")
         seconds = metrics.histogram(
-            "apportion_agent_kubelet_seconds", "The kubelet's calls, answered.", ("call",)
+            "apportion_agent_kubelet_seconds", "Time to answer the kubelet's calls.", ("call",)
         )
         handing = self._handing() if places.no_cdi else None
         self.door = FrontDoor(
@@ -321,7 +321,7 @@ class KubeletNode:
                         await self._offer_all({})
                 await asyncio.to_thread(self._specifications.sweep, self._holders.slots)
             except (NotPrepared, OSError) as problem:
-                _log.debug("which pods ended is not known: %s", problem)
+                _log.debug("cannot find out which pods ended: %s", problem)
             await asyncio.sleep(LOOK_S)
 
     def _bare(self) -> Iterator[Breach]:
@@ -379,7 +379,7 @@ class KubeletNode:
             if name in registered
         }
         if amounts.keys() - self._amounts:
-            _log.info("the kubelet takes %s for devices", ", ".join(sorted(amounts)))
+            _log.info("extended resources offered to the kubelet: %s", ", ".join(sorted(amounts)))
             self._amounts.update(amounts)
             await asyncio.to_thread(_save, self._amounts_before, amounts)
         return amounts
@@ -416,9 +416,9 @@ class FrontDoor:
     def not_ready(self) -> list[str]:
         """The count names that the kubelet does not know."""
         if not self._plugins:
-            return ["nothing is offered to the kubelet yet"]
+            return ["no device is offered to the kubelet yet"]
         return [
-            f"the kubelet does not know of {resource} yet"
+            f"{resource} is not registered with the kubelet yet"
             for resource in self._plugins
             if resource not in self._registered
         ]
@@ -465,9 +465,11 @@ class FrontDoor:
             async with grpc.aio.insecure_channel(f"unix:{self._folder / _KUBELET}") as channel:
                 await REGISTER.on(channel)(request, timeout=_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
-            _log.info("the kubelet does not take %s yet: %s", plugin.resource, error.details())
+            _log.info(
+                "cannot register %s with the kubelet yet: %s", plugin.resource, error.details()
+            )
             return False
-        _log.info("%s is registered with the kubelet", plugin.resource)
+        _log.info("registered %s with the kubelet", plugin.resource)
         return True
 
 

@@ -156,13 +156,13 @@ class Plugin:
                 if slots.isdisjoint(self._slots) and await self.holders.foreign(
                     self.resource, slots
                 ):
-                    _log.info("an older container starts with what another plugin gave it")
+                    _log.info("an older container starts with devices from another plugin")
                     return pb.Empty()
                 holder = await self.holders.find(self.resource, slots)
                 edits = await self.preparing.prepare(holder)
                 if self.handing is None:
                     await asyncio.to_thread(self.specifications.write, holder.slots, edits)
             except (NotPrepared, OSError) as error:
-                _log.warning("a container may not start yet: %s", error)
+                _log.warning("container not started yet: %s", error)
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
             return pb.Empty()

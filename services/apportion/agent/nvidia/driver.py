@@ -53,7 +53,7 @@ class Hung(Exception):
     """A call into the driver has not returned; the message has the limit."""
 
     def __init__(self, limit_s: float) -> None:
-        super().__init__(f"NVML: a call has not returned for {limit_s:g} s")
+        super().__init__(f"NVML: a call has been hanging for {limit_s:g} s")
 
 
 class Threads:
@@ -138,14 +138,16 @@ class Lane:
             if not future.done():
                 self.hung = True
                 future.add_done_callback(self._goes_on)
-                _log.error("%s: %s; nothing else is asked of it", self.name, Hung(self._limit_s))
+                _log.error(
+                    "%s: %s; no further calls until it returns", self.name, Hung(self._limit_s)
+                )
                 self._on_change()
         if not future.done():
             raise Hung(self._limit_s)
 
     def _goes_on(self, future: asyncio.Future[Any]) -> None:  # noqa: ARG002 - abandoned
         self.hung = False
-        _log.info("%s: the call into the driver has returned", self.name)
+        _log.info("%s: the hanging driver call returned", self.name)
         self._on_change()
 
 
@@ -248,8 +250,8 @@ class Xids:
         self._faults[device, cut] = (xid, self._clock.monotonic())
         if xid != before:
             _log.error(
-                "device %s: XID %d on MIG instance %s; no pod is placed and no container is "
-                "started there for %g s. Other instances of the device are not affected",
+                "device %s: XID %d on MIG instance %s; not used for %g s, other instances are "
+                "not affected",
                 *(device, xid, named(cut), self._quiet_s),
             )
 
@@ -274,8 +276,8 @@ class Xids:
         for cut, xid in self.faults(device):
             if overlap(cut, wanted):
                 raise NotMade(
-                    f"MIG instance {named(cut)} had XID {xid}; its place is given to containers "
-                    f"again after {self._quiet_s:g} s without another"
+                    f"MIG instance {named(cut)} had XID {xid}; its slices are usable again after "
+                    f"{self._quiet_s:g} s without another XID"
                 )
 
 

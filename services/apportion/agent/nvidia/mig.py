@@ -105,12 +105,12 @@ def ensure(
         known = profiles(card.handle)
         if wanted.profile not in known:
             raise NotMade(
-                f"the card has no MIG profile {wanted.profile}; it has "
-                f"{', '.join(known) or 'none, or is not in MIG mode'}"
+                f"the GPU has no MIG profile {wanted.profile}; available: "
+                f"{', '.join(known) or 'none (is it in MIG mode?)'}"
             )
         if (memory_mib := known[wanted.profile].memory_mib) < least_mib:
             raise NotMade(
-                f"the driver makes MIG instances {wanted.profile} of {memory_mib} MiB, and the "
+                f"MIG instances {wanted.profile} of this driver have {memory_mib} MiB, but the "
                 f"ledger has {least_mib} MiB for this one"
             )
         there = list(instances(card.handle, known))
@@ -132,7 +132,7 @@ def ensure(
             _device_id(card.handle, made, compute), _nodes(card.handle, made, compute)
         )
     except nvml.NVMLError as error:
-        raise NotMade(f"MIG instance {named(wanted)} cannot be made: {error}") from None
+        raise NotMade(f"cannot create MIG instance {named(wanted)}: {error}") from None
 
 
 def keep(card: Cut, needed: Collection[MigInstance]) -> Kept:
@@ -212,20 +212,18 @@ def _clear(
     for made in in_the_way:
         if not card.ours.made(card.id, made.cut):
             raise NotMade(
-                f"the MIG instance {named(made.cut)} (GPU instance {made.id}) is in the place of "
-                f"{named(wanted)}, and Apportion did not make it, so it stays; if no program "
-                "needs it, destroy it with nvidia-smi mig -dci and -dgi"
+                f"MIG instance {named(made.cut)} (GPU instance {made.id}), not created by "
+                f"Apportion, occupies slices of {named(wanted)}; if it is unused, destroy it "
+                "with nvidia-smi mig -dci and -dgi"
             )
     for made in in_the_way:
         why = f"{named(made.cut)} occupies slices of {named(wanted)}"
         if made.cut in needed:
-            raise InTheWay(f"{why}, and another container of this node holds it still")
+            raise InTheWay(f"{why}, and another container on this node still has it")
         try:
             _destroy(made)
         except nvml.NVMLError_InUse:
-            raise InTheWay(
-                f"{why}, and a process runs on it still, or DCGM holds it; see nvidia-smi"
-            ) from None
+            raise InTheWay(f"{why}, and a process or DCGM still uses it; see nvidia-smi") from None
         card.ours.strike(card.id, made.cut)
 
 

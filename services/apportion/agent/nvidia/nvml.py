@@ -55,8 +55,8 @@ _NO_PROMISE = 0
 _ACTIONS = {
     nvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "reset the device",
     nvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "reboot the node",
-    nvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "end the work of the device and of its peers",
-    nvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "let its work end and reset the device",
+    nvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "stop the processes on the device and its peers",
+    nvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "let its processes end, then reset the device",
 }
 
 T = TypeVar("T")
@@ -221,7 +221,7 @@ class NvmlBackend:
             if device not in self._cards:
                 await self._read()
             if device not in self._cards:
-                raise NotMade(f"device {device}: the driver does not list it, or lost it")
+                raise NotMade(f"device {device}: not listed by the driver")
             lane, card = self._cards[device]
             return await self._call(lane, lambda: function(card.handle))
         except DevicesUnavailable as error:
@@ -271,7 +271,7 @@ class NvmlBackend:
             except (nvml.NVMLError, Hung) as error:
                 if not self._known:
                     raise DevicesUnavailable(
-                        f"the NVIDIA driver does not list its devices ({error}); see dmesg and "
+                        f"the NVIDIA driver cannot list its devices ({error}); see dmesg and "
                         "nvidia-smi"
                     ) from None
                 lost = {device.index: _said(error) for device in self._known.values()}
@@ -441,7 +441,7 @@ def _trouble(handle: Any) -> str:
             answer = nvml.nvmlDeviceGetFieldValues(handle, [asked])[0]
             if answer.nvmlReturn == nvml.NVML_SUCCESS and (action := int(answer.value.uiVal)):
                 remedy = _ACTIONS.get(action, "see nvidia-smi -q")
-                return f"the driver asks for recovery action {action}: {remedy}"
+                return f"the driver requests recovery action {action}: {remedy}"
         with suppress(*UNKNOWN):
             _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
             if failed:

@@ -62,7 +62,7 @@ REPEAT_S = 60.0
 RESAY_S = 300.0
 _HUNG = Family(
     "apportion_agent_driver_hung",
-    "1 for each device about which a call into its driver has not returned.",
+    "1 for each device with a hanging driver call.",
     ("node", "device"),
 )
 # Before the first beat: how often, and how far apart, to check that the kubelet knows us.
@@ -98,7 +98,7 @@ class IntakeClient:
 
     def not_ready(self) -> list[str]:
         """The nodes whose inventory the intake refuses, with the reason."""
-        return [f"the intake refuses the report of {node}: {why}" for node, why in
+        return [f"the intake rejects the report of {node}: {why}" for node, why in
                 sorted(self._refused.items())]  # fmt: skip
 
     async def _ask(self, draft: Draft) -> Appended:
@@ -109,13 +109,13 @@ class IntakeClient:
         try:
             answer = decode_answer(reply)
         except msgspec.DecodeError as error:
-            raise LedgerUnavailable(f"the intake's answer cannot be read: {error}") from None
+            raise LedgerUnavailable(f"cannot read the intake's answer: {error}") from None
         if answer.held:
-            _log.warning("held back until it is seen again: %s", answer.why)
+            _log.warning("report deferred until it is confirmed: %s", answer.why)
             raise HeldBack(answer)
         if answer.again_s:
             raise LedgerUnavailable(
-                f"the intake takes nothing now: {answer.why}", again_s=answer.again_s
+                f"the intake accepts no events now: {answer.why}", again_s=answer.again_s
             )
         self._note(draft, untoken(token), answer)
         return Appended(answer.revision, already_there=answer.duplicate)
@@ -128,10 +128,10 @@ class IntakeClient:
             return
         said = f"{answer.refused}: {answer.why}"
         if answer.refused in EXPECTED:
-            _log.info("%s is passed over, %s", draft.id, said)
+            _log.info("event %s skipped: %s", draft.id, said)
             return
         if self._refused.get(node) != said:  # otherwise it was logged a minute ago
-            _log.error("the intake refuses %s of node %s, %s", draft.id, node, said)
+            _log.error("the intake rejects %s of node %s: %s", draft.id, node, said)
         if inventory:
             self._refused[node] = said
 
@@ -207,11 +207,11 @@ class Agent:
         self._leaves = False
         self._begun = 0
         self._allocations = metrics.counter(
-            "apportion_allocations_total", "Bound placements answered, by outcome.", ("outcome",)
+            "apportion_allocations_total", "Bound placements by outcome.", ("outcome",)
         )
         self._contradictions = metrics.counter(
             "apportion_agent_contradictions_total",
-            "Reports of another agent under the name of one of our nodes.",
+            "Reports by another agent for a node of this agent.",
         )
         metrics.looked_up([_HUNG], self._hung)
 
@@ -219,12 +219,11 @@ class Agent:
         """Why the agent is not ready; empty once every node's inventory is in the ledger."""
         reasons = self._reader.not_ready()
         if self._unreported:
-            reasons += [f"{self._unreported} of {len(self._nodes)} nodes are not reported yet"]
+            reasons += [f"{self._unreported} of {len(self._nodes)} nodes not reported yet"]
         elif not self._obedient:
-            reasons += ["orders are not taken yet"]
+            reasons += ["not ready for commands yet"]
         return reasons + [
-            f"{device}: a call into the driver of node {node} has not returned"
-            for _, (node, device), _ in self._hung()
+            f"{device}: a driver call on node {node} hangs" for _, (node, device), _ in self._hung()
         ]
 
     def _hung(self) -> Iterator[Sample]:
@@ -257,7 +256,7 @@ class Agent:
                 for claim in due:
                     if self._kubelet and claim.devices:
                         continue
-                    if self._lost(claim.node):
+                    if self.lost(claim.node):
                         later.create_task(self._answer_late(claim))
                     else:
                         now.append(claim)
@@ -281,7 +280,7 @@ class Agent:
                 break
             await clock.pause(KNOWN_LOOK_S)
         while not self._leaves:
-            beats = [beat_of(name) for name in self._nodes if not self._lost(name)]
+            beats = [beat_of(name) for name in self._nodes if not self.lost(name)]
             if not self._reader.halted:
                 with contextlib.suppress(LedgerUnavailable):  # no one would receive them
                     for subject, payload in beats:
@@ -296,7 +295,8 @@ class Agent:
                 await self._ledger.publish(*beat_of(name, leaves=True))
         await clock.pause(LEAVE_S)
 
-    def _lost(self, node: str) -> bool:
+    def lost(self, node: str) -> bool:
+        """True while a simulated node is lost by command."""
         backend = self._nodes[node].backend
         return isinstance(backend, SimulatedBackend) and not backend.there.is_set()
 

@@ -284,7 +284,7 @@ class FleetView:
         try:
             check(data.configuration)
         except ManifestError as error:
-            _log.error("revision %d: this configuration is not obeyed: %s", revision, error)
+            _log.error("revision %d: invalid configuration, ignored: %s", revision, error)
             self.refused_count += 1
             return
         self.configuration = data.configuration
@@ -334,7 +334,7 @@ class FleetView:
         claim = Claim(placed, revision, adopted=True, doubtful=not known)
         # Pods placed by another scheduler have no attempt, so their attempt is 0.
         if self._remember and not (known or (data.running and data.attempt > 0)):
-            _log.warning("pod %s is given nothing: only its annotations say that it may", data.pod)
+            _log.warning("pod %s gets no devices: only its annotations claim them", data.pod)
         elif data.running:
             if self._remember:
                 node.hold(claim)

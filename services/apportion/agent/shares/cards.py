@@ -68,8 +68,8 @@ class Daemons:
                 private = ("unshare", "--mount", "sh", "-c", _PRIVATE_SHM, str(shm), CONTROL, "-d")
                 status, said = await self._run(card, [*self._launcher, *private])
                 if status:
-                    raise NotMade(f"the MPS daemon of card {card} does not start: {said}")
-                _log.info("card %s: MPS daemon started", card)
+                    raise NotMade(f"the MPS daemon of {card} does not start: {said}")
+                _log.info("%s: MPS daemon started", card)
             # For clients that emptied their environment, in which each has its own limit.
             _, servers = await self._asked(card, "get_server_list")
             lines = [f"set_default_device_pinned_mem_limit 0 {memory_mib}M"]
@@ -80,7 +80,7 @@ class Daemons:
             ]
             status, said = await self._asked(card, *lines)
             if status:
-                raise NotMade(f"the MPS daemon of card {card} takes no limit: {said}")
+                raise NotMade(f"the MPS daemon of {card} rejects the memory limit: {said}")
 
     async def keep(self, needed: Mapping[str, int]) -> dict[str, bool]:
         """Stop daemons that no pod needs, restart dead ones; return whether each of those runs.
@@ -93,14 +93,14 @@ class Daemons:
                     async with self._alone:
                         if await self._lives(card):
                             await self._asked(card, "quit")
-                            _log.info("card %s: nobody needs its MPS daemon: ended", card)
+                            _log.info("%s: unused MPS daemon stopped", card)
                         with suppress(NotMade):  # the device may be gone
                             await self._backend.set_exclusive(card, exclusive=False)
                         await asyncio.to_thread(
                             shutil.rmtree, self._folder / card, ignore_errors=True
                         )
                 elif not await self._lives(card):
-                    _log.error("the MPS daemon of card %s is gone, and its clients with it", card)
+                    _log.error("%s: MPS daemon died, with its clients", card)
                     await self.ensure(card, needed[card])
                     died[card] = True
             except NotMade as problem:  # it hangs, or its program is being replaced
@@ -128,9 +128,9 @@ class Daemons:
         try:
             return await asyncio.to_thread(_ran, words, environ, said)
         except OSError as error:
-            raise NotMade(f"{words[0]} cannot be started here: {error}") from None
+            raise NotMade(f"cannot start {words[0]}: {error}") from None
         except subprocess.TimeoutExpired:
-            raise NotMade(f"{' '.join(words)} does not end within {ANSWERS_WITHIN_S:g} s") from None
+            raise NotMade(f"{' '.join(words)} timed out after {ANSWERS_WITHIN_S:g} s") from None
 
 
 def _ran(words: Sequence[str], environ: dict[str, str], said: str) -> tuple[int, str]:
@@ -187,26 +187,26 @@ class Instances:
                 kept = await self._backend.keep_instances(card, _of_card(needed, card))
             except NotMade as problem:
                 if self._problems.get(card) != str(problem):
-                    _log.warning("MIG instances of %s are left as they are: %s", card, problem)
+                    _log.warning("%s: MIG instances left unchanged: %s", card, problem)
                 self._problems[card] = str(problem)
                 continue
             self._problems.pop(card, None)
             if kept.gone:
-                _log.info("card %s: no pod needs %s: destroyed", card, _names(kept.gone))
+                _log.info("%s: destroyed unused MIG instances %s", card, _names(kept.gone))
             if (kept.held, kept.foreign) != self._left.get(card, ((), ())):
                 # Log what stays once, until it changes.
                 self._left[card] = kept.held, kept.foreign
                 if kept.held:
                     _log.warning(
-                        "card %s: no pod needs %s, and the driver says that it is in use; a "
-                        "process runs there, or DCGM holds it. Retrying until it is destroyed",
+                        "%s: no pod needs MIG instances %s, but a process or DCGM uses them; "
+                        "retrying until they are destroyed",
                         card,
                         _names(kept.held),
                     )
                 if kept.foreign:
                     _log.warning(
-                        "card %s: Apportion did not make %s; it stays, and its slices are given to "
-                        "no pod; if no program needs it, destroy it with nvidia-smi mig -dci and "
+                        "%s: MIG instances %s were not created by Apportion, so no pod gets their "
+                        "slices; if they are unused, destroy them with nvidia-smi mig -dci and "
                         "-dgi",
                         card,
                         _names(kept.foreign),
@@ -253,7 +253,7 @@ class DriverLimits:
     async def hold(self, limits: Iterable[Limit]) -> None:
         """Set the limits where the driver can, and log once where it cannot."""
         if not (self._cgroups / _VERSION_2).exists():
-            self._log_once(f"there are no cgroups of version 2 at {self._cgroups}, see --cgroups")
+            self._log_once(f"no cgroups version 2 at {self._cgroups}; see --cgroups")
         wanted = list(limits)
         cgroups = {limit.cgroup for limit in wanted}
         self._found = await asyncio.to_thread(
@@ -267,13 +267,13 @@ class DriverLimits:
             try:
                 if not await self._backend.hold_memory(limit.device, folder, limit.memory):
                     without.add(limit.device)
-                    problem = f"the driver of {limit.device} has no limits of memory for cgroups"
+                    problem = f"the driver of {limit.device} has no memory limits for cgroups"
                     self._log_once(problem)
             except NotMade as refused:
                 self._log_once(
                     f"{folder}: {refused}"
                     if folder.is_dir()
-                    else f"the node's cgroups are not at {self._cgroups}, which is --cgroups"
+                    else f"the node's cgroups are not at {self._cgroups}; see --cgroups"
                 )
 
     def _log_once(self, problem: str) -> None:
@@ -282,7 +282,7 @@ class DriverLimits:
         if len(self._logged) >= _LOGGED_MAX:
             self._logged.clear()
         self._logged.add(problem)
-        _log.info("a container is held by HAMi-core alone: %s", problem)
+        _log.info("memory is limited by HAMi-core only: %s", problem)
 
     def _folder(self, cgroup: str) -> Path:
         # To a process in its own cgroup namespace, such as an agent in a pod, the kernel gives a

@@ -110,11 +110,11 @@ class SharePreparing:
             if self.handed is not None:
                 await asyncio.to_thread(self.handed.note, claim.pod, _digest(claim))
         except (GrantRefused, NotMade, RegionInvalid, OSError) as error:
-            problem = f"the share of {_name(claim)} cannot be prepared: {error}"[:TEXT_MAX]
+            problem = f"cannot prepare the share of {_name(claim)}: {error}"[:TEXT_MAX]
             await self.answer(claim, problem)
             raise NotPrepared(problem) from None
         if not await self.answer(claim, ""):
-            raise NotPrepared(f"{_name(claim)} is not placed here any more, the ledger says")
+            raise NotPrepared(f"{_name(claim)} is no longer placed on this node")
         return prepared.edits
 
     def _check_doubtful(self, claim: Claim) -> None:
@@ -123,8 +123,8 @@ class SharePreparing:
         if not claim.doubtful or book is None or book.entries.get(claim.pod) == _digest(claim):
             return
         problem = (
-            f"only annotations and phase of {_name(claim)} say that it had its share, and this "
-            "node has not handed it out; delete the pod, so that another one is made"
+            f"only the annotations and phase of {_name(claim)} claim a share, which this node "
+            "did not provide; delete the pod, so that it is recreated"
         )
         _log.warning("%s", problem)
         raise NotPrepared(problem)
@@ -183,8 +183,8 @@ class SharePreparing:
                 continue
             if plan is not None and await asyncio.to_thread(self.hands.regions.resize, plan):
                 _log.info(
-                    "container %s of %s: held to its new memory, and to its new cores from the "
-                    "next process on",
+                    "container %s of %s resized: memory limit changed now, cores limit for the "
+                    "next process",
                     container,
                     _name(claim),
                 )
@@ -201,16 +201,14 @@ class SharePreparing:
         if self.at_allocate:
             # After a resize the environment differs, but HAMi-core goes by its region.
             if not holder.handed:
-                raise GrantRefused(
-                    "the kubelet's checkpoint does not say what it was given at Allocate"
-                )
+                raise GrantRefused("the kubelet's checkpoint lacks its answer from Allocate")
             to = claim.of(container)
             for handed in holder.handed:
                 if handed.to != to and handed.edits != prepared.edits:
-                    given = f"what is for {handed.to}" if handed.to else "nothing"
+                    given = f"the devices of {handed.to}" if handed.to else "no devices"
                     raise GrantRefused(
-                        f"at Allocate it was given {given}, for the ledger did not name this pod "
-                        "then; delete the pod, so that another one is made"
+                        f"it got {given} at Allocate, because this pod was not in the ledger "
+                        "yet; delete the pod, so that it is recreated"
                     )
         most = largest([*needed, *claim.placed.shares, *claim.placed.borrowed])
         for card in prepared.daemons:
@@ -246,14 +244,14 @@ class SharePreparing:
         except TimeoutError:
             raise NotPrepared(
                 f"the ledger has no placement on this node of pod {holder.pod} "
-                f"({holder.namespace}/{holder.name}); another scheduler bound it, or the ledger is "
-                "behind"
+                f"({holder.namespace}/{holder.name}); another scheduler bound it, or the agent is "
+                "behind the ledger"
             ) from None
         named = (claim.placed.namespace, claim.placed.name)
         if holder.name and (holder.namespace, holder.name) != named:
             raise NotPrepared(
-                f"the kubelet says that pod {holder.pod} is {holder.namespace}/{holder.name}, and "
-                f"the ledger that it is {_name(claim)}"
+                f"pod {holder.pod} is {holder.namespace}/{holder.name} in the kubelet, but "
+                f"{_name(claim)} in the ledger"
             )
         return claim
 

@@ -78,7 +78,7 @@ class Regions:
             except (FileNotFoundError, RegionInvalid):
                 pass  # none yet, or one that HAMi-core cannot read either
             except OSError as error:
-                _log.warning("%s is replaced: %s", path, error)
+                _log.warning("replacing %s: %s", path, error)
             self._make(plan)
 
     def resize(self, plan: RegionPlan) -> bool:
@@ -109,10 +109,10 @@ class Regions:
                 try:
                     region, differed, found = self._restored(plan, files)
                 except (OSError, RegionInvalid) as error:
-                    _log.warning("%s cannot be restored: %s", plan.path, error)
+                    _log.warning("cannot restore %s: %s", plan.path, error)
                     continue
                 if differed and self._written.get(plan.path) == plan:
-                    _log.warning("%s was changed by its container, and is restored", plan.path)
+                    _log.warning("restored %s, which its container had changed", plan.path)
                     breaches += found
                 self._written[plan.path] = plan
                 contenders.append(Contender(region, namespace, plan.devices, plan.priority))
@@ -172,7 +172,7 @@ class Regions:
                 try:
                     left -= remove(path, left)
                 except OSError as error:
-                    _log.warning("%s is not removed: %s", path, error)
+                    _log.warning("cannot remove %s: %s", path, error)
         self._missing = missing
 
 
@@ -208,7 +208,7 @@ class SharedFile:
         try:
             status = os.fstat(looked)
             if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-                raise RegionInvalid(f"{path}: no regular file, or one with another name as well")
+                raise RegionInvalid(f"{path}: not a regular file with a single name")
             self._descriptor = os.open(f"/proc/self/fd/{looked}", _FLAGS)
         finally:
             os.close(looked)

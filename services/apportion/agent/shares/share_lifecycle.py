@@ -31,8 +31,8 @@ ADVISE_S: Final = 5.0  # between two rounds of deciding which containers wait; a
 RECENT_S: Final = 2 * ADVISE_S  # a kernel this long ago still counts as use
 TIDY_S: Final = 10.0
 _HANDED: Final = "handed.json"
-DAEMON_DIED: Final = "its MPS daemon died, and the processes of its pods with it"
-DAEMON_STAYS_AWAY: Final = "its MPS daemon died and does not start again; see the agent's log"
+DAEMON_DIED: Final = "its MPS daemon died, with the processes of its pods"
+DAEMON_STAYS_AWAY: Final = "its MPS daemon died and does not restart; see the agent's log"
 _PRELOAD: Final = b"/usr/local/vgpu/libvgpu.so\n"
 
 Adapt = Callable[[str, Grant], Grant]
@@ -135,7 +135,7 @@ class ShareLifecycle:
                     if alone:
                         await self._tidied()
             except (NotPrepared, OSError) as problem:  # a full disk may recover
-                _log.warning("nothing is tidied up: %s", problem)
+                _log.warning("cleanup skipped: %s", problem)
             await asyncio.sleep(TIDY_S)
 
     async def _tidied(self) -> None:
@@ -178,7 +178,7 @@ class ShareLifecycle:
             given += [self._places.preload, self._places.library]
             if version := needed_glibc(self._places.library):
                 _log.info(
-                    "%s needs glibc %s: it holds no container whose image has an older one",
+                    "%s needs glibc %s: images with an older glibc are not limited",
                     self._places.library,
                     version,
                 )

@@ -148,7 +148,7 @@ def restored(data: bytes) -> list[Account]:
     accounts = []
     for each in _decode(data):
         if not 0 <= each.began_s < _TIME_MAX or not 0 <= each.ended_s < _TIME_MAX:
-            raise ValueError(f"it lasts from {each.began_s} to {each.ended_s}")
+            raise ValueError(f"invalid period from {each.began_s} to {each.ended_s}")
         accounts.append(Account(each.began_s, each.ended_s, each.shares, each.unshared))
     return accounts
 
@@ -161,4 +161,4 @@ def _used(kind: type[_Used], sums: Iterable[_Share | _Unshared]) -> Iterator[_Us
             yield msgspec.convert(whole, kind)
         except (ValueError, OverflowError) as error:  # includes msgspec's errors
             name = str(each.key[:3])
-            _log.warning("the use of %s is left out of the record: %s", name, error)
+            _log.warning("usage of %s omitted from the record: %s", name, error)

@@ -109,7 +109,7 @@ class Sampling:
             if await self._looked():
                 passed_s = min(now_s - looked_s, LOOKS_MISSED_MAX * self._sample_s)
                 account.add(self._look, passed_s)
-                await send(f"{SUBJECT}.{token(self._node.name)}", _encode(self._sample()))
+                await send_sample(send, self._node.name, self._look, self._clock)
             looked_s = now_s
             if self._hour(self._wall_s()) != self._hour(account.began_s):
                 account.ended_s = self._wall_s()
@@ -117,7 +117,8 @@ class Sampling:
                 if len(self._accounts) > CLOSED_MAX + 1:
                     dropped = self._accounts.pop(1)  # the first is being sent
                     _log.warning(
-                        "the use since %s is lost: no record was taken", _time(dropped.began_s)
+                        "usage since %s is lost: it was not recorded in time",
+                        _time(dropped.began_s),
                     )
                 self._saved_s = -SAVE_S
                 self._closed.set()
@@ -133,7 +134,7 @@ class Sampling:
             pods = await self._books.pods()
         except NotPrepared as problem:
             if str(problem) != self._problem:
-                _log.warning("what is used is not known: %s", problem)
+                _log.warning("usage unknown: %s", problem)
             self._problem = str(problem)
             return False
         self._problem = ""
@@ -151,7 +152,7 @@ class Sampling:
         for key in found.keys() - self._unshared:
             each = found[key]
             _log.warning(
-                "process %d (%s%s) uses %d MiB of %s, of which it has no share",
+                "process %d (%s%s) uses %d MiB of %s without a share of it",
                 each.pid,
                 each.owner.command,
                 f", pod {each.owner.pod}" if each.owner.pod else "",
@@ -161,57 +162,10 @@ class Sampling:
         self._unshared = set(found)
         return True
 
-    def _sample(self) -> UsageSample:
-        look = self._look
-        return UsageSample(
-            node=self._node.name,
-            time=rfc3339(self._clock.now()),
-            devices=tuple(
-                DeviceUse(
-                    device=load.device, memory_used_mib=load.memory // _MIB, cores_used=load.cores
-                )
-                for load in look.loads
-                if load.instance is None
-            ),
-            shares=tuple(
-                ShareUse(
-                    pod=use.pod,
-                    namespace=use.namespace,
-                    name=use.name,
-                    container=use.container,
-                    device=use.device,
-                    instance=use.instance,
-                    memory_mib=use.memory_limit // _MIB,
-                    memory_used_mib=use.memory_used // _MIB,
-                    cores=use.cores_limit,
-                    cores_used=use.cores_used,
-                )
-                for use in look.uses
-            ),
-            unshared=tuple(
-                UnsharedUse(
-                    device=each.device,
-                    pid=each.pid,
-                    command=each.owner.command,
-                    pod=each.owner.pod,
-                    memory_used_mib=each.memory // _MIB,
-                )
-                for each in look.unshared[:_UNSHARED_SENT]
-            ),
-        )
-
     async def _record_closed(self) -> None:
         while True:
             while len(self._accounts) > 1:
-                account = self._accounts[0]
-                named = f"{self._node.name}/usage/{account.began_s:.0f}"
-                for number, record in enumerate(account.records(self._node.name)):
-                    await self._node.publisher.publish(
-                        record,
-                        event_id=f"{named}/{number}",
-                        basis=self._agent.revision,
-                        time=_time(account.ended_s),
-                    )
+                await publish_records(self._node, self._accounts[0], self._agent.revision)
                 del self._accounts[0]
                 self._saved_s = -SAVE_S
             self._closed.clear()
@@ -235,7 +189,7 @@ class Sampling:
             aside = self._saved.with_name(self._saved.name + _BROKEN)
             with suppress(OSError):
                 self._saved.replace(aside)
-            _log.warning("%s cannot be read, and is %s from now on: %s", self._saved, aside, error)
+            _log.warning("cannot read %s, moved it to %s: %s", self._saved, aside, error)
         if not accounts or accounts[-1].ended_s:
             accounts.append(Account(self._wall_s()))
         return accounts
@@ -244,7 +198,57 @@ class Sampling:
         try:
             write_whole(self._saved, saved(accounts))
         except (OSError, ValueError, OverflowError) as error:
-            _log.warning("%s cannot be written: %s", self._saved, error)
+            _log.warning("cannot write %s: %s", self._saved, error)
+
+
+async def send_sample(send: Send, node: str, look: Look, clock: Clock) -> None:
+    """Send one sample of a node to its subscribers."""
+    sample = UsageSample(
+        node=node,
+        time=rfc3339(clock.now()),
+        devices=tuple(
+            DeviceUse(
+                device=load.device, memory_used_mib=load.memory // _MIB, cores_used=load.cores
+            )
+            for load in look.loads
+            if load.instance is None
+        ),
+        shares=tuple(
+            ShareUse(
+                pod=use.pod,
+                namespace=use.namespace,
+                name=use.name,
+                container=use.container,
+                device=use.device,
+                instance=use.instance,
+                memory_mib=use.memory_limit // _MIB,
+                memory_used_mib=use.memory_used // _MIB,
+                cores=use.cores_limit,
+                cores_used=use.cores_used,
+            )
+            for use in look.uses
+        ),
+        unshared=tuple(
+            UnsharedUse(
+                device=each.device,
+                pid=each.pid,
+                command=each.owner.command,
+                pod=each.owner.pod,
+                memory_used_mib=each.memory // _MIB,
+            )
+            for each in look.unshared[:_UNSHARED_SENT]
+        ),
+    )
+    await send(f"{SUBJECT}.{token(node)}", _encode(sample))
+
+
+async def publish_records(node: Node, account: Account, basis: int) -> None:
+    """Write the records of a closed account to the ledger; `basis` is the agent's revision."""
+    named = f"{node.name}/usage/{account.began_s:.0f}"
+    for number, record in enumerate(account.records(node.name)):
+        await node.publisher.publish(
+            record, event_id=f"{named}/{number}", basis=basis, time=_time(account.ended_s)
+        )
 
 
 def _time(at_s: float) -> str:

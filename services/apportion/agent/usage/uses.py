@@ -200,7 +200,7 @@ class Counted:
         region = (
             found.get(share.device) if found.keys() <= {each.device for each in shares} else None
         )
-        instance = _cut(share.instance)
+        instance = cut(share.instance)
         named = (claim.pod, claim.placed.namespace, claim.placed.name, share.container)
         where = (position, share.device, instance)
         memory, cores = self._used.get((claim.pod, share.container, share.device, instance), (0, 0))
@@ -229,7 +229,7 @@ class Counted:
         shares = [
             share
             for share in ((*claim.placed.shares, *claim.placed.borrowed) if claim else ())
-            if share.device == load.device and _cut(share.instance) == load.instance
+            if share.device == load.device and cut(share.instance) == load.instance
         ]
         if not shares:
             unshared = Unshared(load.device, process.pid, owner, process.memory or 0)
@@ -265,8 +265,8 @@ def _positions(claim: Claim, devices: Mapping[str, Device]) -> Iterator[tuple[in
         yield position, share
 
 
-def _cut(instance: MigInstance | None) -> MigInstance | None:
+def cut(instance: MigInstance | None) -> MigInstance | None:
+    """Return the instance as a driver knows it, without its group."""
     if instance is None:
         return None
-    # A driver does not know groups.
     return msgspec.structs.replace(instance, group="", position=0)

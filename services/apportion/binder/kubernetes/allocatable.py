@@ -154,8 +154,8 @@ class Allocatable:
     async def keep(self) -> None:
         """Keep all nodes up to date with the current state until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._repeat(), name="show everything again")
-            group.create_task(self._write_all(), name="show what changed")
+            group.create_task(self._repeat(), name="publish all nodes again")
+            group.create_task(self._write_all(), name="publish changed nodes")
 
     async def ready(self, pod: PodState, node: NodeState) -> None:
         """Wait until the node shows enough for this pod, and its kubelet has seen it."""
@@ -197,7 +197,7 @@ class Allocatable:
                     await self._write(name)
                 except KubeUnavailable as error:
                     failures += 1
-                    _log.info("what node %s has cannot be shown yet: %s", name, error)
+                    _log.info("allocatable of node %s not updated, retrying: %s", name, error)
                     await self._clock.pause(BACK_OFF.after(failures))
                 else:
                     failures = 0
@@ -249,7 +249,7 @@ class Allocatable:
         try:
             self._wrote[pod.uid] = _written(found.spec, names_of(self._config)) if mine else {}
         except ManifestError as error:  # the kubelet accepted what we cannot add up
-            _log.warning("what pod %s asks for cannot be added up: %s", pod.uid, error)
+            _log.warning("cannot read the requests of pod %s: %s", pod.uid, error)
             self._wrote[pod.uid] = {}
 
     async def _patched(self, name: str, amounts: Mapping[str, str | None]) -> bool:
@@ -260,7 +260,7 @@ class Allocatable:
         if answer.passing:
             raise KubeUnavailable(str(answer.refusal()))
         if not answer.ok and answer.status != NOT_FOUND and not self._forbidden:
-            said = "node %s does not show its GPU memory and cores: %s; %s"
+            said = "GPU memory and cores of node %s not published: %s; %s"
             hint = "allow the binder to patch nodes/status, or start it with --no-allocatable"
             _log.warning(said, name, answer.refusal(), hint)
         self._forbidden = answer.status == _FORBIDDEN

@@ -115,7 +115,9 @@ class VolumeBinding:
                     continue
                 waits = seen is not None and seen.state == "first-consumer"
                 if not waits and not claim.spec.volume_name:
-                    raise _Impossible(f"claim {name} has no volume, and waits for no pod")
+                    raise _Impossible(
+                        f"claim {name} has no volume, and its storage class does not wait for a pod"
+                    )
                 waiting.append(claim)
             # Smallest first, so that no claim takes a volume that only a larger one could use.
             for claim in sorted(waiting, key=size_of):
@@ -125,7 +127,7 @@ class VolumeBinding:
             while left:
                 if self._clock.monotonic() >= until_s:
                     # After PATIENCE_S the scheduler looks for another node.
-                    said, now = f"claim {', '.join(left)} has no volume yet", self._clock.now()
+                    said, now = f"claim {', '.join(left)} is not bound yet", self._clock.now()
                     began = datetime.fromisoformat(pod.placed_time) if pod.placed_time else now
                     late = (now - began).total_seconds() >= PATIENCE_S
                     return Failed(said, final=late, waits=not late)
@@ -144,20 +146,20 @@ class VolumeBinding:
         key = (one.pod.uid, one.attempt, name)
         if key in self._chosen and SELECTED_NODE not in claim.metadata.annotations:
             del self._chosen[key]
-            raise _Impossible(f"no volume could be made for claim {name} on {one.node.name}")
+            raise _Impossible(f"no volume was provisioned for claim {name} on {one.node.name}")
         return False
 
     async def _claim(self, one: _Try, name: str) -> Claim:
         about = one.pod.submitted
         body = await self._api.find(_claim_path(about.namespace, name))
         if body is None:
-            raise _Impossible(f"claim {name} is not there any more")
+            raise _Impossible(f"claim {name} no longer exists")
         claim = read_claim(body)
         if claim.metadata.deletion_timestamp is not None:
             raise _Impossible(f"claim {name} is being deleted")
         chosen = claim.metadata.annotations.get(SELECTED_NODE, one.node.name)
         if not claim.bound and chosen != one.node.name:
-            raise _Impossible(f"the volume of claim {name} is being made for {chosen}")
+            raise _Impossible(f"the volume of claim {name} is being provisioned on {chosen}")
         return claim
 
     async def _has_volume(self, one: _Try, claim: Claim) -> bool:
@@ -196,15 +198,17 @@ class VolumeBinding:
             await self._patch(path, volume.metadata, ours, {"spec": {"claimRef": reference}})
             return
         if any(each.spec.claim_ref is not None for each in free):
-            raise _Impossible(f"the volume that is kept for claim {name} is on other nodes")
+            raise _Impossible(
+                f"the volume reserved for claim {name} is not available on {one.node.name}"
+            )
         class_ = quote(claim.storage_class, safe="")
         path = f"/apis/storage.k8s.io/v1/storageclasses/{class_}"
         if not read_class(await self._api.get(path)).provisions:
-            raise _Impossible(f"no volume for claim {name} is free on {one.node.name}")
+            raise _Impossible(f"{one.node.name} has no free volume for claim {name}")
         key = (one.pod.uid, one.attempt, name)
         if key in self._chosen:
             del self._chosen[key]
-            raise _Impossible(f"no volume could be made for claim {name} on {one.node.name}")
+            raise _Impossible(f"no volume was provisioned for claim {name} on {one.node.name}")
         body = {"annotations": {SELECTED_NODE: one.node.name}}
         await self._patch(_claim_path(claim.metadata.namespace, name), claim.metadata, body)
         self._chosen[key] = None
@@ -233,7 +237,7 @@ def _reaches(terms: tuple[Term, ...], node: NodeState) -> bool:
 
 def _reach(terms: tuple[Term, ...], node: NodeState, claim: str) -> None:
     if not _reaches(terms, node):
-        raise _Impossible(f"the volume of claim {claim} cannot be reached from {node.name}")
+        raise _Impossible(f"the volume of claim {claim} is not available on {node.name}")
 
 
 def has_claims(pod: PodSubmitted) -> bool:
@@ -253,7 +257,7 @@ class ClaimBinding:
             body = await self._api.get(pod_path(placed.namespace, placed.name))
             pod = PodClaims(body)
             if pod.pod != placed.pod:
-                raise _Impossible("another pod has its name by now")
+                raise _Impossible("another pod has this name now")
             if pod.node:
                 return None  # the binding call finds out how it was bound
             left = {share.container for share in placed.shares if claim_of(share.container)}
@@ -261,7 +265,7 @@ class ClaimBinding:
                 left.discard(await self._ready(key.partition("/")[2], placed, node))
             if left:
                 gone = ", ".join(map(claim_of, sorted(left)))
-                raise _Impossible(f"claim {gone} is not there any more: make the pod anew")
+                raise _Impossible(f"claim {gone} no longer exists; recreate the pod")
         except (_Impossible, NotOfClaim) as error:
             return Failed(str(error), final=True)
         except (KubeRefused, ManifestError, msgspec.MsgspecError) as error:
@@ -273,14 +277,12 @@ class ClaimBinding:
         path = _path(placed.namespace, name)
         raw = await self._api.find(path)
         if raw is None:
-            raise _Impossible(f"claim {name} is not there any more")
+            raise _Impossible(f"claim {name} no longer exists")
         claim, document = read_resource_claim(raw), msgspec.json.decode(raw)
         container = container_of(claim.metadata.uid)
         shares = [share for share in placed.shares if share.container == container]
         if not shares:
-            raise _Impossible(
-                f"claim {name} was made anew since the pod came: make the pod anew as well"
-            )
+            raise _Impossible(f"claim {name} was recreated after the pod; recreate the pod, too")
         devices = {name: found.device for name, found in node.by_id.items()}
         wanted = allocation(claim, shares, devices, node=placed.node, attempt=placed.attempt)
         if claim.metadata.deletion_timestamp is not None:
@@ -332,7 +334,7 @@ class ClaimRelease:
                 for each in [path] if path else [_path(name) for name in sorted(left)]:
                     await self._look(each)
             except (KubeUnavailable, KubeRefused, msgspec.MsgspecError) as error:
-                _log.warning("claims are not let go of: %s; trying again", error)
+                _log.warning("claims not released, retrying: %s", error)
                 self._left |= left
                 await self._clock.pause(PAUSE_S)
                 continue
@@ -350,7 +352,7 @@ class ClaimRelease:
                 try:
                     claim = read_resource_claim(bytes(item))
                 except msgspec.MsgspecError as error:
-                    _log.warning("a claim cannot be read: %s", error)
+                    _log.warning("unreadable claim skipped: %s", error)
                     continue
                 if not of_ours(claim.results):
                     continue
@@ -361,7 +363,7 @@ class ClaimRelease:
                     else:
                         await self._let_go(claim, bytes(item))
                 except KubeRefused as error:  # the next check of all claims tries again
-                    _log.warning("claim %s is not let go of: %s", claim.key, error)
+                    _log.warning("claim %s not released: %s", claim.key, error)
 
     async def _uses(self, claim: ResourceClaim, consumer: Consumer) -> bool:
         """Return True if the consumer is not a pod, or a pod that has not ended."""
@@ -388,7 +390,7 @@ class ClaimRelease:
             self._left.add(claim.metadata.namespace)  # it changed: check again
             self._news.set()
         else:
-            _log.info("claim %s is free again", claim.key)
+            _log.info("claim %s released", claim.key)
 
 
 class _Meta(Struct, frozen=True):

@@ -121,7 +121,7 @@ class Gangs:
                     except KubeRefused as error:
                         if error.status == HTTPStatus.NOT_FOUND and f'"{DEFAULT}"' in error.message:
                             answer = await self._api.request("POST", QUEUES, body=_DEFAULT_QUEUE)
-                            said = "made" if answer.ok else answer.refusal()
+                            said = "created" if answer.ok else answer.refusal()
                             _log.info("Volcano's Queue %s: %s", DEFAULT, said)
             await self._clock.pause(QUEUE_S)
 
@@ -155,4 +155,4 @@ class Gangs:
             if error.status == HTTPStatus.CONFLICT:
                 self._note(group)
                 return
-            _log.warning("gang %s was not let in, and will be tried again: %s", group, error)
+            _log.warning("gang %s not admitted, retrying: %s", group, error)

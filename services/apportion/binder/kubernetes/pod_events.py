@@ -132,13 +132,11 @@ class Telling:
         self._recall = range(0)
         self._live = False
         self._reported = metrics.counter(
-            "apportion_reported_total",
-            "Events of pods: told, known already, dropped.",
-            ("outcome",),
+            "apportion_reported_total", "Kubernetes events about pods, by outcome.", ("outcome",)
         )
-        metrics.gauge("apportion_unreported", "What is to be told to people yet.").set_function(
-            lambda: len(self._bad) + len(self._good) + len(self._failing)
-        )
+        metrics.gauge(
+            "apportion_unreported", "Kubernetes events about pods that are not written yet."
+        ).set_function(lambda: len(self._bad) + len(self._good) + len(self._failing))
 
     def observe(self, change: Change) -> None:
         """Note the change of a fold; pass this to the reader."""
@@ -205,7 +203,7 @@ class Telling:
             self._note(_failed(self._state, pod, 0))
         async with asyncio.TaskGroup() as tellers:
             for number in range(TELLERS):
-                tellers.create_task(self._tell_all(), name=f"tell {number}")
+                tellers.create_task(self._tell_all(), name=f"event writer {number}")
             tellers.create_task(self._look_for_undeclared(), name="look for undeclared gangs")
             tellers.create_task(self._renew(), name="renew events")
 
@@ -340,7 +338,7 @@ class Telling:
     def _count(self, answer: Answer | None) -> None:
         # Refused if the event exists already, or the pod or its namespace is gone: no retry.
         if answer is not None and not answer.ok and answer.body:
-            _log.debug("not told: %s", answer.refusal())
+            _log.debug("event not written: %s", answer.refusal())
         outcome = "dropped" if answer is None else "told" if answer.ok else "known already"
         self._reported.labels(outcome).inc()
 
@@ -411,7 +409,7 @@ def _of(state: State, pod: PodState, data: object, revision: int) -> Tale | None
         case PodBound():
             return _scheduled(pod, revision)
         case PodResized():
-            said = f"holds {event_text.shares_words(data.shares)}; {event_text.CORES_LATER}"
+            said = f"resized to {event_text.shares_words(data.shares)}; {event_text.CORES_LATER}"
             return _tale(about, "Resized", said, revision, kind="Normal")
     return None
 

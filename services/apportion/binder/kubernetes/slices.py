@@ -143,9 +143,7 @@ class Slices:
                     try:
                         await self._renew(node)
                     except (KubeUnavailable, KubeRefused) as error:
-                        _log.warning(
-                            "devices of %s are not published: %s; trying again", node, error
-                        )
+                        _log.warning("devices of node %s not published, retrying: %s", node, error)
                         # The failed node goes last, because it may fail again.
                         self._mark(*list(marked)[at + 1 :], node)
                         await self._clock.pause(PAUSE_S)

@@ -167,7 +167,7 @@ class KubernetesTarget:
             await self._clock.pause(AGAIN.after(placed.attempt - 1))
         pod = self._state.pods.get(placed.pod)
         if pod is None or pod.placement is None or pod.placement.attempt != placed.attempt:
-            return Failed("the ledger has let go of the placement", final=False)
+            return Failed("the placement was withdrawn", final=False)
         if pod.submitted.volume_claims:
             lacking = await self._lacking(placed, self._volumes.ready(pod, placed.attempt, node))
             if lacking is not None:
@@ -175,7 +175,7 @@ class KubernetesTarget:
         if has_claims(pod.submitted):
             if self._claims is None:
                 return Failed(
-                    "the pod has ResourceClaims: start the binder with --dra", final=False
+                    "the pod has ResourceClaims; start the binder with --dra", final=False
                 )
             lacking = await self._lacking(placed, self._claims.ready(placed, node))
             if lacking is not None:
@@ -252,7 +252,7 @@ class KubernetesTarget:
         document = {"metadata": {"uid": uid}, "status": status}
         answer = await self._patch(namespace, name, document)
         if not answer.ok:
-            _log.info("pod %s/%s: its status is left: %s", namespace, name, answer.refusal())
+            _log.info("status of pod %s/%s not updated: %s", namespace, name, answer.refusal())
 
     async def _patch(self, namespace: str, name: str, document: Mapping[str, object]) -> Answer:
         path, body = f"{pod_path(namespace, name)}/status", _encode(document)
@@ -264,7 +264,7 @@ class KubernetesTarget:
         """Return the outcome if the node is gone: an earlier call may have bound the pod.
 
         Otherwise the failure is not final, because such a call may still take effect."""
-        left = KubeRefused(0, "", f"node {placed.node} has left the cluster")
+        left = KubeRefused(0, "", f"node {placed.node} was removed from the cluster")
         try:
             outcome = await self._look(placed, left)
         except KubeUnavailable as error:
@@ -329,17 +329,18 @@ class KubernetesTarget:
 
 def _found(placed: PodPlaced, pod: _Pod, refusal: KubeRefused) -> Outcome | _Unclear:
     if pod.metadata.uid != placed.pod:
-        return Failed("another pod has its name by now", final=False)
+        return Failed("another pod has this name now", final=False)
     if not pod.spec.node_name:
         if pod.metadata.deletion_timestamp is not None:
             return Failed("the pod is being deleted", final=False)
         return _Unclear(0.0)  # it changed while it was being bound
     if pod.spec.node_name != placed.node:
-        return Failed(f"bound to {pod.spec.node_name} already: {refusal.message}", final=True)
+        return Failed(f"already bound to {pod.spec.node_name}: {refusal.message}", final=True)
     attempt = (pod.metadata.annotations or {}).get(ATTEMPT)
     if attempt != str(placed.attempt):
         return Failed(
-            f"bound to {placed.node} already, by {f'attempt {attempt}' if attempt else 'another'}",
+            f"already bound to {placed.node} by "
+            f"{f'attempt {attempt}' if attempt else 'another scheduler'}",
             final=True,
         )
     return Bound()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # our own folder, because users keep files such as `fleet.yaml` in the data folder
 KEPT: Final = "kept-fleet"
+PRICES_ENV: Final = "APPORTION_PRICES"  # the gateway's variable; `up` checks its price file too
 _NAME: Final = "name"
 _NODES: Final = "nodes.yaml"
 _NO_SAMPLES: Final = "no-samples"

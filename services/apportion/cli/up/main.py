@@ -23,7 +23,7 @@ from apportion.cli.client.connection import (
     elsewhere,
 )
 from apportion.cli.exits import Unreachable, Wrong
-from apportion.cli.up.fleet import Fleet, Wanted, kept, nodes_file, of_file, of_nodes
+from apportion.cli.up.fleet import PRICES_ENV, Fleet, Wanted, kept, nodes_file, of_file, of_nodes
 from apportion.cli.up.fork_server import ForkServer
 from apportion.cli.usage import Verb
 from apportion.runtime.process.tls import NATS_TLS, forget_files
@@ -31,6 +31,8 @@ from apportion.runtime.process.tls import NATS_TLS, forget_files
 GATEWAY_PORT = 8470
 NATS_PORT = 4222
 FLEET = Path(__file__).parent / "fleet.yaml"
+PRICES = FLEET.with_name("prices.toml")
+USE_RECORDED_S = 60.0
 SAMPLES_FLEET = "the default fleet"
 PORT = click.IntRange(0, 65_535)
 _TO_BE_PASSED: Final = 0o711
@@ -109,7 +111,11 @@ def command(
             _local(folder, library)
             if simulated is None
             # The agent reads the kept fleet, which does not change while it runs.
-            else (("--fleet", str(nodes_file(folder))), simulated, ())
+            else (
+                ("--fleet", str(nodes_file(folder)), "--simulate-use", f"{USE_RECORDED_S:.0f}"),
+                simulated,
+                _priced(),
+            )
         )
     except OSError as error:
         raise Unreachable(f"cannot start: {error}") from None
@@ -125,6 +131,14 @@ def command(
     from apportion.cli.up.standalone import stand  # while the fork server imports
 
     sys.exit(stand(wanted, fork_server))
+
+
+def _priced() -> tuple[str, ...]:
+    """Set example prices unless the user has set some, and return the line that says so."""
+    if os.environ.get(PRICES_ENV):
+        return ()
+    os.environ[PRICES_ENV] = str(PRICES)
+    return (f"Utilization is simulated, and costs use example prices; set {PRICES_ENV} for yours.",)
 
 
 def _local(data: Path, library: Path | None) -> Machines:

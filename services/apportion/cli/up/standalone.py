@@ -38,7 +38,7 @@ from apportion.cli.render.output import Screen, console, phase
 from apportion.cli.render.rows import Rows
 from apportion.cli.render.tables import short_name, shown_phase
 from apportion.cli.up import fleet as kept_fleet
-from apportion.cli.up.fleet import Wanted
+from apportion.cli.up.fleet import PRICES_ENV, Wanted
 from apportion.cli.up.fork_server import ForkServer
 from apportion.cli.up.supervisor import Child, HeldPort, Supervisor, UpFailed, why_taken
 from apportion.core.answers.reads import DeviceAnswer, PodAnswer, PodDetail, RevisionAnswer, Why
@@ -53,7 +53,6 @@ from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.server.embedded import ServerFailed, credentials_file
 from apportion.runtime.ledger.port import LedgerError
 
-PRICES_ENV = "APPORTION_PRICES"  # the gateway's variable; its price file is checked here too
 FREEZE_LOOK_S = 2.0
 NO_SAMPLES = "no sample pods, as in its first run; add pods with `apportion submit -f FILE`"
 

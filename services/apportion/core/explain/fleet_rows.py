@@ -102,7 +102,7 @@ def pool_of(node: NodeState) -> tuple[str, dict[Kind, int]]:
         kind = device.model, "" if device.mode == "hami-core" else device.mode
         counts[kind] = counts.get(kind, 0) + 1
     said = (f"{count} x {' '.join(filter(None, kind))}" for kind, count in counts.items())
-    return " + ".join(said) or "no cards", counts
+    return " + ".join(said) or "no devices", counts
 
 
 def packed_node(node: NodeState) -> PackedNode:

@@ -19,7 +19,7 @@ def violations(state: State) -> list[str]:
     found.extend(_pods(state))
     for name, group in state.groups.items():
         found.extend(
-            f"gang {name} holds pod {pod.uid}, which is not live"
+            f"gang {name} has pod {pod.uid}, which is not live"
             for pod in group.pods.values()
             if state.pods.get(pod.uid) is not pod
         )
@@ -27,10 +27,10 @@ def violations(state: State) -> list[str]:
     for name in state.left:
         node = state.nodes.get(name)
         if node is None or not node.gone:
-            known = "there" if node else "not known"
-            found.append(f"node {name} is said to have left, and is {known}")
+            known = "present" if node else "unknown"
+            found.append(f"node {name} is recorded as gone, but is {known}")
     forgotten = [name for name in state.departed if name in state.nodes]
-    return [*found, *(f"node {name} is forgotten, and known" for name in forgotten)]
+    return [*found, *(f"node {name} is both forgotten and known" for name in forgotten)]
 
 
 def violations_near(state: State, change: Change) -> list[str]:
@@ -40,7 +40,7 @@ def violations_near(state: State, change: Change) -> list[str]:
     if node is not None:
         found.extend(_node(state, node))
         found.extend(
-            f"device {device.device.id} is offered by {node.name} and looked for elsewhere"
+            f"device {device.device.id} is on {node.name} but indexed under another node"
             for device in node.devices
             if device.present and state.node_of_device.get(device.device.id) != node.name
         )
@@ -48,12 +48,12 @@ def violations_near(state: State, change: Change) -> list[str]:
         found.extend(_pod(state, pod))
     elif pod is not None:  # it is gone and holds nothing
         if pod.placement is not None or pod.phase is not Phase.PENDING:
-            found.append(f"pod {pod.uid} is gone and is still {pod.phase.value}")
+            found.append(f"pod {pod.uid} is gone but still {pod.phase.value}")
         if pod.uid in state.failing:
-            found.append(f"pod {pod.uid} is gone and is still to be voided")
+            found.append(f"pod {pod.uid} is gone but still to be voided")
         group = state.groups.get(pod.submitted.group)
         if group is not None and group.pods.get(pod.uid) is pod:
-            found.append(f"gang {pod.submitted.group} holds pod {pod.uid}, which is not live")
+            found.append(f"gang {pod.submitted.group} has pod {pod.uid}, which is not live")
     return found
 
 
@@ -64,26 +64,26 @@ def _node(state: State, node: NodeState) -> Iterator[str]:
     held: dict[str, list[tuple[Share, bool]]] = {device.device.id: [] for device in node.devices}
     for pod in node.pods.values():
         if state.pods.get(pod.uid) is not pod or pod.placement is None:
-            yield f"node {node.name} holds pod {pod.uid}, which is not placed"
+            yield f"node {node.name} has pod {pod.uid}, which is not placed"
             continue
         newer = pod.placed_revision > node.reported_revision
         for share in pod.placement.shares:
             if share.device not in held:
-                yield f"pod {pod.uid} holds {share.device}, which node {node.name} has not"
+                yield f"pod {pod.uid} has a share of {share.device}, which {node.name} lacks"
             else:
                 held[share.device].append((share, newer))
     for device in node.devices:
         yield from _device(node, device, held[device.device.id])
     needs = [pod.submitted.shape.node for pod in node.pods.values()]
     if node.cpu_used_milli != sum(need.cpu_milli for need in needs):
-        yield f"node {node.name}: CPU in use is not what its pods asked for"
+        yield f"node {node.name}: CPU in use is not the sum of its pods' requests"
     if node.memory_used_mib != sum(need.memory_mib for need in needs):
-        yield f"node {node.name}: host memory in use is not what its pods asked for"
+        yield f"node {node.name}: host memory in use is not the sum of its pods' requests"
     extended: Counter[str] = Counter()
     for need in needs:
         extended.update(need.extended)
     if +extended != +Counter(node.extended_used):
-        yield f"node {node.name}: extended resources in use are not what its pods asked for"
+        yield f"node {node.name}: extended resources in use are not the sum of its pods' requests"
 
 
 def _device(node: NodeState, state: DeviceState, held: list[tuple[Share, bool]]) -> Iterator[str]:
@@ -98,19 +98,19 @@ def _device(node: NodeState, state: DeviceState, held: list[tuple[Share, bool]])
     ):
         used = sum(charged(share) for share, _ in held)
         if total - free != used:
-            yield f"{where}: {quantity} free is {free} of {total}, but shares hold {used}"
+            yield f"{where}: {quantity} free is {free} of {total}, but shares use {used}"
         if used > total and any(newer and charged(share) for share, newer in held):
             yield f"{where}: {quantity} oversold, {used} of {total}"
     occupied = 0
     for share, _ in held:
         mask = slice_mask(share)
         if mask & occupied:
-            yield f"{where}: MIG slices {mask:b} are held twice"
+            yield f"{where}: MIG slices {mask:b} are allocated twice"
         occupied |= mask
         if mask and share.instance and share.instance.group != state.group:
             yield f"{where}: an instance of group {share.instance.group!r} in {state.group!r}"
     if occupied != state.slices:
-        yield f"{where}: MIG slices occupied are {state.slices:b}, but shares hold {occupied:b}"
+        yield f"{where}: MIG slices occupied are {state.slices:b}, but shares use {occupied:b}"
 
 
 def _pods(state: State) -> Iterator[str]:
@@ -119,24 +119,24 @@ def _pods(state: State) -> Iterator[str]:
     for uid in state.failing:
         failed = state.pods.get(uid)
         if failed is None or failed.phase not in {Phase.PLACED, Phase.BOUND}:
-            yield f"pod {uid} is to be voided and is {failed.phase.value if failed else 'not live'}"
+            yield f"pod {uid} is to be voided but is {failed.phase.value if failed else 'not live'}"
     for uid in state.evictions:
         if uid not in state.pods or state.pods[uid].placement is None:
-            yield f"pod {uid} is to give its place up, and has none"
+            yield f"pod {uid} is to be evicted but has no placement"
     for uid in state.resizes:
         if uid not in state.pods or state.pods[uid].placement is None:
-            yield f"pod {uid} is to be resized, and has no place"
+            yield f"pod {uid} is to be resized but has no placement"
     for uid in state.nominated:
         if uid not in state.pods or state.pods[uid].placement is not None:
-            yield f"a node is kept for pod {uid}, which does not wait"
+            yield f"a node is nominated for pod {uid}, which is not pending"
 
 
 def _pod(state: State, pod: PodState) -> Iterator[str]:
     placed = pod.placement
     if (placed is None) != (pod.phase is Phase.PENDING):
-        yield f"pod {pod.uid} is {pod.phase.value} and its placement is {placed}"
+        yield f"pod {pod.uid} is {pod.phase.value} but its placement is {placed}"
     if placed is not None and pod.uid not in state.nodes[placed.node].pods:
-        yield f"pod {pod.uid} is placed on {placed.node}, which does not hold it"
+        yield f"pod {pod.uid} is placed on {placed.node}, which does not list it"
 
 
 def _devices(state: State) -> Iterator[str]:
@@ -147,9 +147,9 @@ def _devices(state: State) -> Iterator[str]:
             if not device.present:
                 continue
             if offered.setdefault(name, node.name) != node.name:
-                yield f"device {name} is offered by {offered[name]} and by {node.name}"
+                yield f"device {name} is on {offered[name]} and on {node.name}"
             if state.node_of_device.get(name) != node.name:
-                yield f"device {name} is offered by {node.name} and looked for elsewhere"
+                yield f"device {name} is on {node.name} but indexed under another node"
     for name, at in state.node_of_device.items():
         if name not in state.nodes[at].by_id:
-            yield f"device {name} is looked for on {at}, which has not got it"
+            yield f"device {name} is indexed under {at}, which lacks it"

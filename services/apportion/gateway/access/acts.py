@@ -36,7 +36,7 @@ ACTS = tuple(
         summary=f"{summary} a {kind.removesuffix('s')}",
     )
     for kind in ("nodes", "devices")
-    for verb, summary in (("cordon", "Cordon"), ("uncordon", "Lift one cordon of"))
+    for verb, summary in (("cordon", "Cordon"), ("uncordon", "Remove one cordon from"))
 )  # fmt: skip
 
 
@@ -63,8 +63,8 @@ class Acts:
         kind, _, rest = request.path.removeprefix(f"{PREFIX}/").partition("/")
         name, _, verb = rest.rpartition("/")
         if self._gate is None:
-            fix = f"give the gateway a login, or use `apportion {verb}`"
-            raise RequestRefused(403, "who asks is not known, and so may not act", fix=fix)
+            fix = f"start the gateway with a login, or use `apportion {verb}`"
+            raise RequestRefused(403, "changes need a login", fix=fix)
         person = request[PERSON]
         try:
             await self._gate.require(person, Wish(verb, kind, name=name))
@@ -76,7 +76,7 @@ class Acts:
                 appended = await self._publisher.publish(data, event_id=event_id, basis=basis)
             except LedgerError as error:
                 why = f"not appended: {error}"
-                raise RequestRefused(503, why, fix="ask again in a moment") from None
+                raise RequestRefused(503, why, fix="retry in a moment") from None
         except RequestRefused as refused:
             said = refused.answer.error
             _audit.warning("refused", person=person.name, act=verb, target=name, error=said)
@@ -101,7 +101,7 @@ class Acts:
         known = name in (state.nodes if kind == "nodes" else state.node_of_device)
         if not known:
             error = f"no {kind.removesuffix('s')} {name} at revision {state.revision}"
-            raise RequestRefused(404, error, field="name", fix=f"{PREFIX}/{kind} lists them")
+            raise RequestRefused(404, error, field="name", fix=f"list them at {PREFIX}/{kind}")
         if verb == "cordon":
             if kind == "nodes":
                 return NodeCordoned(node=name, by=by, reason=asked.reason)
@@ -111,9 +111,9 @@ class Acts:
         )
         of = asked.of or by
         if of not in {each.by for each in cordons}:
-            others = "; ".join(f"{each.reason} ({each.by})" for each in cordons) or "nobody has one"
-            error = f"{of} has no reason against {name}: {others}"
-            fix = "name whose reason is to be lifted"
+            others = "; ".join(f"{each.reason} ({each.by})" for each in cordons) or "none"
+            error = f"{of} has no cordon on {name}; cordons: {others}"
+            fix = "set `of` to the user whose cordon to remove"
             raise RequestRefused(404, error, field="of", fix=fix)
         if kind == "nodes":
             return NodeCordonLifted(node=name, of=of, by=by, reason=asked.reason)
@@ -125,10 +125,10 @@ async def _asked(request: web.Request, *, needed: bool) -> CordonRequest:
     try:
         asked = _decode_cordon(body or b"{}")
     except msgspec.DecodeError as error:
-        why, fix = f"the body is no reason: {error}", 'send {"reason": "…"}'
+        why, fix = f"invalid request body: {error}", 'send {"reason": "…"}'
         raise RequestRefused(400, why, field="body", fix=fix) from None
     if needed and not asked.reason.strip():
-        fix = "say why, whoever asks later will ask"
+        fix = "give a reason; it is shown to other users"
         raise RequestRefused(400, "reason is missing", field="reason", fix=fix)
     return asked
 
@@ -138,15 +138,15 @@ _decode_login = from_outside(msgspec.json.Decoder(LoginRequest).decode)
 
 ME = Endpoint(
     path="me", name="me", answer=MeAnswer, query=Query, audience=Audience.KNOWN,
-    summary="The person that the token belongs to, and what he may do",
+    summary="The token's user and their permissions",
 )  # fmt: skip
 LOGIN = Endpoint(
     path="login", name="login", method="POST", query=Query, body=LoginRequest, answer=MeAnswer,
-    audience=Audience.EVERYONE, summary="Put a token into a cookie, for the console",
+    audience=Audience.EVERYONE, summary="Store a token in a cookie, for the console",
 )  # fmt: skip
 LOGOUT = Endpoint(
     path="logout", name="login", method="POST", query=Query, answer=MeAnswer,
-    audience=Audience.EVERYONE, summary="Delete that cookie",
+    audience=Audience.EVERYONE, summary="Delete the cookie",
 )  # fmt: skip
 ENDPOINTS = (*ACTS, ME, LOGIN, LOGOUT)
 
@@ -170,18 +170,19 @@ class Sessions:
     async def login(self, request: web.Request) -> web.StreamResponse:
         """Check a token; answer with its user and a cookie. Raises RequestRefused."""
         if self._gate is None:
-            raise RequestRefused(404, "this gateway has no login", fix="just ask")
+            fix = "send requests without a token"
+            raise RequestRefused(404, "this gateway has no login", fix=fix)
         try:
             token = _decode_login(await request.read()).token.strip()
         except msgspec.DecodeError as error:
-            why, fix = f"the body is no login: {error}", 'send {"token": "…"}'
+            why, fix = f"invalid request body: {error}", 'send {"token": "…"}'
             raise RequestRefused(400, why, field="body", fix=fix) from None
         if len(token) > TOKEN_CHARS_MAX or not token.isascii() or not token.isprintable():
-            raise RequestRefused(400, "this cannot be a token", field="token")
+            raise RequestRefused(400, "this is not a token", field="token")
         try:
             person = await self._gate.known(token)
         except RequestRefused:
-            _audit.warning("a login was refused", address=request.remote)
+            _audit.warning("login refused", address=request.remote)
             raise
         _audit.info("logged in", person=person.name, address=request.remote)
         response = json_response(await self._about(self._gate, person))

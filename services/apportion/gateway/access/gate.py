@@ -97,8 +97,8 @@ class Cursors:
             if of != path:
                 raise InvalidToken
         except InvalidToken:
-            why = f"continue is none that a page of {path} gave, or the gateway has a new key since"
-            fix = "begin again without continue, and go on with what each page gives"
+            why = f"continue is not from a page of {path}, or the gateway's key has changed"
+            fix = "start again without continue, and use the value that each page returns"
             raise RequestRefused(400, why, field="continue", fix=fix) from None
         return cursor
 
@@ -169,9 +169,7 @@ class Gate:
         except LoginUnavailable as error:
             raise _nobody_says(error) from None
         if person is None:
-            said = (
-                "this token is nobody's here, or it has ended" if token else "who asks is not known"
-            )
+            said = "the token is unknown or has expired" if token else "a login is required"
             fix = "send Authorization: Bearer TOKEN; for verbs, --token FILE or APPORTION_TOKEN"
             raise RequestRefused(401, said, field="Authorization", fix=fix)
         return person
@@ -221,7 +219,7 @@ class Gate:
             return self._cursors.seal(path, cursor)
 
         async def masked(body: bytes, look: Look) -> bytes:
-            async with turn_of(self._masking, request, "answers"):
+            async with turn_of(self._masking, request, "requests"):
                 return await shown(body, look, may_see, seal, self._masker)
 
         path = request.path.removeprefix(f"{PREFIX}/")
@@ -274,12 +272,12 @@ def _refuse_other_sites(request: web.Request, public: PublicUrl | None) -> None:
         urlsplit(origin).netloc != request.host if public is None else origin != public.origin
     ):
         raise RequestRefused(
-            403, f"a page of {origin[:200]} asks for this", field="Origin",
+            403, f"request from a page of another origin, {origin[:200]}", field="Origin",
             fix=f"open {public.origin} instead" if public
-            else "behind a proxy, tell the gateway where browsers reach it: --public-url",
+            else "behind a proxy, start the gateway with --public-url",
         )  # fmt: skip
     if request.can_read_body and request.content_type != JSON:
-        error = f"the body is {request.content_type[:80]}"
+        error = f"the content type is {request.content_type[:80]}"
         raise RequestRefused(415, error, field="Content-Type", fix="send application/json")
 
 
@@ -297,8 +295,8 @@ def _plainly(request: web.Request, behind: str, *, searched: bool) -> web.Reques
 
 
 def _nobody_says(error: LoginUnavailable) -> RequestRefused:
-    why = f"nobody can say who you are, or what you may: {error}"
-    return RequestRefused(503, why, fix="ask again in a moment", retry_after_s=1)
+    why = f"login or permissions cannot be checked: {error}"
+    return RequestRefused(503, why, fix="retry in a moment", retry_after_s=1)
 
 
 def forbidden(person: Person, wish: Wish) -> RequestRefused:
@@ -307,7 +305,7 @@ def forbidden(person: Person, wish: Wish) -> RequestRefused:
     where = f" in namespace {wish.namespace}" if wish.namespace else ""
     right = f"`{wish.verb}` of `{wish.resource}.apportion.dev`{where}"
     error = f"{person.name} may not {wish.verb} {wish.resource}{of}{where}"
-    fix = f"ask whoever gives rights for {right}, or gives out tokens (`apportion token --help`)"
+    fix = f"ask your administrator for the permission {right} (`apportion token --help`)"
     return RequestRefused(403, error, fix=fix)
 
 
@@ -323,7 +321,7 @@ PUBLIC_URL = "--public-url"
 _USUAL_PORTS = {"https": 443, "http": 80}
 # ASCII only, because browsers send other host names encoded (`xn--…`)
 _HOST = re.compile(r"[a-z0-9._:-]+")
-_FIX = "write scheme, host and, if need be, port, as in https://apportion.example.com"
+_FIX = "write a scheme, a host and an optional port, as in https://apportion.example.com"
 
 
 class PublicUrl(msgspec.Struct, frozen=True):
@@ -349,7 +347,7 @@ def parse_public_url(found: str) -> PublicUrl:
     if url.scheme not in _USUAL_PORTS or not _HOST.fullmatch(host) or port == 0:
         raise ConfigError(PUBLIC_URL, found, _FIX)
     if url.path not in {"", "/"} or url.query or url.fragment or "@" in url.netloc:
-        raise ConfigError(PUBLIC_URL, found, f"the console is at the root of its host; {_FIX}")
+        raise ConfigError(PUBLIC_URL, found, f"the console must be at the root of its host; {_FIX}")
     name = f"[{host}]" if ":" in host else host
     written = "" if port in {None, _USUAL_PORTS[url.scheme]} else f":{port}"
     return PublicUrl(f"{url.scheme}://{name}{written}")

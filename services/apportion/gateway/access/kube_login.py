@@ -96,7 +96,7 @@ class KubeLogin:
             raise LoginUnavailable(str(error)) from None
         if not answer.ok:
             raise LoginUnavailable(
-                f"the API server does not review for this gateway ({answer.refusal()}): its "
-                "account needs the ClusterRole system:auth-delegator"
+                f"the API server refused the review ({answer.refusal()}); bind the ClusterRole "
+                "system:auth-delegator to the gateway's account"
             )
         return answer.body

@@ -60,20 +60,20 @@ _OPTIONS = (
     click.option(
         "--tokens", type=click.Path(dir_okay=False, path_type=Path), envvar="APPORTION_TOKENS",
         show_envvar=True, metavar="FILE",
-        help="Who may ask, by token (TOML; `apportion token` makes it).",
+        help="Require a token of this file (TOML; see `apportion token`).",
     ),
     click.option(
         "--audience", "audiences", multiple=True, envvar="APPORTION_AUDIENCE",
         show_envvar=True, default=(AUDIENCE,), show_default=True, metavar="NAME",
-        help="What tokens of the cluster must be meant for.",
+        help="Audience that the cluster's tokens must have; repeatable.",
     ),
     click.option(
         "--public-url", envvar="APPORTION_PUBLIC_URL", show_envvar=True, metavar="URL",
-        help="Where browsers reach it, as behind a proxy that ends TLS; needs a login.",
+        help="URL for browsers, if a proxy terminates TLS; needs a login.",
     ),
     click.option(
         "--open", "opened", is_flag=True, envvar="APPORTION_OPEN", show_envvar=True,
-        help="Everybody who reaches it may read everything, also from elsewhere.",
+        help="Let any client read everything without a login, also from other machines.",
     ),
     kubernetes_options,
 )  # fmt: skip
@@ -101,15 +101,15 @@ def login_choice(
         kube=kube_choice(**kube), public=opened, audiences=audiences, tokens=tokens, url=url
     )
     if choice.tokens is not None and choice.kube.wanted:
-        raise ConfigError("--tokens", str(choice.tokens), "give that or --kubernetes, not both")
+        raise ConfigError("--tokens", str(choice.tokens), "use --tokens or --kubernetes, not both")
     if choice.public and choice.wanted:
-        raise ConfigError("--open", "with a login", "give --open or a login, not both")
+        raise ConfigError("--open", "with a login", "use --open or a login, not both")
     if choice.url is not None and not choice.wanted:
-        fix = f"it is for a login: give one ({LOGINS}), too"
+        fix = f"it needs a login; add {LOGINS}"
         raise ConfigError(PUBLIC_URL, str(public_url), fix)
     if choice.tokens is not None:
         read_rows(choice.tokens)  # report errors before the start
     if not choice.wanted and not choice.public and not is_own_machine(listen.host):
-        fix = f"others reach this: give a login ({LOGINS}), listen on 127.0.0.1, or say --open if "
-        raise ConfigError("--listen", str(listen), f"{fix}something else keeps them out")
+        fix = f"other machines can reach it; add a login ({LOGINS}), listen on 127.0.0.1, or "
+        raise ConfigError("--listen", str(listen), f"{fix}use --open if access is restricted")
     return choice

@@ -194,21 +194,21 @@ class TokenFile:
         try:
             self._rows = read_rows(self._path)
         except ConfigError as error:
-            _log.warning("tokens stay as they were: %s", error)
+            _log.warning("keeping the previous tokens: %s", error)
         else:
-            _log.info("%s was rewritten, and is read anew", self._path)
+            _log.info("%s changed, reloaded", self._path)
 
 
 def read_rows(path: Path) -> dict[str, Row]:
     """Read the rows of a token file, by digest. Raises ConfigError."""
     try:
         if path.stat().st_size > BYTES_MAX:
-            raise ValueError(f"it has more than {BYTES_MAX} bytes")
+            raise ValueError(f"it is larger than {BYTES_MAX:,} bytes")
         rows = msgspec.convert(tomllib.loads(path.read_text()), _File).token
         names = [row.name for row in rows]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"{twice[0]} is there twice")
+            raise ValueError(f"{twice[0]} is in it twice")
     except (OSError, ValueError, msgspec.ValidationError) as error:
-        fix = f"cannot be used ({error}); `apportion token NAME` makes one"
+        fix = f"it cannot be used: {error}; create tokens with `apportion token NAME`"
         raise ConfigError("--tokens", str(path), fix) from None
     return {row.sha256: row for row in rows}

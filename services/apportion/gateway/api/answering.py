@@ -86,8 +86,8 @@ def guarded(measures: Measures, what: str, handle: Handler) -> Handler:
         except (web.HTTPException, ConnectionError):
             raise
         except Exception:  # noqa: BLE001 - an unexpected error must be answered, too
-            _log.exception("could not answer %s", request.path_qs)
-            error = ErrorAnswer(error="internal error; the gateway's log has the cause")
+            _log.exception("request failed: %s", request.path_qs)
+            error = ErrorAnswer(error="internal error; see the gateway's log")
             response = json_response(error, status=500)
         measures.requests.labels(what, str(response.status)).inc()
         return response
@@ -109,9 +109,10 @@ def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Itera
     try:
         places.enter(client)
     except TooMany as many:
-        whose = f", all of {client}" if many.of_client else ""
+        whose = f" for {client}" if many.of_client else ""
         status = 429 if many.of_client else 503
-        raise RequestRefused(status, f"{many.count} {what} already{whose}", fix=fix) from None
+        error = f"limit reached: {many.count} {what}{whose}"
+        raise RequestRefused(status, error, fix=fix) from None
     try:
         yield
     finally:
@@ -121,16 +122,17 @@ def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Itera
 @contextlib.asynccontextmanager
 async def turn_of(turns: Turns, request: web.Request, what: str) -> AsyncIterator[None]:
     """Wait for a turn of this client to have `what` made. Raises RequestRefused."""
-    client, fix = request.get(CLIENT, ""), "ask again in a moment, and fewer at once"
+    client, fix = request.get(CLIENT, ""), "retry in a moment, with fewer requests at once"
     try:
         await turns.enter(client)
     except TooMany as many:
-        whose = f", all of {client}" if many.of_client else ""
-        status, why = 429 if many.of_client else 503, f"{many.count} {what} wait already{whose}"
+        whose = f" for {client}" if many.of_client else ""
+        status = 429 if many.of_client else 503
+        why = f"limit reached: {many.count} {what} waiting{whose}"
         raise RequestRefused(status, why, fix=fix, retry_after_s=1) from None
     except TimeoutError:
-        error = f"no turn came within {turns.wait_s:g} s: others have {what} made"
-        raise RequestRefused(503, error, fix="ask again", retry_after_s=1) from None
+        error = f"timed out after {turns.wait_s:g} s: {what} of other clients are ahead"
+        raise RequestRefused(503, error, fix="retry", retry_after_s=1) from None
     try:
         yield
     finally:
@@ -159,7 +161,7 @@ async def write_in_time(request: web.Request, response: web.StreamResponse, data
     except TimeoutError:
         if request.transport is not None:
             request.transport.abort()
-        raise ConnectionAbortedError("the client does not read") from None
+        raise ConnectionAbortedError("the client stopped reading") from None
 
 
 def unknown_path(endpoints: Iterable[Endpoint]) -> Handler:
@@ -167,11 +169,11 @@ def unknown_path(endpoints: Iterable[Endpoint]) -> Handler:
     paths: dict[str, list[str]] = {}
     for endpoint in endpoints:
         paths.setdefault(endpoint.method, []).append(endpoint.written)
-    there = "; or ".join(f"{method} {', '.join(found)}" for method, found in paths.items())
+    there = "; ".join(f"{method} {', '.join(found)}" for method, found in paths.items())
 
     async def refuse(request: web.Request) -> NoReturn:
         error = f"no such path: {request.method} {request.path[:200]}"
-        fix = f"below {PREFIX}/ there is {there}"
+        fix = f"use one of these below {PREFIX}/: {there}"
         raise RequestRefused(404, error, code=UNKNOWN_PATH, fix=fix)
 
     return refuse

@@ -78,14 +78,14 @@ class Api:
         reason = self._unready()
         if reason:
             error = f"the gateway is not ready: {reason}"
-            raise RequestRefused(503, error, fix="ask again later; see /readyz", retry_after_s=1)
+            raise RequestRefused(503, error, fix="retry later; see /readyz", retry_after_s=1)
         await self.wait(request)
         return self._feed.state
 
     def _answering(self, read: Read) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
             await self.present(request)
-            async with turn_of(self._answers, request, "answers"):
+            async with turn_of(self._answers, request, "requests"):
                 began = time.perf_counter()
                 response = json_response(read.of(self._feed, request))
             self._measures.answer_seconds.observe(time.perf_counter() - began)
@@ -136,7 +136,7 @@ class Api:
                 await self._feed.reached(wait.at_least)
         except TimeoutError:
             revision = self._feed.state.revision
-            error = f"revision {wait.at_least} is not reached after {wait.wait_s:g} s; "
+            error = f"revision {wait.at_least} not reached within {wait.wait_s:g} s; "
             error += f"the gateway is at {revision}"
-            fix = "ask again, with a longer wait_s or a lower revision"
+            fix = "retry with a longer wait_s or a lower revision"
             raise RequestRefused(408, error, field="at_least", fix=fix) from None

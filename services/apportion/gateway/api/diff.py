@@ -61,21 +61,21 @@ _decode_by = from_outside(msgspec.json.Decoder(_Said).decode)
 class DiffQuery(WaitQuery, frozen=True, kw_only=True):
     """The parameters of a comparison."""
 
-    begin: Annotated[str, Meta(description="The earlier moment; needed.")] = msgspec.field(
-        default="", name="from"
+    begin: Annotated[str, Meta(description="The earlier time or revision; required.")] = (
+        msgspec.field(default="", name="from")
     )
-    end: Annotated[str, Meta(description="The later moment; without it, now.")] | None = (
+    end: Annotated[str, Meta(description="The later time or revision; default: now.")] | None = (
         msgspec.field(default=None, name="to")
     )
-    limit: Annotated[
-        int, Meta(ge=1, le=LIMIT_MAX, description="The most rows that each list may have.")
-    ] = LIMIT_DEFAULT
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="Maximum rows per list.")] = (
+        LIMIT_DEFAULT
+    )
 
 
 DIFF = Endpoint(
     path="diff", name="diff", answer=DiffAnswer, query=DiffQuery, audience=Audience.TENANTS,
-    summary="Placements, nodes, devices, configuration and policy that differ between two moments, "
-    "by which event and whose",
+    summary="What changed between two times: placements, nodes, devices, configuration and policy, "
+    "with the event and its author",
 )  # fmt: skip
 
 
@@ -93,7 +93,7 @@ class Diff:
         last = newest if query.end is None else await self._moments.revision("to", query.end)
         if first > last:
             begin, end = asked_for(query.begin, first), asked_for(query.end or "", last)
-            rest, fix = f" is {begin}, which is behind to, {end}", "name the earlier moment first"
+            rest, fix = f" is {begin}, after to, which is {end}", "swap from and to"
             raise RequestRefused(400, field="from", rest=rest, fix=fix)
         index, part = self._past.index, None  # compare everything
         if last - first <= SHORT_EVENTS and first >= index.begins:

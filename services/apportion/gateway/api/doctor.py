@@ -45,7 +45,7 @@ FRESH_S = 2.0  # how long an answer is reused
 
 DOCTOR = Endpoint(
     path="doctor", name="doctor", answer=DoctorAnswer, query=Query, audience=Audience.DOCTOR,
-    summary="The state of every check that the gateway can make, with the fix",
+    summary="The result of every check that the gateway can run, with its fix",
 )  # fmt: skip
 LATE_AT_ONCE = 32
 _LATE_TYPES = frozenset(each.__name__ for each in WORDS_OF_PLACES)
@@ -202,7 +202,5 @@ class PriceWatch:
             if new:
                 facts = await price_facts(self._file, new)
                 if facts.problem:
-                    _log.warning(
-                        "no report of the cost can be made", prices=facts.file, error=facts.problem
-                    )
+                    _log.warning("cost reports unavailable", prices=facts.file, error=facts.problem)
             await self._came.wait()

@@ -22,7 +22,7 @@ class Audience(Enum):
     """Who may call an endpoint, if the gateway has a login."""
 
     EVERYONE = "everyone"
-    KNOWN = "known people"
+    KNOWN = "any user"
     DOCTOR = "doctor"
     LEDGER = "ledger"
     TENANTS = "tenants"

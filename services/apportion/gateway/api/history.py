@@ -51,71 +51,65 @@ NAMESAKES_MAX = 100  # namespaces listed for one pod name
 class HistoryQuery(PageQuery, frozen=True, kw_only=True):
     """The parameters of the history of a pod, node or device."""
 
-    limit: Annotated[
-        int, Meta(ge=1, le=LIMIT_MAX, description="The most rows that the page may have.")
-    ] = LIMIT_DEFAULT
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="Maximum rows per page.")] = (
+        LIMIT_DEFAULT
+    )
 
 
 class WhoQuery(HistoryQuery, frozen=True, kw_only=True):
     """The parameters of who held a node or a device; name one of the two."""
 
-    node: Annotated[str, Meta(description="The node; or name a device.")] | None = None
-    device: (
-        Annotated[str, Meta(description="The device, or the beginning of its id; or name a node.")]
-        | None
-    ) = None
-    since: (
-        Annotated[str, Meta(description="Answer for the time from this moment on, up to `at`.")]
-        | None
-    ) = None
+    node: Annotated[str, Meta(description="The node; set either `node` or `device`.")] | None = None
+    device: Annotated[str, Meta(description="The device's id or a unique prefix of it.")] | None = (
+        None
+    )
+    since: Annotated[str, Meta(description="Start of the period; its end is `at`.")] | None = None
 
 
 class TimelineQuery(WaitQuery, frozen=True, kw_only=True):
     """The parameters of the timeline."""
 
-    bins: Annotated[
-        int, Meta(ge=1, le=BINS_MAX, description="How many bins to cut the span into.")
-    ] = BINS_DEFAULT
-    first: Annotated[str, Meta(description="The moment where the span begins.")] | None = (
-        msgspec.field(default=None, name="from")
+    bins: Annotated[int, Meta(ge=1, le=BINS_MAX, description="Number of bins.")] = BINS_DEFAULT
+    first: Annotated[str, Meta(description="Start of the period.")] | None = msgspec.field(
+        default=None, name="from"
     )
-    last: Annotated[str, Meta(description="The moment where the span ends.")] | None = (
-        msgspec.field(default=None, name="to")
+    last: Annotated[str, Meta(description="End of the period.")] | None = msgspec.field(
+        default=None, name="to"
     )
 
 
 MOMENT = Endpoint(
     path="moment", name="moment", answer=MomentAnswer, audience=Audience.TENANTS,
-    summary="The revision that a moment means, and its time",
+    summary="The revision of a given time, and that revision's time",
 )  # fmt: skip
 TIMELINE = Endpoint(
     path="timeline", name="timeline", answer=TimelineAnswer, query=TimelineQuery,
     audience=Audience.TENANTS,
-    summary="How many events of each type happened when, and marks: failures, recoveries, cordons, "
-    "policy, configuration",
+    summary="Number of events by type and time, and marks: failures, recoveries, cordons, policy "
+    "and configuration changes",
 )  # fmt: skip
 POD_NAMES = Endpoint(
     path="history/pods/{name}", name="history", answer=PodNames, audience=Audience.TENANTS,
-    summary="The namespaces where a pod of that name is or was",
+    summary="The namespaces that have or had a pod of this name",
 )  # fmt: skip
 POD_HISTORY = Endpoint(
     path="history/pods/{namespace}/{name}", name="history", answer=HistoryPage, query=HistoryQuery,
     audience=Audience.TENANTS,
-    summary="What happened to all pods that had the name, and failures under them",
+    summary="History of all pods that had this name, with failures of their nodes and devices",
 )  # fmt: skip
 NODE_HISTORY = Endpoint(
     path="history/nodes/{node}", name="history", answer=HistoryPage, query=HistoryQuery,
     audience=Audience.TENANTS,
-    summary="What a node reported, which pods came and went, and who cordoned it",
+    summary="History of a node: its reports, pods and cordons",
 )  # fmt: skip
 DEVICE_HISTORY = Endpoint(
     path="history/devices/{device}", name="history", answer=HistoryPage, query=HistoryQuery,
     audience=Audience.TENANTS,
-    summary="The same of a device, by its id or the beginning of an id that no other one has",
+    summary="History of a device, by its id or a unique prefix of it",
 )  # fmt: skip
 WHO = Endpoint(
     path="who", name="who", answer=WhoPage, query=WhoQuery, audience=Audience.TENANTS,
-    summary="The pods that held a node or a device at a moment, or ever since, and for how long",
+    summary="The pods that used a node or a device at a time or over a period, and for how long",
 )  # fmt: skip
 ENDPOINTS = (MOMENT, TIMELINE, POD_NAMES, POD_HISTORY, NODE_HISTORY, DEVICE_HISTORY, WHO)
 
@@ -195,17 +189,17 @@ class History:
     async def who(self, query: WhoQuery, _names: Mapping[str, str]) -> WhoPage:
         """Return the shares held at, or since, `at`. Raises RequestRefused, LedgerError."""
         if (query.node is None) == (query.device is None):
-            error = "node or device is missing, or both are there"
-            fix = "name one of them: ?node=NODE or ?device=ID"
+            error = "exactly one of node and device is required"
+            fix = "use ?node=NODE or ?device=ID"
             raise RequestRefused(400, error, field="device", fix=fix)
         upto = await self.upto(query)
         since = upto if query.since is None else await self._moments.since("since", query.since)
         if since > upto:
             raise RequestRefused(
                 400, field="since",
-                rest=f" is {asked_for(query.since or '', since)}, which is behind at, "
+                rest=f" is {asked_for(query.since or '', since)}, after at, which is "
                 f"{asked_for(query.at or '', upto)}",
-                fix="name an earlier moment",
+                fix="use an earlier time",
             )  # fmt: skip
         if query.node is not None:
             kind, key = NODE, self.known_node(query.node)
@@ -226,16 +220,18 @@ class History:
 
     def no_pod(self, name: str, upto: int) -> RequestRefused:
         """Return the refusal of a name that no pod ever had."""
-        error = f"no pod {name} at revision {upto}, and none before it"
-        fix = "`apportion get pods` lists the live ones, `apportion tail --from 1` all that were"
+        error = f"no pod {name} at revision {upto} or before"
+        fix = (
+            "list live pods with `apportion get pods`, and past pods with `apportion tail --from 1`"
+        )
         return RequestRefused(404, error, field="name", fix=fix)
 
     def known_node(self, name: str) -> str:
         """Return the node's name if it ever existed. Raises RequestRefused."""
         name = text_of("node", name)
         if not self._past.index.knows(NODE, name):
-            fix = "`apportion get nodes` lists those that are there"
-            raise RequestRefused(404, f"there never was a node {name}", field="node", fix=fix)
+            fix = "list nodes with `apportion get nodes`"
+            raise RequestRefused(404, f"no node {name} ever existed", field="node", fix=fix)
         return name
 
     def known_device(self, name: str) -> str:
@@ -247,10 +243,10 @@ class History:
             return found[0]
         problem = device_names.unclear(name, found)
         raise RequestRefused(
-            404, problem or f"there never was a device {name}", field="device",
+            404, problem or f"no device {name} ever existed", field="device",
             code=AMBIGUOUS_DEVICE if problem else UNKNOWN_DEVICE,
             fix=device_names.WRITE_MORE if problem
-            else "`apportion get devices` lists those that are there",
+            else "list devices with `apportion get devices`",
         )  # fmt: skip
 
     async def _thing(self, kind: int, key: str, upto: int, query: HistoryQuery) -> HistoryPage:

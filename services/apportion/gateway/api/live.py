@@ -43,15 +43,15 @@ class EventsQuery(Query, frozen=True, kw_only=True):
     """The parameters of the stream of events."""
 
     first: Annotated[
-        int, Meta(ge=1, le=REVISION_MAX, description="Begin with the event at this revision; "
-                  "without it, with the next one."),
+        int, Meta(ge=1, le=REVISION_MAX, description="First revision to send; default: the next "
+                  "one."),
     ] | None = msgspec.field(default=None, name="from")  # fmt: skip
 
 
 EVENTS = Endpoint(
     path="events", name="events", answer=None, also=("text/event-stream",), query=EventsQuery,
     audience=Audience.TENANTS,
-    summary="The ledger itself, live, as server-sent events: the id is the revision, the data "
+    summary="Live events of the ledger as server-sent events: the id is the revision, the data is "
     "the CloudEvent",
 )  # fmt: skip
 
@@ -82,8 +82,8 @@ class EventStream:
         cursor = self._feed.state.revision if start is None else start - 1
         if (seen := request.headers.get("Last-Event-ID")) is not None:
             cursor = whole("Last-Event-ID", seen, most=REVISION_MAX)
-        fix = "ask another gateway, or read the ledger itself with any NATS client"
-        with place_of(self._clients, request, "streams of events are open", fix):
+        fix = "use another gateway, or read the ledger with a NATS client"
+        with place_of(self._clients, request, "open event streams", fix):
             self._measures.stream_clients.inc()
             try:
                 headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}

@@ -68,33 +68,33 @@ class LogQuery(WaitQuery, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1, le=REVISION_MAX, description="Only events before this revision.")]
         | None
     ) = None
-    limit: Annotated[
-        int, Meta(ge=1, le=LIMIT_MAX, description="The most events that the page may have.")
-    ] = LIMIT_DEFAULT
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="Maximum events per page.")] = (
+        LIMIT_DEFAULT
+    )
     type: Annotated[
-        str, Meta(description="Only events of this type, as in docs/reference/events.md.")
+        str, Meta(description="Only events of this type; see docs/reference/events.md.")
     ] = ""
     subject: Annotated[
-        str, Meta(max_length=NAME_MAX, description="Only events on this subject; NATS wildcards "
-                  "are allowed."),
+        str, Meta(max_length=NAME_MAX, description="Only events on this subject, with NATS "
+                  "wildcards."),
     ] = ""  # fmt: skip
     text: Annotated[
-        str, Meta(max_length=NAME_MAX, description="Only events with this text in the sentence, "
-                  "subject or source."),
+        str, Meta(max_length=NAME_MAX, description="Only events with this text in their "
+                  "sentence, subject or source."),
     ] = ""  # fmt: skip
     after: Annotated[
-        str, Meta(description="Go on where the page before ended: its `continue`.")
+        str, Meta(description="Continue after a page: the `continue` of that page.")
     ] = msgspec.field(default="", name="continue")
 
 
 PAGE = Endpoint(
     path="log", name="log", answer=LogPage, query=LogQuery, audience=Audience.TENANTS,
-    summary="Events in words, the newest first. A filter may end a page early; go on while "
+    summary="Events as sentences, newest first. With a filter, pages may be short: read on while "
     "`continue` is not empty",
 )  # fmt: skip
 ENTRY = Endpoint(
     path="log/{revision}", name="log", answer=LogEntry, query=WaitQuery, audience=Audience.TENANTS,
-    summary="One event as it is in the ledger, with its sentence",
+    summary="One event of the ledger, with its sentence",
 )  # fmt: skip
 ENDPOINTS = (PAGE, ENTRY)
 
@@ -144,8 +144,8 @@ class Log:
                 event = None
             row = row_of(record, Teller(self._past.index.name_of), self._past.indexer.rules)
             return LogEntry(revision=last, row=row, event=event)
-        error = f"there is no event at revision {revision}"
-        raise RequestRefused(404, error, field="revision", fix=f"from {first} to {last}")
+        error, fix = f"no event at revision {revision}", f"use a revision from {first} to {last}"
+        raise RequestRefused(404, error, field="revision", fix=fix)
 
 
 def narrowed(body: bytes, given: Mapping[str, str]) -> bytes:
@@ -165,7 +165,7 @@ def filter_of(query: LogQuery) -> Filter:
     """Return the filter of a request. Raises RequestRefused."""
     kind, subject = query.type, query.subject
     if kind and kind not in TYPES:
-        rest, fix = f" is {kind[:80]!r}", "use a type of docs/reference/events.md"
+        rest, fix = f" is {kind[:80]!r}", "use a type from docs/reference/events.md"
         raise RequestRefused(400, field="type", rest=rest, fix=fix)
     if subject and not subject.startswith(SUBJECT_PREFIX):
         subject = SUBJECT_PREFIX + subject

@@ -8,14 +8,16 @@ class Measures:
 
     def __init__(self, metrics: Metrics) -> None:
         self.requests = metrics.counter(
-            "apportion_gateway_requests_total", "Requests by what and status.", ("what", "status")
+            "apportion_gateway_requests_total",
+            "Requests by endpoint and status.",
+            ("what", "status"),
         )
         self.answer_seconds = metrics.histogram(
-            "apportion_gateway_answer_seconds", "Time to make and encode one answer."
+            "apportion_gateway_answer_seconds", "Time to build and encode one response."
         )
         self.stream_clients = metrics.gauge(
-            "apportion_gateway_stream_clients", "Clients of the event stream at the moment."
+            "apportion_gateway_stream_clients", "Connected clients of the event stream."
         )
         self.plan_seconds = metrics.histogram(
-            "apportion_gateway_plan_seconds", "Time to make one plan, in a fork of the gateway."
+            "apportion_gateway_plan_seconds", "Time to compute one plan."
         )

@@ -47,8 +47,8 @@ class Moments:
         first = await self._past.states.beginning()
         if moment.revision is not None:
             if moment.revision > last:
-                rest = f" is revision {moment.revision}, and the ledger ends at {last}"
-                fix = f"name a revision from {first} to {last}, or leave it out for now"
+                rest = f" is revision {moment.revision}, but the ledger ends at {last}"
+                fix = f"use a revision from {first} to {last}, or omit it for now"
                 raise RequestRefused(404, field=field, rest=rest, fix=fix)
             revision = moment.revision
         else:
@@ -58,13 +58,10 @@ class Moments:
             began = await self._past.chronicle.time_at(first)
             since = f" ({shown_time(datetime.fromisoformat(began))})" if began else ""
             when = f" ({shown_time(moment.time)})" if moment.time is not None else ""
-            older = (
-                ", or tell the gateway where the archives of what was dropped are: --archives DIR"
-            )
+            older = ", or start the gateway with --archives DIR"
             raise RequestRefused(
                 404, field=field,
-                rest=f" is {text!r}{when}, which is before what is known: it begins at revision "
-                f"{first}{since}",
-                fix=f"name a later moment{older if first > 1 else ''}",
+                rest=f" is {text!r}{when}, before the oldest known revision, {first}{since}",
+                fix=f"use a later time{older if first > 1 else ''}",
             )  # fmt: skip
         return revision

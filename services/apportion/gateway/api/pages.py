@@ -43,9 +43,9 @@ from apportion_schemas.quantities import NAME_MAX
 T = TypeVar("T")
 _REJECTED = f"{REJECTED}:"
 PHASES = (*(phase.value for phase in Phase), REFUSED, REJECTED)
-NodeName = Annotated[str, Meta(max_length=NAME_MAX, description="Only what is on this node.")]
+NodeName = Annotated[str, Meta(max_length=NAME_MAX, description="Only items on this node.")]
 NamespaceName = Annotated[
-    str, Meta(max_length=NAME_MAX, description="Only what is of this namespace.")
+    str, Meta(max_length=NAME_MAX, description="Only items of this namespace.")
 ]
 
 
@@ -54,7 +54,7 @@ class PodsQuery(PageQuery, frozen=True, kw_only=True):
 
     namespace: NamespaceName = ""
     phase: Annotated[
-        str, Meta(extra_json_schema={"enum": list(PHASES)}, description="Only pods of this phase.")
+        str, Meta(extra_json_schema={"enum": list(PHASES)}, description="Only pods in this phase.")
     ] = ""
     node: NodeName = ""
 
@@ -123,7 +123,7 @@ def devices(state: State, query: DevicesQuery) -> DevicePage:
     """Return devices by node and index; a page ends with a whole node."""
     if query.node and query.node not in state.nodes:
         error = f"no node {query.node!r} at revision {state.revision}"
-        fix = "`apportion get nodes` or /api/v1/nodes lists them"
+        fix = "list them with `apportion get nodes` or /api/v1/nodes"
         raise RequestRefused(404, error, field="node", fix=fix)
     wanted: Iterable[str] = (query.node,) if query.node else state.nodes
     behind = natural(query.after) if query.after else None

@@ -63,10 +63,10 @@ class PastClient:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Return the child's answer to this request. Raises RequestRefused."""
-        fix = "ask again in a moment, or ask another gateway"
+        fix = "retry in a moment, or use another gateway"
         takes = {"Accept-Encoding": request.headers.get("Accept-Encoding", "identity")}
         takes |= {name: request.headers[name] for name in TAKEN if name in request.headers}
-        with place_of(self._looks, request, "looks into the past are under way", fix):
+        with place_of(self._looks, request, "queries of the past in progress", fix):
             try:
                 async with asyncio.timeout(LOOK_S):
                     session = await self.begin()
@@ -82,11 +82,11 @@ class PastClient:
                             headers=HEADERS | ({"Content-Encoding": packed} if packed else {}),
                         )  # fmt: skip
             except TimeoutError:
-                why = f"the past did not answer within {LOOK_S:g} s"
-                raise RequestRefused(503, why, fix="ask again: it goes on") from None
+                why = f"the query of the past took longer than {LOOK_S:g} s"
+                raise RequestRefused(503, why, fix="retry; its work continues") from None
             except (aiohttp.ClientError, OSError) as error:
-                why = f"nobody answers for the past: {error}"
-                raise RequestRefused(503, why, fix="ask again; see the gateway's log") from None
+                why = f"the index of the past is unavailable: {error}"
+                raise RequestRefused(503, why, fix="retry; see the gateway's log") from None
 
     async def records(self, after: int) -> list[Record]:
         """Return some records after a revision. Raises ConnectionError."""
@@ -96,7 +96,7 @@ class PastClient:
                 async with session.get(RECORDS, params={"after": str(after)}) as answer:
                     body = await answer.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise ConnectionError(f"nobody answers for the past: {error}") from error
+            raise ConnectionError(f"the index of the past is unavailable: {error}") from error
         if answer.status != HTTP_OK:
             raise ConnectionError(f"the past cannot be read: {body[:500]!r}")
         return _records(body)
@@ -130,7 +130,7 @@ class PastClient:
             async with asyncio.timeout(BEGIN_S):
                 heard = self._process.stdout
                 if heard is None or not await heard.readline():
-                    raise OSError("its process ended before it listened; see the gateway's log")
+                    raise OSError("its process exited during startup; see the gateway's log")
             self._session = aiohttp.ClientSession(
                 "http://past", connector=aiohttp.UnixConnector(str(socket)), auto_decompress=False
             )

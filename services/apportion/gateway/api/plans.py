@@ -35,7 +35,7 @@ LISTED_MAX = 1_000  # nodes to lose, or kinds of nodes to add, in one plan
 PLAN = Endpoint(
     path="plan", name="plan", method="POST", body=PlanRequest, answer=PlanAnswer, also=(LINES,),
     audience=Audience.TENANTS,
-    summary="What would happen if these pods came, or these nodes went or joined",
+    summary="What would happen with more pods, or with nodes removed or added",
 )  # fmt: skip
 
 
@@ -98,11 +98,11 @@ class Plans:
                     yield frame
         except TookTooLong:
             error = f"the plan took longer than {SECONDS:g} s"
-            fix = "plan for fewer pods or nodes at once"
+            fix = "plan fewer pods or nodes at once"
             yield _failed(503, ErrorAnswer(error=error, fix=fix))
         except (ApartFailed, OSError) as failure:
-            error = f"the plan was not made: {failure}"
-            yield _failed(503, ErrorAnswer(error=error, fix="the gateway's log has the cause"))
+            error = f"the plan failed: {failure}"
+            yield _failed(503, ErrorAnswer(error=error, fix="see the gateway's log"))
 
 
 async def _while_there(
@@ -134,15 +134,15 @@ async def _read(request: web.Request) -> PlanRequest:
     except msgspec.DecodeError as error:
         raise RequestRefused(
             400,
-            f"the body is no plan: {error}",
+            f"invalid request body: {error}",
             field="body",
             fix='send JSON as in {"manifest": "…", "lose": ["node-3"], "add": ["4x8xH100-80GB"], '
-            '"policy": "price"}, each of which may be left out',
+            '"policy": "price"}; every field is optional',
         ) from None
     for field, listed in (("lose", wanted.lose), ("drain", wanted.drain), ("add", wanted.add)):
         if len(listed) > LISTED_MAX:
             problem = f"{field} has {len(listed)} entries"
-            raise RequestRefused(400, problem, field=field, fix=f"at most {LISTED_MAX}")
+            raise RequestRefused(400, problem, field=field, fix=f"use at most {LISTED_MAX:,}")
     return wanted
 
 

@@ -45,11 +45,11 @@ class WaitQuery(Query, frozen=True, kw_only=True):
     """The parameters of every request."""
 
     at_least: Annotated[
-        int, Meta(ge=0, le=REVISION_MAX, description="Wait until the gateway has folded this "
-                  "revision; 408 if it does not come in time."),
+        int, Meta(ge=0, le=REVISION_MAX, description="Wait until the gateway has read this "
+                  "revision; 408 on timeout."),
     ] = 0  # fmt: skip
     wait_s: Annotated[
-        float, Meta(ge=0, le=WAIT_MAX_S, description="How many seconds to wait for `at_least`.")
+        float, Meta(ge=0, le=WAIT_MAX_S, description="Timeout of `at_least` in seconds.")
     ] = WAIT_DEFAULT_S
 
 
@@ -57,20 +57,22 @@ class AtQuery(WaitQuery, frozen=True, kw_only=True):
     """The parameters of a request about a point in time."""
 
     at: Annotated[
-        str, Meta(description="Answer as of this moment: a revision (`1200`), a time "
-                  "(`2026-11-20T03:00`, `14:20`), so long ago (`-10m`) or `now`."),
+        str, Meta(description="State as of a revision (`1200`), a time (`2026-11-20T03:00`, "
+                  "`14:20`), a time ago (`-10m`) or `now`."),
     ] | None = None  # fmt: skip
 
 
 class PageQuery(AtQuery, frozen=True, kw_only=True):
     """The parameters of a list in pages."""
 
-    limit: Annotated[
-        int, Meta(ge=1, le=LIMIT_MAX, description="The most items that the page may have.")
-    ] = LIMIT_DEFAULT
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="Maximum items per page.")] = (
+        LIMIT_DEFAULT
+    )
     after: Annotated[
         str,
-        Meta(max_length=NAME_MAX, description="Go on where the page before ended: its `continue`."),
+        Meta(
+            max_length=NAME_MAX, description="Continue after a page: the `continue` of that page."
+        ),
     ] = msgspec.field(default="", name="continue")
 
     @property
@@ -89,7 +91,7 @@ def parsed(kind: type[Q], given: Mapping[str, str]) -> Q:
     for name in given:
         if name not in known:
             field = name[:NAME_MAX]
-            error = f"parameter {field!r} is not known here"
+            error = f"unknown parameter {field!r}"
             raise RequestRefused(400, error, field=field, fix=f"use {', '.join(known)}")
     return kind(**{known[name][0]: known[name][1](name, given[name]) for name in given})
 
@@ -133,7 +135,7 @@ def _wrong(field: str, text: str, fix: str) -> RequestRefused:
 
 def whole(field: str, text: str, *, least: int = 0, most: int) -> int:
     """Parse a whole number within bounds. Raises RequestRefused."""
-    fix = f"a whole number from {least} to {most}"
+    fix = f"use a whole number from {least} to {most}"
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most))):
         raise _wrong(field, text, fix)
     number = int(text)
@@ -148,7 +150,7 @@ def _seconds(field: str, text: str, most: float) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds <= most:
-        raise _wrong(field, text, f"seconds from 0 to {most:g}")
+        raise _wrong(field, text, f"use seconds from 0 to {most:g}")
     return seconds
 
 
@@ -161,6 +163,6 @@ def _one_of(field: str, text: str, words: Iterable[str]) -> str:
 def text_of(field: str, text: str) -> str:
     """Check the length of a text. Raises RequestRefused."""
     if len(text) > NAME_MAX:
-        error, fix = f"{field} has {len(text)} characters", f"at most {NAME_MAX} characters"
+        error, fix = f"{field} has {len(text)} characters", f"use at most {NAME_MAX}"
         raise RequestRefused(400, error, field=field, fix=fix)
     return text

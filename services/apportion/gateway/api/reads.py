@@ -82,7 +82,7 @@ class LinesQuery(AtQuery, frozen=True, kw_only=True):
     """The parameters of the groups of waiting pods."""
 
     limit: Annotated[
-        int, Meta(ge=1, le=LIMIT_MAX, description="The most pods to name in each line.")
+        int, Meta(ge=1, le=LIMIT_MAX, description="Maximum pods to list per request.")
     ] = PODS_SHOWN
 
 
@@ -90,12 +90,12 @@ class FleetQuery(AtQuery, frozen=True, kw_only=True):
     """The parameters of the picture of the fleet."""
 
     after: Annotated[
-        int, Meta(ge=0, le=REVISION_MAX, description="Answer with the nodes that changed behind "
-                  "this revision; without it, with all nodes."),
+        int, Meta(ge=0, le=REVISION_MAX, description="Only nodes that changed after this "
+                  "revision; default: all nodes."),
     ] | None = None  # fmt: skip
     heard: Annotated[
-        int, Meta(ge=0, le=REVISION_MAX, description="`heard` of the answer before: usage samples "
-                  "behind it are sent."),
+        int, Meta(ge=0, le=REVISION_MAX, description="`heard` of the previous answer: only newer "
+                  "usage samples are sent."),
     ] = 0  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def _node(view: View, _query: AtQuery, names: Mapping[str, str]) -> NodeDetail:
     node = state.nodes.get(name)
     if node is None:
         error = f"no node {name} at revision {state.revision}"
-        fix = f"`apportion get nodes` or {PREFIX}/nodes lists them"
+        fix = f"list them with `apportion get nodes` or {PREFIX}/nodes"
         raise RequestRefused(404, error, field="node", fix=fix)
     return NodeDetail(
         revision=state.revision, node=node_answer(node), devices=tuple(device_answers(node))
@@ -130,8 +130,8 @@ def _find(view: View, names: Mapping[str, str]) -> PodState | PodRejected:
     )
     if pod is None:
         error = f"no live pod {space}/{name} at revision {state.revision}"
-        fix = f"`apportion get pods` or {PREFIX}/pods lists the live ones; the ledger still "
-        fix += "has what was: `apportion tail --from 1`"
+        fix = f"list live pods with `apportion get pods` or {PREFIX}/pods, "
+        fix += "and past pods with `apportion tail --from 1`"
         raise RequestRefused(404, error, field="name", fix=fix)
     return pod
 
@@ -143,29 +143,29 @@ def _page(make: Callable[[State, Any], msgspec.Struct]) -> Make:
 REVISION = Read(
     path="revision", name="revision", answer=RevisionAnswer, audience=TENANTS,
     make=lambda view, *_: RevisionAnswer(revision=view.state.revision),
-    summary="How far the gateway has folded, and why no pod can be placed or started now, if so",
+    summary="The gateway's revision, and why no pod can be placed or started now, if so",
 )  # fmt: skip
 FLEET = Read(
     path="fleet", name="fleet", answer=FleetAnswer, audience=TENANTS, query=FleetQuery,
     make=lambda view, *_: whole_fleet(view.state),
-    summary="Every node in one packed row, or the rows that changed, and what shares use",
+    summary="All nodes in packed rows, or only those that changed, and the usage of shares",
 )  # fmt: skip
 WHY = Read(
     path="pods/{namespace}/{name}/why", name="why", answer=Why, audience=TENANTS, make=_why,
-    summary="Why a pod is placed or refused; of a pod that has ended, as it was just before. With "
-    "`at` also its evictions and breaches",
+    summary="Why a pod is placed or pending; for an ended pod, as of just before its end. With "
+    "`at`, also its evictions and breaches",
 )  # fmt: skip
 # Every endpoint that is answered from a state; a new read is one more row here.
 READS: Final = (
     Read(
         path="pods", name="pods", answer=PodPage, audience=TENANTS, query=pages.PodsQuery,
         make=_page(pages.pods),
-        summary="Pods in the order of submission, then those that cannot be read",
+        summary="Pods by time of submission, then rejected pods",
     ),
     Read(
         path="placements", name="placements", answer=PlacementPage, audience=TENANTS,
         query=pages.PodsQuery, make=_page(pages.placements),
-        summary="Live placements in the order of decision",
+        summary="Current placements by time of decision",
     ),
     Read(
         path="nodes", name="nodes", answer=NodePage, audience=TENANTS, query=PageQuery,
@@ -174,43 +174,43 @@ READS: Final = (
     Read(
         path="devices", name="devices", answer=DevicePage, audience=TENANTS,
         query=pages.DevicesQuery, make=_page(pages.devices),
-        summary="Devices by node and index, and the pods that hold them",
+        summary="Devices by node and index, with the pods that use them",
     ),
     Read(
         path="gangs", name="gangs", answer=GangPage, audience=TENANTS, query=PageQuery,
         make=_page(pages.gangs),
-        summary="Gangs, and how many of their pods are in each phase",
+        summary="Gangs, with the number of their pods per phase",
     ),
     Read(
         path="queues", name="queues", answer=QueuePage, audience=TENANTS, query=PageQuery,
         make=_page(pages.queues),
-        summary="Queues: weight, limits, and how much of these is held; tenants see no usage",
+        summary="Queues: weight, limits and usage; tenants see no usage",
     ),
     Read(
         path="quotas", name="quotas", answer=QuotaPage, audience=TENANTS, query=pages.QuotasQuery,
         make=_page(pages.quotas),
-        summary="Device quotas by namespace: limits, and how much of these is held",
+        summary="Device quotas by namespace: limits and usage",
     ),
     REVISION,
     Read(
         path="summary", name="summary", answer=SummaryAnswer, audience=TENANTS,
         make=lambda view, *_: summary_answer(view.state),
-        summary="Pods by phase, nodes, devices, memory, and the policy in force",
+        summary="Totals: pods by phase, nodes, devices, memory, and the current policy",
     ),
     Read(
         path="configuration", name="configuration", answer=ConfigurationAnswer,
         make=lambda view, *_: configuration_answer(view.state), audience=Audience.LEDGER,
-        summary="The configuration that every service obeys, and since which revision",
+        summary="The current configuration of all services, and its revision",
     ),
     Read(
         path="lines", name="lines", answer=LinesAnswer, audience=TENANTS, query=LinesQuery,
         make=lambda view, query, _: lines_answer(view.state, query.limit),
-        summary="Waiting pods, grouped by what they request, with causes and the nearest nodes",
+        summary="Pending pods grouped by request, with causes and the nearest nodes",
     ),
     Read(
         path="namespaces", name="namespaces", answer=NamespacesAnswer, audience=TENANTS,
         make=lambda view, *_: namespaces_answer(view.state),
-        summary="Namespaces with live pods, those that hold the most devices first",
+        summary="Namespaces with live pods, by devices in use, most first",
     ),
     FLEET,
     Read(

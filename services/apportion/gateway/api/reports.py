@@ -46,19 +46,15 @@ class ReportQuery(WaitQuery, frozen=True, kw_only=True):
     """The parameters of a report."""
 
     by: Annotated[
-        str, Meta(description="What each row is of: `namespace`, `queue`, `user`, `node` or "
-                  "`label:KEY`. Tenants may ask by `namespace` and `node`."),
+        str, Meta(description="Group rows by `namespace`, `queue`, `user`, `node` or `label:KEY`. "
+                  "Tenants may use `namespace` and `node`."),
     ] = "namespace"  # fmt: skip
-    start: Annotated[str, Meta(description="The moment where the report begins.")] = field(
-        default="", name="from"
-    )
-    end: Annotated[str, Meta(description="The moment where the report ends.")] = field(
-        default="", name="to"
-    )
-    step: Annotated[str, Meta(description="Cut the time into steps of this length, as `1d`.")] = ""
+    start: Annotated[str, Meta(description="Start of the period.")] = field(default="", name="from")
+    end: Annotated[str, Meta(description="End of the period.")] = field(default="", name="to")
+    step: Annotated[str, Meta(description="Length of a step, such as `1d`.")] = ""
     format: Annotated[
-        str, Meta(extra_json_schema={"enum": list(FORMATS)}, description="JSON, rows as CSV, or "
-                  "the FOCUS columns of cost tools as CSV. Tenants may ask for `json`."),
+        str, Meta(extra_json_schema={"enum": list(FORMATS)}, description="JSON, CSV, or "
+                  "CSV in the FOCUS format of cost tools. Tenants may use `json`."),
     ] = "json"  # fmt: skip
 
 
@@ -70,9 +66,9 @@ def _endpoint(name: str, answer: type[Struct], summary: str) -> Endpoint:
 
 
 REPORTS = (
-    _endpoint("usage", ReportAnswer, "Device hours granted and used"),
-    _endpoint("cost", ReportAnswer, "What these hours cost, by the gateway's price file"),
-    _endpoint("idle", IdleAnswer, "Shares that did nothing"),
+    _endpoint("usage", ReportAnswer, "Device-hours allocated and used"),
+    _endpoint("cost", ReportAnswer, "Cost of the allocated hours, by the gateway's price file"),
+    _endpoint("idle", IdleAnswer, "Idle shares"),
 )
 
 
@@ -102,35 +98,34 @@ class Reports:
         except TimeoutError:
             raise RequestRefused(
                 503, f"the report took longer than {SECONDS:g} s", field="from",
-                fix="ask for a shorter time, or use `apportion report` with --nats",
+                fix="use a shorter period, or run `apportion report` with --nats",
             ) from None  # fmt: skip
         except PeriodError as error:
             raise RequestRefused(400, field=error.field, rest=error.rest, fix=error.fix) from None
         except TooEarly as error:
-            fix = "begin later, or use `apportion report --archive FILE`"
+            fix = "start later, or run `apportion report --archive FILE`"
             raise RequestRefused(404, str(error), field="from", fix=fix) from None
         except TooMuch as error:
-            raise RequestRefused(400, str(error), field="by", fix="ask for less") from None
+            raise RequestRefused(400, str(error), field="by", fix="use a shorter period") from None
         except PriceError as error:
             raise self._no_money(error) from None
         except (LedgerError, UnknownEvent) as error:
-            raise RequestRefused(503, str(error), fix="ask again later; see /readyz") from None
+            raise RequestRefused(503, str(error), fix="retry later; see /readyz") from None
 
     async def _asked(self, report: str, query: ReportQuery) -> Asked:
         try:
             by = by_of(query.by)
         except WrongBy as error:
-            fix = "namespace, queue, user, node or label:KEY"
+            fix = "use namespace, queue, user, node or label:KEY"
             raise RequestRefused(400, str(error), field="by", fix=fix) from None
         money = report == COST or query.format == "focus"
         if self._prices is None and money:
             raise RequestRefused(
                 404,
-                "this gateway has no prices",
+                "this gateway has no price file",
                 code=NO_PRICES,
-                fix="start it with --prices FILE (beneath `apportion up` or `make up`: with "
-                "APPORTION_PRICES=FILE in its environment), or use `apportion report cost --prices "
-                "FILE`",
+                fix="start it with --prices FILE (for `apportion up` or `make up`, set "
+                "APPORTION_PRICES=FILE), or run `apportion report cost --prices FILE`",
             )
         prices: Prices | None = None
         try:
@@ -147,7 +142,7 @@ class Reports:
         return RequestRefused(
             404,
             f"the gateway's price file {self._prices} cannot be used: {error}",
-            fix="correct the file; the next report reads it again",
+            fix="fix the file; every report reads it again",
         )
 
 

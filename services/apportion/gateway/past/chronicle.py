@@ -120,7 +120,7 @@ def open_archives(folder: Path | None, created: str) -> list[ArchiveFile]:
             continue
         try:
             if read_opening(path).created != created:
-                raise ArchiveError(f"{path} is of another ledger")
+                raise ArchiveError(f"{path} is an archive of another ledger")
             found.append(ArchiveFile(path))
         except (ArchiveError, OSError) as error:
             _log.warning("archive not used", error=str(error))

@@ -157,8 +157,8 @@ class Indexer(StateFold):
 
     def _fail(self, error: sqlite3.Error) -> None:
         self.failed = (
-            f"the index of the past cannot be written: {error}; make room on its disk (--past) and "
-            "start the gateway again"
+            f"cannot write the index of the past: {error}; free space on its disk (--past) and "
+            "restart the gateway"
         )
         _log.error("%s", self.failed)
 

@@ -78,9 +78,9 @@ class Checkpoints:
         try:
             state = restored(bytearray(zlib.decompress(self._path(revision).read_bytes())))
             if state.revision != revision:
-                raise SnapshotError(f"it is of revision {state.revision}")
+                raise SnapshotError(f"it has revision {state.revision}")
             if not state.rules.go_on(self.rules, revision):
-                raise SnapshotError("it holds what an operator has set aside since")
+                raise SnapshotError("it contains events that an operator skipped later")
         except (OSError, zlib.error, SnapshotError) as error:
             _log.warning("checkpoint not used", revision=revision, error=str(error))
             self.forget(revision)
@@ -130,7 +130,7 @@ class BeforeBeginning(Exception):
 
     def __init__(self, revision: int, first: int) -> None:
         super().__init__(
-            f"nothing is known of revision {revision}; what is known begins at {first}"
+            f"revision {revision} is not available; the oldest available revision is {first}"
         )
         self.revision = revision
         self.first = first
@@ -177,7 +177,7 @@ class PastStates:
                 try:
                     await self._chronicle.read(fold.take, after=state.revision, upto=revision)
                 except Superseded as superseded:
-                    raise LedgerUnavailable(f"the past is read anew: {superseded}") from None
+                    raise LedgerUnavailable(f"the past is reloading: {superseded}") from None
             self._kept[revision] = state
             while len(self._kept) > self._kept_max or (  # always keep the newest
                 len(self._kept) > 1

@@ -12,6 +12,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from apportion.core.devices.catalogue import NVIDIA
 from apportion.core.devices.simulating import SimulationInvalid, simulated_devices
 from apportion.core.explain.text.suggestions import did_you_mean
 from apportion.runtime.files.safe_yaml import TEXT_BYTES_MAX, parse
@@ -72,9 +73,13 @@ def numbered_nodes(
     `{}` in the pattern becomes 1, 2, ...; without it the pattern is the name of a single node,
     or the prefix of several. `option` names the source in errors. Raises FleetInvalid."""
     if not 1 <= len(pattern) <= _PATTERN_CHARS_MAX:
-        raise FleetInvalid(f"node: {len(pattern)} characters; write from 1 to {_PATTERN_CHARS_MAX}")
+        raise FleetInvalid(
+            f"node: the name has {len(pattern)} characters; use 1 to {_PATTERN_CHARS_MAX}"
+        )
     if not 1 <= count <= NODES_MAX:
-        raise FleetInvalid(f"nodes: {count} is not from 1 to {NODES_MAX}; start more agents")
+        raise FleetInvalid(
+            f"nodes: {count} is not between 1 and {NODES_MAX}; for more, start more agents"
+        )
     if PLACE not in pattern and count > 1:
         pattern += f"-{PLACE}"
     names = [pattern.replace(PLACE, str(i + 1)) for i in range(count if specs else 0)]
@@ -98,10 +103,12 @@ def read_fleet(path: str | Path, *, misnamed: Judge | None = None) -> list[Simul
     try:
         size_bytes = path.stat().st_size
         if size_bytes > TEXT_BYTES_MAX:
-            raise FleetInvalid(f"{path}: {size_bytes} bytes; at most {TEXT_BYTES_MAX}: split it")
+            raise FleetInvalid(
+                f"{path}: {size_bytes} bytes exceed the limit of {TEXT_BYTES_MAX}; split the file"
+            )
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise FleetInvalid(f"{path}: cannot be read as UTF-8 text: {error}") from None
+        raise FleetInvalid(f"{path}: cannot read it as UTF-8 text: {error}") from None
     return fleet_of(path, text, misnamed=misnamed)
 
 
@@ -111,7 +118,7 @@ def fleet_of(path: Path, text: str, *, misnamed: Judge | None = None) -> list[Si
     nodes = _nodes(_entries(path, text, wrong), wrong, misnamed)
     _refuse(wrong)
     if not nodes:
-        raise FleetInvalid(f"{path}: no node; write one, or leave --fleet out")
+        raise FleetInvalid(f"{path}: the file has no nodes; add one, or omit --fleet")
     return nodes
 
 
@@ -126,7 +133,7 @@ def as_json(path: Path, text: str) -> bytes:
 def _refuse(wrong: Sequence[str]) -> None:
     if wrong:
         more = len(wrong) - WRONG_MAX
-        counted = [f"and {more} more mistakes"] if more > 0 else []
+        counted = [f"and {more} more errors"] if more > 0 else []
         raise FleetInvalid("\n".join((*wrong[:WRONG_MAX], *counted)))
 
 
@@ -152,8 +159,8 @@ def _mistake(said: str) -> tuple[str, str]:
     field, known = unknown[1], _Row.__struct_fields__
     meant = [f"did you mean {each}?" for each in known if each.startswith(field)]
     hint = meant[0] if field and meant else did_you_mean(field, known)
-    fields = f"a node has {', '.join(known)}"
-    return field, f"{field!r} is no field of a node; {hint or fields}"
+    fields = f"the fields of a node are {', '.join(known)}"
+    return field, f"unknown field {field!r}; {hint or fields}"
 
 
 def _entries(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
@@ -162,7 +169,7 @@ def _entries(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
         return
     documents = list(parse(text))
     if len(documents) != 1:
-        raise FleetInvalid(f"{path}: {len(documents)} documents; write one, with a list nodes")
+        raise FleetInvalid(f"{path}: {len(documents)} documents; write one, with a list `nodes`")
     (document,) = documents
     if document.error is not None:
         raise FleetInvalid(f"{path}: {document.error}")
@@ -184,8 +191,8 @@ def _csv_entries(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
     named = set(reader.fieldnames or ())
     if not ({"node", "sn"} & named and ({"devices"} <= named or {"gpu", "model"} <= named)):
         raise FleetInvalid(
-            f"{path}: line 1: columns are {', '.join(sorted(named)) or 'missing'}; "
-            "name node (or sn), and devices, or gpu and model"
+            f"{path}: line 1: the columns are {', '.join(sorted(named)) or 'missing'}; "
+            "required are node (or sn), and either devices or both gpu and model"
         )
     for record in reader:
 
@@ -201,6 +208,20 @@ def _csv_entries(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
         yield _entry(where, row, wrong, strict=False)
 
 
+def _features(devices: Sequence[Device]) -> dict[str, str]:
+    """The labels that NVIDIA's GPU feature discovery gives a node, from its first GPU."""
+    found = [device for device in devices if device.family == NVIDIA]
+    return (
+        {
+            "nvidia.com/gpu.product": found[0].model.replace(" ", "-"),
+            "nvidia.com/gpu.memory": str(found[0].memory_mib),
+            "nvidia.com/gpu.count": str(len(found)),
+        }
+        if found
+        else {}
+    )
+
+
 def _nodes(
     entries: Iterable[_Entry], wrong: list[str], misnamed: Judge | None = None
 ) -> list[SimulatedNode]:
@@ -208,7 +229,7 @@ def _nodes(
     seen: set[str] = set()
     for where, name, row in entries:
         if name and name in seen:
-            wrong.append(f"{where('node')}: node {name!r} comes twice; name each node once")
+            wrong.append(f"{where('node')}: duplicate node {name!r}; list each node once")
             continue
         seen.add(name)
         if row is None:
@@ -228,7 +249,7 @@ def _nodes(
             cpu_milli=CPU_MILLI_PER_DEVICE * shares if row.cpu_milli is None else row.cpu_milli,
             memory_mib=MEMORY_MIB_PER_DEVICE * shares if row.memory_mib is None else row.memory_mib,
             pods=row.pods,
-            labels={HOSTNAME: row.node} | row.labels,  # as a kubelet labels its node
+            labels={HOSTNAME: row.node} | _features(devices) | row.labels,  # as a kubelet labels it
         )
         nodes.append(SimulatedNode(name, devices, host))
     return nodes

@@ -100,7 +100,8 @@ def read_manifest_files(names: Sequence[str], stdin: BinaryIO) -> Iterator[Docum
         if size > ALL_BYTES_MAX or documents > ALL_DOCUMENTS_MAX:
             most = f"{ALL_BYTES_MAX >> 20} MiB and {ALL_DOCUMENTS_MAX} documents"
             yield Problem(
-                source, f"is not read, nor what follows: {most} at once: read it in parts"
+                source,
+                f"skipped with all files after it: the limit is {most} in one call; split the call",
             )
             return
         for document in _documents(source, data):
@@ -139,9 +140,9 @@ def _files(path: Path) -> list[Path]:
         if entry.suffix in SUFFIXES and not entry.name.startswith(".") and entry.is_file()
     )
     if not found:
-        raise FileNotFoundError(0, f"no manifest ({', '.join(sorted(SUFFIXES))}) in this folder")
+        raise FileNotFoundError(0, f"no manifests ({', '.join(sorted(SUFFIXES))}) in this folder")
     if len(found) > FILES_MAX:
-        raise OSError(0, f"{len(found)} manifests in this folder; at most {FILES_MAX}")
+        raise OSError(0, f"{len(found)} manifests in this folder exceed the limit of {FILES_MAX}")
     return found
 
 
@@ -169,21 +170,21 @@ def _file(path: Path, inside: Path | None) -> tuple[str, bytes] | Problem:
 def _outside(descriptor: int, folder: Path) -> str:
     # Check what is open: its name may lead elsewhere by now.
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return "is no file: remove it"
+        return "not a regular file; remove it"
     if not Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(folder):
-        return "is a link out of its folder, and is not followed: put the file itself there"
+        return "links to a file outside its folder, which is not followed; copy the file here"
     return ""
 
 
 def _documents(source: str, data: bytes) -> Iterator[Document | Problem]:
     if len(data) > TEXT_BYTES_MAX:
-        yield Problem(source, f"is larger than {TEXT_BYTES_MAX >> 20} MiB: split it")
+        yield Problem(source, f"larger than {TEXT_BYTES_MAX >> 20} MiB; split it")
         return
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        yield Problem(source, f"is not UTF-8 text ({error.reason}): save it as UTF-8", line=line)
+        yield Problem(source, f"not UTF-8 text ({error.reason}); save it as UTF-8", line=line)
         return
     documents = 0
     for parsed in parse(text, is_json=source.endswith(".json")):
@@ -191,14 +192,14 @@ def _documents(source: str, data: bytes) -> Iterator[Document | Problem]:
         if parsed.error is None:
             yield Document(source, parsed)
         else:
-            message = f"{parsed.error.problem}: {parsed.error.fix}"
+            message = f"{parsed.error.problem}; {parsed.error.fix}"
             yield Problem(source, message, document=parsed.number, line=parsed.error.line)
     if not documents:
-        yield Problem(source, "holds no document: write one, or leave the file out")
+        yield Problem(source, "the file is empty; add a manifest, or omit the file")
 
 
 def _unreadable(source: str, error: OSError) -> Problem:
-    return Problem(source, f"cannot be read ({error.strerror}): check the name and its rights")
+    return Problem(source, f"cannot read it ({error.strerror}); check the name and its permissions")
 
 
 class TooManyPods(ValueError):
@@ -251,7 +252,7 @@ def undeclared_queues(wish: Wish, declared: Iterable[str]) -> list[str]:
     for queue, (document, at) in wish.queues.items() if known else ():
         if queue not in known:
             hint = did_you_mean(queue, known)
-            why = f"no queue {queue} is declared, so none limits it; declared are "
+            why = f"queue {queue} is not declared, so no limit applies; declared queues: "
             why += listed(sorted(known, key=natural)) + (f"; {hint}" if hint else "")
             said.append(document.doubt(at, why))
     return said
@@ -308,7 +309,7 @@ class _Reader:
             name = f"{pod.namespace}/{pod.name}"
             if name in self._seen:
                 twice = ManifestError(
-                    "metadata.name", name, "comes twice", "give each pod its own name"
+                    "metadata.name", name, "is used twice", "give each pod its own name"
                 )
                 self.problems.append(document.problem(twice))
                 continue

@@ -45,7 +45,7 @@ class Malformed(ValueError):
         self.of_syntax = of_syntax
 
     def __str__(self) -> str:
-        return f"line {self.line}: {self.problem}: {self.fix}"
+        return f"line {self.line}: {self.problem}; {self.fix}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def _too_many(text: str) -> Malformed | None:
     for count, match in enumerate(_SEPARATOR.finditer(text), 1):
         if count > DOCUMENTS_MAX:
             line = text.count("\n", 0, match.start()) + 1
-            return Malformed(line, f"more than {DOCUMENTS_MAX} documents", "split it")
+            return Malformed(line, f"more than {DOCUMENTS_MAX} documents", "split the file")
     return None
 
 
@@ -137,13 +137,15 @@ def _measure(text: str, line: int, used: Counter[str]) -> None:
     for event in yaml.parse(text, Loader=_Loader):
         used["nodes"] += isinstance(event, yaml.NodeEvent)
         if used["nodes"] > TEXT_NODES_MAX:
-            raise _at(event, line, f"more than {TEXT_NODES_MAX} values in all", "split the file")
+            raise _at(event, line, f"more than {TEXT_NODES_MAX} values in total", "split the file")
         if isinstance(event, yaml.AliasEvent):
             used["aliases"] += 1
             if used["aliases"] > ALIASES_MAX:
-                raise _at(event, line, f"more than {ALIASES_MAX} aliases", "write them out")
+                raise _at(event, line, f"more than {ALIASES_MAX} aliases", "write the values out")
             if event.anchor not in known:
-                raise _at(event, line, f"alias {event.anchor!r} has no end or no anchor", "mend it")
+                raise _at(
+                    event, line, f"alias {event.anchor!r} is recursive or undefined", "fix it"
+                )
             _count(open_[-1][1], *known[event.anchor])
         elif isinstance(event, yaml.ScalarEvent):
             _count(open_[-1][1], 1, 0)
@@ -157,7 +159,7 @@ def _measure(text: str, line: int, used: Counter[str]) -> None:
         if len(open_) + open_[-1][1][1] > DEPTH_MAX + 1:
             raise _at(event, line, f"nested deeper than {DEPTH_MAX} levels", "flatten it")
         if open_[-1][1][0] > NODES_MAX:
-            raise _at(event, line, f"more than {NODES_MAX} values with its aliases", "split it")
+            raise _at(event, line, f"more than {NODES_MAX} values, aliases included", "split it")
 
 
 def _count(tally: list[int], values: int, depth: int) -> None:
@@ -176,7 +178,7 @@ def _content(text: str, line: int) -> object:
     except _UNREADABLE as error:
         if isinstance(error, Malformed):
             raise
-        raise Malformed(line, "a value contradicts its tag or is too long", "quote it") from None
+        raise Malformed(line, "a value does not match its tag or is too long", "quote it") from None
     finally:
         loader.dispose()
 
@@ -191,9 +193,9 @@ def _check_keys(root: yaml.Node, line: int) -> None:
             keys: set[str] = set()
             for key, value in node.value:
                 if key.tag not in _KEY_TAGS:
-                    raise _at(key, line, "a key that is not text", "write it in quotes")
+                    raise _at(key, line, "a key is not a string", "quote it")
                 if key.value in keys:
-                    raise _at(key, line, f"key {key.value!r} comes twice", "keep one of them")
+                    raise _at(key, line, f"duplicate key {key.value!r}", "keep one of them")
                 keys.add(key.value)
                 children.append(value)
         left += [child for child in children if id(child) not in seen]
@@ -206,23 +208,23 @@ def _json(text: str) -> object:
         if len(found) < len(pairs):
             counts = Counter(key for key, _ in pairs)
             twice = next(key for key, count in counts.items() if count > 1)
-            raise Malformed(1, f"key {twice!r} comes twice", "keep one of them")
+            raise Malformed(1, f"duplicate key {twice!r}", "keep one of them")
         return found
 
     def no_number(name: str) -> object:
-        raise Malformed(1, f"{name} is no JSON number", "write a number")
+        raise Malformed(1, f"{name} is not a JSON number", "write a number")
 
     try:
         content = json.loads(text, object_pairs_hook=unique, parse_constant=no_number)
     except json.JSONDecodeError as error:
-        problem = f"is no JSON ({error.msg})"
-        raise Malformed(error.lineno, problem, "mend the syntax", of_syntax=True) from None
+        problem = f"not JSON ({error.msg})"
+        raise Malformed(error.lineno, problem, "fix the syntax", of_syntax=True) from None
     except RecursionError:
         raise Malformed(1, f"nested deeper than {DEPTH_MAX} levels", "flatten it") from None
     except Malformed:
         raise
     except ValueError as error:
-        raise Malformed(1, f"a value cannot be read ({error})", "write it in quotes") from None
+        raise Malformed(1, f"cannot read a value ({error})", "quote it") from None
     level = [content]
     for _ in range(DEPTH_MAX + 1):
         level = [
@@ -241,7 +243,7 @@ def _malformed(error: yaml.YAMLError, text: str, line: int) -> Malformed:
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
     last = text.rstrip().count("\n")  # the parser may point past the end
     offset = min(mark.line, last) if mark else 0
-    return Malformed(line + offset, str(problem)[:200], "mend the syntax")
+    return Malformed(line + offset, str(problem)[:200], "fix the syntax")
 
 
 def _at(event: Any, line: int, problem: str, fix: str) -> Malformed:

@@ -58,7 +58,7 @@ def make_key(path: Path) -> Path:
     key = Ed25519PrivateKey.generate()
     public = path.with_name(f"{path.name}.pub")
     if public.exists():
-        raise FileExistsError(17, "is there already", str(public))
+        raise FileExistsError(17, "already exists", str(public))
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -78,7 +78,7 @@ def read_signing_key(path: Path) -> SigningKey:
         key = None
     if not isinstance(key, Ed25519PrivateKey):
         raise KeyInvalid(
-            f"{path} is no Ed25519 private key in PEM; `apportion receipt key` makes one"
+            f"{path} is not an Ed25519 private key in PEM; create one with `apportion receipt key`"
         )
     return SigningKey(key)
 
@@ -91,7 +91,7 @@ def read_verifying_key(path: Path) -> VerifyingKey:
         key = None
     if not isinstance(key, Ed25519PublicKey):
         raise KeyInvalid(
-            f"{path} is no Ed25519 public key in PEM; it is the file that ends in .pub"
+            f"{path} is not an Ed25519 public key in PEM; use the file that ends in .pub"
         )
     return VerifyingKey(key)
 

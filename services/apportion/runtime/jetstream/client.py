@@ -70,12 +70,12 @@ def refusal(reach: Reach, distrusted: str) -> LedgerError:
     if distrusted:
         return LedgerUnavailable(f"cannot connect to {reach.shown}: {distrusted}")
     if reach.key:
-        shown = f"key is wrong, or was revoked; check {reach.key}"
+        shown = f"key is wrong or revoked; check {reach.key}"
     elif reach.token:
-        shown = f"token {reach.token} is wrong, or nobody is there who knows: see the callout"
+        shown = f"token {reach.token} is wrong, or the callout service is down; check its log"
     else:
         shown = "password is wrong; check the user and password in APPORTION_NATS_URL"
-    said = f"{reach.shown} refuses user {reach.user!r}: user or {shown}"
+    said = f"{reach.shown} rejects user {reach.user!r}: the user or its {shown}"
     return LedgerUnavailable(said) if reach.token else NotPermitted(said)
 
 
@@ -91,24 +91,24 @@ def turned_away(reach: Reach, distrusted: str) -> LedgerError:
         return refusal(reach, distrusted)
     if reach.key:
         ended = (
-            f"key {reach.key} was revoked, or is gone; `apportion user list` tells who may "
-            "connect, and `apportion user add` makes another"
+            f"key {reach.key} was revoked or deleted; `apportion user list` lists the "
+            "users, and `apportion user add` creates a key"
         )
     elif reach.token:
         ended = (
-            f"token {reach.token} was revoked or has expired; put a new one there, as `kubectl "
-            "create token` makes it, and begin again"
+            f"token {reach.token} was revoked or has expired; write a new one there with "
+            "`kubectl create token`, and restart"
         )
     else:
-        ended = "password was revoked or changed; see the user and password in APPORTION_NATS_URL"
-    return NotPermitted(f"{reach.shown} lets user {reach.user!r} in no more: the {ended}")
+        ended = "password was revoked or changed; check the user and password in APPORTION_NATS_URL"
+    return NotPermitted(f"{reach.shown} no longer accepts user {reach.user!r}: the {ended}")
 
 
 def forbidden(reach: Reach, verb: str, subject: str) -> NotPermitted:
     """Return the error for a subject that the server forbids this user."""
     return NotPermitted(
-        f"{reach.shown} forbids user {reach.user!r} to {verb} {subject}; "
-        "connect as the role that owns this subject (nats.conf lists the roles)"
+        f"{reach.shown} does not permit user {reach.user!r} to {verb} {subject}; "
+        "connect with the role that owns this subject (nats.conf lists the roles)"
     )
 
 
@@ -251,7 +251,7 @@ class Connection:
         except TimeoutError:
             raise LedgerUnavailable(
                 f"not connected to {self._url} for {timeout_s:g} s ({self._last_error}); "
-                "reconnecting goes on"
+                "still reconnecting"
             ) from None
 
     def new_inbox(self) -> str:
@@ -260,9 +260,7 @@ class Connection:
 
     def new_delivery(self) -> str:
         """See wire.Wire."""
-        return (
-            f"{DELIVERIES}.{self.user or 'anybody'}.{self._client.new_inbox().rpartition('.')[2]}"
-        )
+        return f"{DELIVERIES}.{self.user or 'anyone'}.{self._client.new_inbox().rpartition('.')[2]}"
 
     async def publish(
         self, subject: str, payload: bytes, *, reply: str = "", headers: dict[str, str]
@@ -296,8 +294,8 @@ class Connection:
             raise LostReply(f"no answer from {self._url} within {timeout_s:g} s") from None
         if not message.data and (message.headers or {}).get("Status") == _NO_RESPONDERS:
             raise NotServed(
-                f"nobody takes {subject} at {self._url}: the stream, or JetStream, or the service "
-                "asked for, is not there"
+                f"no service answers {subject} at {self._url}: the stream, JetStream or the "
+                "requested service is missing"
             )
         return message
 
@@ -317,7 +315,7 @@ class Connection:
         try:
             subscription = await self._listen(subject, receive, waits=waits, group=group)
         except errors.Error as failure:
-            raise LedgerUnavailable(f"cannot listen on {subject}: {failure}") from failure
+            raise LedgerUnavailable(f"cannot subscribe to {subject}: {failure}") from failure
 
         async def unsubscribe() -> None:
             self._client.forget(subscription)
@@ -331,10 +329,10 @@ class Connection:
             await self._answered()
         except (errors.Error, LostReply) as failure:
             await unsubscribe()
-            raise LedgerUnavailable(f"cannot listen on {subject}: {failure}") from failure
+            raise LedgerUnavailable(f"cannot subscribe to {subject}: {failure}") from failure
         if subject.lower() in self._refused_subscriptions:
             await unsubscribe()
-            raise forbidden(self._reach, "listen on", subject)
+            raise forbidden(self._reach, "subscribe to", subject)
         return unsubscribe
 
     async def _answered(self) -> None:
@@ -394,7 +392,7 @@ class Connection:
 
     async def _again(self) -> None:
         self._up.set()
-        _log.info("connected again", server=self._url)
+        _log.info("reconnected", server=self._url)
         for call in list(self._reconnected):
             call()
 
@@ -478,7 +476,9 @@ async def create_stream(
     try:
         await Snapshots(ledger.wire).create(replicas=replicas)
     except (LedgerUnavailable, NotPermitted) as failure:
-        _log.warning("no snapshots can be kept: restarts fold the ledger", error=str(failure))
+        _log.warning(
+            "cannot store snapshots, so restarts read the whole ledger", error=str(failure)
+        )
     await stream.copy_for_auditors(ledger.wire)
     return info
 

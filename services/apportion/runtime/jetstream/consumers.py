@@ -75,7 +75,7 @@ async def list_readers(wire: Wire) -> list[ReaderThere]:
     for each in found:
         if each.push_bound and each.config.get("description") == OURS:
             metadata: dict[str, str] = each.config.get("metadata") or {}
-            name = metadata.get(NAME) or "a reader of an older build"
+            name = metadata.get(NAME) or "a reader from an older build"
             pairs = (known.partition("@") for known in metadata.get(KNOWS, "").split(","))
             readers.append(ReaderThere(name, {
                 event: int(version)
@@ -103,12 +103,12 @@ async def create(
             if number == _ALWAYS:
                 continue  # the identity is not shared by many
             raise LedgerUnavailable(
-                f"all consumers that {wire.user} may have on {STREAM} are in use; give each "
-                "process an identity of its own: `apportion user add`"
+                f"all consumers allowed for {wire.user} on {STREAM} are in use; create a separate "
+                "user for each process with `apportion user add`"
             ) from None
         if made is not None:
             return made
-    raise AssertionError("names do not end")
+    raise AssertionError("the names are endless")
 
 
 def _names(owner: str, first: str) -> Iterator[str]:

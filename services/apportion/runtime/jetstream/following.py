@@ -87,7 +87,7 @@ class Follower:
             await asyncio.wait({waiting, ended}, return_when=asyncio.FIRST_COMPLETED)
             if not self._caught_up.is_set():
                 ended.result()
-                raise LedgerUnavailable("stopped following before it had caught up")
+                raise LedgerUnavailable("stopped reading before the end of the ledger was reached")
         finally:
             for task in (waiting, ended):
                 task.cancel()
@@ -186,7 +186,7 @@ class Follower:
                     # A record that the stream had at the last check has still not arrived.
                     self.stalled = True
                     _log.warning(
-                        "a consumer beats and delivers nothing; another takes its place",
+                        "a consumer is alive but delivers nothing; replacing it",
                         consumer=self._consumer.get("name"),
                         revision=self.position,
                         ledger=newest,
@@ -213,7 +213,7 @@ class Follower:
         info = await stream.read_info(self._wire)
         self._check_stream(info)
         if last is not None and found != last and info.state.first_seq <= last.revision:
-            what = "the newest record that was read is not there, or another in its place"
+            what = "the last record read is missing or was replaced"
             raise LedgerHole(what, last.revision, found.revision if found else 0)
         if self._goal is None:
             self._goal = info.state.last_seq
@@ -228,15 +228,17 @@ class Follower:
 
     def _check_stream(self, info: stream.StreamInfo) -> None:
         if self._created and info.created != self._created:
-            raise LedgerHole(f"stream {STREAM} was made anew at {info.created}", self.position, 0)
+            raise LedgerHole(f"stream {STREAM} was recreated at {info.created}", self.position, 0)
         self._created = info.created
         state = info.state
         if state.last_seq < self.position and info.config.get("mirror"):
-            raise LedgerUnavailable("the copy crashed, and has yet to get what was read of it")
+            raise LedgerUnavailable("the replica restarted and is behind the last record read")
         if state.last_seq < self.position:
-            raise LedgerHole("its end moved back", self.position, state.last_seq)
+            raise LedgerHole("the newest revision moved back", self.position, state.last_seq)
         if state.last_seq > self.position and state.first_seq > self.position + 1:
-            raise LedgerTrimmed("its beginning is gone", self.position + 1, state.first_seq)
+            raise LedgerTrimmed(
+                "the oldest events were dropped", self.position + 1, state.first_seq
+            )
 
     async def _receive(self, message: Message) -> None:
         self._heard = True

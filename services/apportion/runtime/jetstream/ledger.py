@@ -157,10 +157,10 @@ class Appender:
             return LedgerDrifted(f"stream {STREAM} allow_atomic", found=False, wanted=True)
         if code in (_TOO_MANY_OPEN, _INCOMPLETE):
             return LedgerUnavailable(
-                f"the server did not take a batch of {len(drafts)}: {error.description} ({code}); "
-                "nothing was stored, append again"
+                f"the server rejected a batch of {len(drafts)}: {error.description} ({code}); "
+                "nothing was stored, so append again"
             )
-        return LedgerUnavailable(f"the server refused the append: {error.description} ({code})")
+        return LedgerUnavailable(f"the server rejected the append: {error.description} ({code})")
 
     async def _fence_refusal(
         self, drafts: Sequence[Draft], fences: dict[str, int], error: ApiError
@@ -360,7 +360,7 @@ class JetStreamLedger:
                     await self.wire.publish(message.reply, answer, headers={})
             except Exception:  # noqa: BLE001
                 # One bad message must not stop the following ones.
-                _log.exception("could not answer a message", subject=message.subject)
+                _log.exception("cannot answer a message", subject=message.subject)
 
         await self.wire.subscribe(subject, receive, waits=True)
 

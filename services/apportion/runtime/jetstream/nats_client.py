@@ -206,8 +206,8 @@ class LeavingClient(Client):
                 writer.transport.get_protocol()._over_ssl = True  # noqa: SLF001
         elif self._encrypted:
             raise Unencrypted(
-                "this server has no TLS, and the URL or a certificate wants it: nothing was said "
-                "to it; give the server a certificate, or write nats:// and name none"
+                "this server has no TLS, but the URL or a configured certificate requires it; give "
+                "the server a certificate, or use nats:// without certificates"
             )
         return super()._connect_command()
 

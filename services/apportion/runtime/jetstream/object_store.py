@@ -81,7 +81,7 @@ class Bucket:
             await call_api(self._wire, create, config, api=STORE_API, absent=NAME_IN_USE)
         except ApiRefused as refused:
             raise LedgerError(
-                f"the server will not make bucket {self._name} with {replicas} replicas: "
+                f"the server cannot create bucket {self._name} with {replicas} replicas: "
                 f"{refused.error.description}"
             ) from refused
 
@@ -126,7 +126,7 @@ class Bucket:
     async def get(self, entry: Entry, *, size_max: int) -> bytearray:
         """Return the bytes of an entry. Raises BadObject, LedgerUnavailable."""
         if entry.size > size_max:
-            raise BadObject(f"{entry.name} has {entry.size} bytes; at most {size_max} are read")
+            raise BadObject(f"{entry.name} has {entry.size} bytes; the limit is {size_max}")
         data, digest, after = bytearray(), sha256(), 0
         while len(data) < entry.size:
             left = -(-(entry.size - len(data)) // CHUNK_BYTES)
@@ -139,13 +139,13 @@ class Bucket:
             answers = await asyncio.gather(*asks)
             pieces = sorted({place: piece for piece, place in filter(None, answers)}.items())
             if not pieces:
-                raise BadObject(f"{entry.name} has lost a piece behind byte {len(data)}")
+                raise BadObject(f"{entry.name} is incomplete after byte {len(data)}")
             for after, piece in pieces:  # noqa: B007 - the last place is where to continue
                 digest.update(piece)
                 data += piece
         written = _DIGEST + base64.urlsafe_b64encode(digest.digest()).decode()
         if len(data) != entry.size or written != entry.digest:
-            raise BadObject(f"{entry.name} is not what was put there: its digest is another")
+            raise BadObject(f"{entry.name} is corrupt: its digest does not match")
         return data
 
     async def put_alone(self, name: str, payload: bytes, headers: Mapping[str, str]) -> None:
@@ -200,7 +200,7 @@ class Bucket:
         if error is not None and error.err_code in FULL:
             raise LedgerFull(error.description)
         if error is not None:
-            raise LedgerUnavailable(f"bucket {self._name} did not store: {error.description}")
+            raise LedgerUnavailable(f"cannot write to bucket {self._name}: {error.description}")
 
     async def _ask(self, body: Mapping[str, object]) -> tuple[bytes, int] | None:
         found = await self._direct("", msgspec.json.encode(body))

@@ -111,7 +111,7 @@ def _less(whole: float | None, part: float | None) -> float | None:
 def as_focus(asked: Asked, reading: Reading) -> str:
     """Format the report as FOCUS 1.0 records in CSV. Raises PriceError."""
     if asked.prices is None:
-        raise PriceError("FOCUS records are of money: give prices")
+        raise PriceError("FOCUS records require prices; name a price file")
     return csv_of(COLUMNS, focus_rows(reading, asked.prices, asked.account))
 
 
@@ -191,8 +191,8 @@ async def read_account(
         progress(books.state.revision, last)
     if books.state.revision + 1 < first:
         raise TooEarly(
-            f"the ledger begins at revision {first}, and the archives end at "
-            f"{books.state.revision}; name all archives in between"
+            f"the ledger begins at revision {first}, but the archives end at "
+            f"{books.state.revision}; give all archives in between"
         )
     while books.state.revision < last and not books.account.over:
         chunk = await history(ledger, books.state.revision, CHUNK)
@@ -215,8 +215,8 @@ async def _begin(wire: Wire, snapshots: Snapshots, start: int, first: int) -> St
     if first <= 1:
         return State(rules=await snapshots.rules())
     raise TooEarly(
-        f"the ledger begins at revision {first}, which is later than the period's beginning; begin "
-        "later, or name the archives of what was dropped"
+        f"the ledger begins at revision {first}, after the start of the period; start "
+        "later, or give the archives of the dropped events"
     )
 
 
@@ -278,12 +278,14 @@ async def period_of(wire: Wire, start: str, end: str, step: str, *, now: datetim
     )
     if first >= last:
         raise PeriodError(
-            "from", f"{start!r} is not before {end or 'now'!r}", "begin before the end"
+            "from", f"{start!r} is not before {end or 'now'!r}", "use a start before the end"
         )
     match = _STEP(step)
     if step and (match is None or not int(match[1])):
         raise PeriodError(
-            "step", f"{step[:40]!r} is no step", "write a number of s, m, h or d: 15m, 1h, 1d"
+            "step",
+            f"{step[:40]!r} is not a duration",
+            "write a number of s, m, h or d: 15m, 1h, 1d",
         )
     length = int(match[1]) * _SECONDS[match[2]] * SECOND if match else 0  # 0 for no steps
     if length and (last - first) // length >= STEPS_MAX:
@@ -310,6 +312,6 @@ async def _micros(wire: Wire, field: str, text: str, now: datetime) -> int:
         raise PeriodError(
             field,
             f"the ledger has no event at revision {moment.revision}",
-            "see `apportion ledger check` for the revisions that there are, or give a time",
+            "run `apportion ledger check` to list the stored revisions, or give a time",
         )
     return micros_since(stored.at)

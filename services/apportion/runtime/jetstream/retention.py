@@ -42,17 +42,17 @@ async def droppable(
     opening = await asyncio.to_thread(read_opening, archive)
     if opening.created != info.created:
         raise CannotDrop(
-            f"{archive} is of the ledger made at {opening.created}, and this one was made at "
-            f"{info.created}; write an archive of this one: apportion ledger archive FILE"
+            f"{archive} belongs to the ledger created at {opening.created}, but this ledger was "
+            f"created at {info.created}; archive this one: apportion ledger archive FILE"
         )
     first = info.state.first_seq
     last, because = await _needed(ledger)
     if at_most < last:
-        last, because = at_most, "--to says so"
+        last, because = at_most, "--to ends there"
     young = datetime.fromisoformat(info.ts) - timedelta(seconds=older_than_s)
     old = max(await stream.newest_stored_by(ledger.wire, young), first - 1)
     if old < last:
-        last, because = old, f"what comes then is not older than {older_than_s:g} s"
+        last, because = old, f"later events are newer than {older_than_s:g} s"
     begins, ends, record = await asyncio.to_thread(_span, archive, last)
     if ends < last:
         last, because = ends, f"the archive ends at {ends}"
@@ -60,11 +60,11 @@ async def droppable(
         # The archive must continue what was dropped before, byte for byte.
         if begins > first:
             raise CannotDrop(
-                f"{archive} begins at {begins} and the ledger at {first}; what is between "
-                "would be lost: write an archive that begins there"
+                f"{archive} begins at {begins}, but the ledger at {first}; the events in between "
+                f"would be lost, so write an archive that begins at {first}"
             )
         if record is None or await stream.read_record(ledger.wire, record.revision) != record:
-            raise CannotDrop(f"{archive} and the ledger differ, though the archive proves itself")
+            raise CannotDrop(f"{archive} is intact but differs from the ledger")
     return Droppable(first, last, because)
 
 
@@ -74,18 +74,21 @@ async def _needed(ledger: JetStreamLedger) -> tuple[int, str]:
     sound = [each for each in await snapshots.stored() if await snapshots.load(each) is not None]
     if not sound:
         raise CannotDrop(
-            "there is no snapshot that can be used, so every service begins at the first revision; "
-            "a scheduler writes one after --snapshot-every events, or 1,000 in 15 minutes, and an "
-            "intake attests it"
+            "no usable snapshot exists, so every service still needs the first revision; a "
+            "scheduler writes one after --snapshot-every events, or after 1,000 events in "
+            "15 minutes, and an intake attests it"
         )
     # The snapshot that bootstrap keeps is replaced by the schedulers' oldest.
     oldest = next((each.revision for each in reversed(sound) if not each.beginning), 0)
     oldest = oldest or sound[-1].revision
-    last, because = oldest - 1, f"the oldest snapshot is of {oldest}"
+    last, because = oldest - 1, f"the oldest snapshot is of revision {oldest}"
     state = await _folded(ledger, await snapshots.restore())
     waiting = [pod.placed_revision for pod in state.pods.values() if pod.phase is Phase.PLACED]
     if waiting and min(waiting) <= last:
-        last, because = min(waiting) - 1, f"the placement at {min(waiting)} is not bound yet"
+        last, because = (
+            min(waiting) - 1,
+            f"the placement at revision {min(waiting)} is not bound yet",
+        )
     return last, because
 
 

@@ -108,21 +108,21 @@ class _Signing:
 async def _check_same(ledger: JetStreamLedger, info: StreamInfo, before: Checkpoint) -> None:
     if info.created != before.created:
         raise CannotSign(
-            f"the newest receipt is of the ledger made at {before.created}, and this one was made "
-            f"at {info.created}; give it a folder of its own"
+            f"the newest receipt belongs to the ledger created at {before.created}, but this one "
+            f"was created at {info.created}; use a separate folder for it"
         )
     if info.state.last_seq < before.last or info.state.first_seq > before.last + 1:
         raise CannotSign(
-            f"the newest receipt is up to revision {before.last}, and the ledger has "
-            f"{info.state.first_seq} to {info.state.last_seq}: what was between is gone"
+            f"the newest receipt ends at revision {before.last}, but the ledger has only "
+            f"{info.state.first_seq} to {info.state.last_seq}; the events in between are gone"
         )
     record = await stream.read_record(ledger.wire, before.last)
     if record is not None and (
         leaf_of(record.revision, record.subject, record.payload).hex() != before.record
     ):
         raise CannotSign(
-            f"revision {before.last} is not the record that was signed; `apportion verify --key "
-            "PUBLIC --receipts DIR` names the first that is not"
+            f"revision {before.last} is not the signed record; find the first difference with "
+            "`apportion verify --key PUBLIC --receipts DIR`"
         )
 
 
@@ -136,12 +136,12 @@ async def _begin(ledger: JetStreamLedger, info: StreamInfo, before: Checkpoint |
                 _check_state(state, before)
             return state
         raise CannotSign(
-            "the state that the newest receipt left off with is gone, and the ledger's beginning "
-            "too; begin in another folder, and keep this one"
+            "the state of the newest receipt and the beginning of the ledger are gone; continue "
+            "in another folder, and keep this one"
         )
     if oldest := await snapshots.oldest(info.state.first_seq):
         return oldest
-    raise CannotSign("the ledger's beginning was dropped, and there is no snapshot to go on from")
+    raise CannotSign("the beginning of the ledger was dropped, and no snapshot replaces it")
 
 
 def _check_state(state: State, before: Checkpoint) -> None:
@@ -149,6 +149,6 @@ def _check_state(state: State, before: Checkpoint) -> None:
         return  # an operator has set an earlier event aside since
     if before.state_format == snapshot.FORMAT and digest(state) != before.state:
         raise CannotSign(
-            f"the ledger does not fold to the state that was signed at {before.last}; `apportion "
-            "verify --key PUBLIC --receipts DIR` names the first revision that differs"
+            f"the ledger no longer yields the state signed at revision {before.last}; find the "
+            "first difference with `apportion verify --key PUBLIC --receipts DIR`"
         )

@@ -77,8 +77,12 @@ class Snapshots:
 
     async def create(self, *, replicas: int) -> None:
         """Create missing buckets; for the bootstrap user. Raises LedgerError."""
-        await self._bucket.create(replicas=replicas, description="states of the ledger, to restart")
-        await self._beginning.create(replicas=replicas, description="where a trimmed ledger begins")
+        await self._bucket.create(
+            replicas=replicas, description="snapshots of the state, for restarts"
+        )
+        await self._beginning.create(
+            replicas=replicas, description="state at the beginning of a trimmed ledger"
+        )
 
     async def stored(self) -> list[Stored]:
         """Return the trusted snapshots, newest first."""
@@ -130,7 +134,7 @@ class Snapshots:
             record = await stream.read_record(self._wire, at) if 0 < at <= last else None
             data = await self._bucket.get(stored.entry, size_max=SIZE_MAX_BYTES)
             return Beginning(stored, bytes(data), record)
-        raise BadObject(f"no snapshot behind {last} can be used any more")
+        raise BadObject(f"no snapshot after {last} is usable")
 
     async def begin_with(self, beginning: Beginning) -> None:
         """Replace the stored beginning; for the bootstrap user. Raises LedgerError."""
@@ -157,7 +161,7 @@ class Snapshots:
             stored = await self.stored()
         except (NotPermitted, LedgerUnavailable) as trouble:
             # The ledger may be available without its snapshots; its reader will find out.
-            _log.warning("snapshots are not used", error=str(trouble))
+            _log.warning("snapshots ignored", error=str(trouble))
             stored = []
         for each in stored:
             if at_most is None or each.revision <= at_most:
@@ -175,12 +179,12 @@ class Snapshots:
             data = await bucket.get(stored.entry, size_max=SIZE_MAX_BYTES)
             state = await asyncio.to_thread(restored, data)
             if state.revision != stored.revision:
-                raise BadObject(f"it is of revision {state.revision}")
+                raise BadObject(f"it has revision {state.revision}")
             if not state.rules.go_on(rules, state.revision):
-                raise BadObject("it holds what an operator has set aside since")
+                raise BadObject("it contains events that an operator has set aside since")
         except (BadObject, SnapshotError, LedgerUnavailable) as error:
             _log.warning(
-                "snapshot not used; an older one is, or the whole ledger",
+                "snapshot ignored; using an older one or the whole ledger",
                 snapshot=stored.entry.name,
                 error=str(error),
             )
@@ -190,15 +194,15 @@ class Snapshots:
     async def _check_place(self, stored: Stored) -> None:
         record = await stream.read_record(self._wire, stored.revision)
         if record is None:
-            raise BadObject("the ledger does not reach so far: it was restored, or made anew")
+            raise BadObject("the ledger ends before it, because it was restored or recreated")
         if _digest(record) != stored.record:
-            raise BadObject(f"the ledger has another record at {stored.revision}: it was made anew")
+            raise BadObject(f"the ledger was recreated and has another record at {stored.revision}")
 
     async def save(self, taken: Taken) -> None:
         """Store a snapshot of this ledger and delete old ones. Raises LedgerError."""
         record = await stream.read_record(self._wire, taken.revision)
         if record is None:
-            raise LedgerUnavailable(f"the ledger has no record at {taken.revision} any more")
+            raise LedgerUnavailable(f"the ledger no longer has a record at {taken.revision}")
         name = f"{taken.revision:0{_DIGITS}}"
         nuid = f"{name}-{secrets.token_hex(8)}"
         metadata = {_REVISION: name, _RECORD: _digest(record), _FORMAT: str(FORMAT)}
@@ -271,5 +275,5 @@ async def kept_configuration(bucket: Bucket) -> Record | None:
     payload, headers = found
     revision = headers.get(_KEPT_REVISION, "")
     if not (revision.isascii() and revision.isdecimal()):
-        raise BadObject(f"the configuration that is kept is of revision {revision!r}")
+        raise BadObject(f"the stored configuration has revision {revision!r}")
     return Record(int(revision), CONFIGURATION, payload)

@@ -170,8 +170,8 @@ async def read_info(wire: Wire, *, subject: str = "") -> StreamInfo:
     info = await find(wire, subject=subject)
     if info is None:
         raise LedgerUnavailable(
-            f"the server has no stream {STREAM}; make it with the bootstrap user "
-            "(`apportion up` does so)"
+            f"the server has no stream {STREAM}; create it with the bootstrap user "
+            "(`apportion up` does this)"
         )
     return info
 
@@ -255,8 +255,8 @@ class SizeRefused(LedgerError):
 
     def __init__(self, max_bytes: int) -> None:
         self.why = (
-            f"{max_bytes} is more than nats-server has left for streams (its max_file_store, or "
-            "its disk); write fewer bytes, write -1 for what the disk holds, or make room"
+            f"{max_bytes} exceeds the space that nats-server has left for streams (max_file_store "
+            "or disk); use fewer bytes, use -1 for the whole disk, or free space"
         )
         super().__init__(f"max_bytes: {self.why}")
 
@@ -274,7 +274,7 @@ async def create(wire: Wire, *, replicas: int, max_bytes: int) -> StreamInfo:
             if refused.error.err_code == _NO_ROOM:
                 raise SizeRefused(max_bytes) from refused
             raise LedgerError(
-                f"the server will not make stream {STREAM} with {replicas} replicas and "
+                f"the server cannot create stream {STREAM} with {replicas} replicas and "
                 f"max_bytes {max_bytes}: {refused.error.description}"
             ) from refused
     info = await check(wire)
@@ -304,7 +304,7 @@ async def copy_for_auditors(wire: Wire) -> None:
     except ApiRefused as refused:
         raise LedgerError(str(refused)) from refused
     except (LedgerUnavailable, NotPermitted) as failure:
-        _log.warning("auditors have no copy of the ledger to read", error=str(failure))
+        _log.warning("auditors have no replica of the ledger to read", error=str(failure))
 
 
 async def drop(wire: Wire, *, last: int) -> StreamInfo:
@@ -313,8 +313,8 @@ async def drop(wire: Wire, *, last: int) -> StreamInfo:
         await call_api(wire, f"STREAM.PURGE.{STREAM}", {"seq": last + 1})
     except ApiRefused as refused:
         raise LedgerError(
-            f"the server will not drop the beginning of stream {STREAM}: "
-            f"{refused.error.description}; one made with deny_purge is kept whole for ever"
+            f"the server cannot drop the beginning of stream {STREAM}: "
+            f"{refused.error.description}; a stream created with deny_purge can never be trimmed"
         ) from refused
     with contextlib.suppress(LedgerError):  # a server without auditors has no copy
         await call_api(wire, f"STREAM.PURGE.{STREAM}", {"seq": last + 1}, api=COPY_API)
@@ -330,7 +330,7 @@ async def resize(wire: Wire, *, max_bytes: int) -> StreamInfo:
         if refused.error.err_code == _NO_ROOM:
             raise SizeRefused(max_bytes) from refused
         raise LedgerError(
-            f"the server will not give stream {STREAM} {max_bytes} bytes: "
+            f"the server cannot give stream {STREAM} {max_bytes} bytes: "
             f"{refused.error.description}; raise its max_file_store first"
         ) from refused
     return await check(wire)

@@ -91,9 +91,11 @@ class NodeSnapshots(Snapshots):
             state = restored(bytearray(data))
         except (msgspec.MsgspecError, zlib.error, SnapshotError) as error:
             raise LedgerUnavailable(
-                f"the intake's state of this node cannot be read ({error}): let agents and intakes "
-                "be of one build"
+                f"cannot read the intake's state of this node ({error}); run agents and intakes of "
+                "the same build"
             ) from None
         if not state.rules.go_on(rules, state.revision):
-            raise LedgerUnavailable("the intake has not read yet what an operator has set aside")
+            raise LedgerUnavailable(
+                "the intake has not read yet which events an operator has set aside"
+            )
         return state

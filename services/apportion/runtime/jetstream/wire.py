@@ -109,7 +109,7 @@ class ApiRefused(LedgerUnavailable):
     """The server answered an API request with an error."""
 
     def __init__(self, what: str, error: ApiError) -> None:
-        super().__init__(f"the server refused {what}: {error.description} ({error.err_code})")
+        super().__init__(f"the server rejected {what}: {error.description} ({error.err_code})")
         self.error = error
 
 

@@ -39,8 +39,8 @@ class QueueDelivery:
             await self._wire.request(self._reply, b"+ACK", timeout_s=ACK_TIMEOUT_S, headers={})
         except LostReply as lost:
             raise LedgerUnavailable(
-                f"the acknowledgement of revision {self.record.revision} was not noted ({lost}); "
-                "it will be delivered again"
+                f"the acknowledgement of revision {self.record.revision} was lost ({lost}); the "
+                "record will be delivered again"
             ) from lost
 
     async def retry(self, delay_s: float) -> None:

@@ -233,7 +233,7 @@ class KubeApi:
                         rest.append(last)
                         size += len(last)
                         if size > LINE_BYTES_MAX:
-                            raise ValueError(f"one event has more than {LINE_BYTES_MAX} bytes")
+                            raise ValueError(f"an event exceeds {LINE_BYTES_MAX} bytes")
         except _FAILURES as error:
             raise _unavailable("GET", path, error) from error
 
@@ -276,9 +276,9 @@ class KubeconfigFile:
         try:
             made = await _configuration(self._path, self._context)
         except ConfigError as error:
-            _log.warning("the credentials stay as they were: %s", error)
+            _log.warning("keeping the previous credentials: %s", error)
             return None
-        _log.info("%s was rewritten, and is read anew", self._path)
+        _log.info("%s changed, reloaded", self._path)
         return made
 
 
@@ -316,8 +316,9 @@ async def _configuration(kubeconfig: Path | None, context: str | None) -> Any:
     except _UNUSABLE as error:
         raise ConfigError(
             "--kubeconfig",
-            str(kubeconfig or "(the default)"),
-            f"is not usable ({error}): name a kubeconfig, or run in a pod with a service account",
+            str(kubeconfig or ""),
+            f"no cluster can be reached this way ({error}): name a kubeconfig, or run in a pod "
+            "with a service account",
         ) from error
     made.connection_pool_maxsize = CONNECTIONS_MAX
     return made
@@ -337,7 +338,7 @@ async def _limited(response: aiohttp.ClientResponse) -> bytes:
     async for part in response.content.iter_any():
         size += len(part)
         if size > ANSWER_BYTES_MAX:
-            raise ValueError(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
+            raise ValueError(f"the answer exceeds {ANSWER_BYTES_MAX} bytes")
         parts.append(part)
     return b"".join(parts)
 
@@ -382,7 +383,7 @@ class Reach:
             try:
                 await self._api.get(VERSION)
             except (KubeUnavailable, KubeRefused) as error:
-                self.problem = f"the API server is out of reach: {error}"
+                self.problem = f"the API server is unreachable: {error}"
             else:
                 self.problem = ""
             await self._clock.pause(EVERY_S)

@@ -19,7 +19,7 @@ CLAIMS: Final = f"{API}/resourceclaims"
 SLICES: Final = f"{API}/resourceslices"
 _BACK_OFF: Final = BackOff(0.5, 10.0)
 _INVALID: Final = 422
-_OFF: Final = "leave --dra (dra.enabled of the chart) off"
+_OFF: Final = "leave --dra off (dra.enabled in the chart)"
 REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 WEBHOOK: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/apportion"
 FORBIDDEN: Final = 403
@@ -45,8 +45,9 @@ async def require_dra(api: KubeApi, clock: Clock) -> None:
             return
         raise ConfigError(
             "--dra",
-            f"on Kubernetes {await _version(api)}",
-            f"which has no resource.k8s.io/v1: that came with 1.34. Upgrade Kubernetes, or {_OFF}",
+            found=True,
+            fix=f"Kubernetes {await _version(api)} has no resource.k8s.io/v1, which came with "
+            f"1.34; upgrade Kubernetes, or {_OFF}",
         )
 
 
@@ -63,17 +64,17 @@ async def require_gates(api: KubeApi, sample: dict[str, Any], gates: dict[str, s
             raise
         raise ConfigError(
             "--dra",
-            f"on Kubernetes {await _version(api)}",
-            f"which does not take such ResourceSlices ({error.message}). Upgrade Kubernetes, or "
-            f"{_OFF}",
+            found=True,
+            fix=f"Kubernetes {await _version(api)} rejects our ResourceSlices ({error.message}); "
+            f"upgrade Kubernetes, or {_OFF}",
         ) from None
     off = [gate for path, gate in gates.items() if not _has(made, path.split("."))]
     if off:
         raise ConfigError(
             "--dra",
-            f"on Kubernetes {await _version(api)}",
-            f"which has the feature gate {' and '.join(off)} off. Switch it on in kube-apiserver "
-            f"and the kubelets (1.36 has it on), or {_OFF}",
+            found=True,
+            fix=f"Kubernetes {await _version(api)} has the feature gate {' and '.join(off)} off; "
+            f"enable it in kube-apiserver and the kubelets (1.36 enables it by default), or {_OFF}",
         )
 
 
@@ -137,7 +138,7 @@ async def examine_kube(api: KubeApi) -> KubeFacts:
         rights = await asyncio.gather(*map(allowed, RIGHTS))
         webhook = await _webhook(api)
     except (KubeUnavailable, KubeRefused, msgspec.DecodeError) as error:
-        return KubeFacts(url=api.url, problem=f"{api.url} does not answer as it should: {error}")
+        return KubeFacts(url=api.url, problem=f"unexpected answer from {api.url}: {error}")
     denied = (str(right) for right, may in zip(RIGHTS, rights, strict=True) if not may)
     return KubeFacts(url=api.url, version=version, denied=tuple(denied), webhook=webhook)
 
@@ -155,7 +156,7 @@ async def _webhook(api: KubeApi) -> str | None:
         hook.get("clientConfig", {}) for hook in msgspec.json.decode(answer.body)["webhooks"]
     ]
     if not all(config.get("caBundle") for config in configs):
-        return "the API server has no CA certificate for it (caBundle is empty)"
+        return "its caBundle is empty, so the API server cannot trust it"
     services = {
         (service.get("namespace", ""), service.get("name", ""))
         for config in configs

@@ -361,7 +361,7 @@ class Watch:
                 self._audience.seen(bytes(item))
         self.lists += 1
         if number(newest) < self._highest:
-            _log.warning("%s went back from version %d to %s", self._path, self._highest, newest)
+            _log.warning("%s: version went back from %d to %s", self._path, self._highest, newest)
             self._lost(began_s)
         self._listed_s, self._highest = began_s, number(newest)
         self._audience.listed(self._highest)
@@ -437,7 +437,7 @@ class Watch:
 
     async def _rest(self, problem: str) -> None:
         if not self.problem:
-            _log.warning("%s; trying again", problem)
+            _log.warning("%s; retrying", problem)
         if not self._failures:
             self._failed_s = self._clock.monotonic()
         self.problem = problem

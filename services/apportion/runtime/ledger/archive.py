@@ -71,7 +71,7 @@ class ArchiveWriter:
 
     def __init__(self, path: Path, *, stream: str, created: str) -> None:
         if path.exists():
-            raise ArchiveError(f"{path} is there already; choose another name or move it away")
+            raise ArchiveError(f"{path} already exists; choose another name, or move it")
         self._path = path
         self._draft = path.with_name(path.name + ".partial")
         self._opening = Opening(FORMAT, stream, created)
@@ -147,21 +147,21 @@ class ArchiveReader:
                 offset += len(line) + 1
                 where = f"{path}:{number}"
                 if line.startswith(b'{"revisions"'):
-                    end = _decoded(_decode_closing, line, f"{where}: no last line")
+                    end = _decoded(_decode_closing, line, f"{where}: invalid last line")
                     if (end.revisions, end.hash) != (revisions, before):
                         raise ArchiveError(
-                            f"{where}: the last line speaks of {end.revisions} other records"
+                            f"{where}: the last line does not match the records before it"
                         )
                     if file.read(1):
-                        raise ArchiveError(f"{where}: there is more behind the last line")
+                        raise ArchiveError(f"{where}: unexpected content after the last line")
                     return
-                written = _decoded(_decode_line, line, f"{where}: no record")
+                written = _decoded(_decode_line, line, f"{where}: invalid record")
                 payload = written.base64 if written.payload is None else written.payload.encode()
                 record = Record(written.revision, written.subject, payload or b"")
                 if _link(before, record) != written.hash:
                     raise ArchiveError(
-                        f"{where}: revision {written.revision} is not what was archived, or the "
-                        "line before it is gone: its hash does not follow"
+                        f"{where}: the hash of revision {written.revision} does not match; this "
+                        "record was changed, or the one before it is missing"
                     )
                 before = written.hash
                 revisions += 1
@@ -192,10 +192,10 @@ def read_span(path: Path) -> tuple[int, int]:
         line = _read(file, path, 2)
         if line.startswith(b'{"revisions"'):
             return 1, 0
-        first = _decoded(_decode_line, line, f"{path}:2: no record").revision
+        first = _decoded(_decode_line, line, f"{path}:2: invalid record").revision
         file.seek(max(0, path.stat().st_size - CLOSING_BYTES_MAX))
         closing = file.read().removesuffix(b"\n").rpartition(b"\n")[2]
-        end = _decoded(_decode_closing, closing, f"{path}:-1: no last line")
+        end = _decoded(_decode_closing, closing, f"{path}:-1: invalid last line")
         return first, first + end.revisions - 1
 
 
@@ -206,10 +206,10 @@ def _beginning(file: IO[bytes], path: Path) -> Place:
 
 
 def _opening(line: bytes, path: Path) -> Opening:
-    found = _decoded(_decode_opening, line, f"{path} is no archive of a ledger")
+    found = _decoded(_decode_opening, line, f"{path} is not an archive of a ledger")
     if found.apportion_archive != FORMAT:
         raise ArchiveError(
-            f"{path} is of format {found.apportion_archive} and this build reads {FORMAT}"
+            f"{path} has format {found.apportion_archive}, but this build reads format {FORMAT}"
         )
     return found
 
@@ -224,9 +224,11 @@ def _decoded(decode: Callable[[bytes], T], line: bytes, why: str) -> T:
 def _read(file: IO[bytes], path: Path, number: int) -> bytes:
     line = file.readline(LINE_BYTES_MAX)
     if not line:
-        raise ArchiveError(f"{path}:{number}: the end is missing; the file was cut")
+        raise ArchiveError(f"{path}:{number}: the end is missing; the file is truncated")
     if not line.endswith(b"\n"):
-        raise ArchiveError(f"{path}:{number}: the line is cut, or longer than {LINE_BYTES_MAX}")
+        raise ArchiveError(
+            f"{path}:{number}: the line is truncated or longer than {LINE_BYTES_MAX} bytes"
+        )
     return line[:-1]
 
 

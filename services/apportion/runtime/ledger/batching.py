@@ -79,7 +79,7 @@ def check_batch(drafts: Sequence[Draft]) -> dict[str, int]:
         if draft.expect is not None and draft.expect != first:
             raise InvalidDraft(
                 "expect",
-                f"{draft.expect} on {draft.subject}, where the batch's first draft has {first}",
+                f"{draft.expect} on {draft.subject}, but the batch's first draft there has {first}",
                 "fence a subject by its first draft in the batch",
             )
     total = sum(len(draft.payload) for draft in drafts)
@@ -291,4 +291,4 @@ class GroupCommit:
 
 
 def _closing() -> LedgerUnavailable:
-    return LedgerUnavailable("this writer is closing and takes no more appends")
+    return LedgerUnavailable("this writer is closing and accepts no more appends")

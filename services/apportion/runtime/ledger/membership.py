@@ -84,12 +84,12 @@ class Membership:
         self.member = member
         self.members: tuple[str, ...] = ()
         metrics.gauge(
-            "apportion_members", "Replicas of this service that are there, as heard here."
+            "apportion_members", "Replicas of this service that this one hears."
         ).set_function(lambda: len(self.members))
 
     def not_ready(self) -> list[str]:
         """Why this member does not take part in the work; empty once it does."""
-        return [] if self._joined.is_set() else ["listening for the other members"]
+        return [] if self._joined.is_set() else ["waiting for the other replicas to report"]
 
     async def joined(self) -> None:
         """Return once this member takes its part of the work."""
@@ -123,14 +123,16 @@ class Membership:
         try:
             beat = _decode(payload)
         except msgspec.DecodeError as error:
-            self._ignore(f"a beat on {subject} that cannot be read: {error}")
+            self._ignore(f"unreadable heartbeat on {subject}: {error}")
             return
         if beat.member == self.member:
             return
         heard = self._heard.get(beat.member)
         if heard is None:
             if len(self._heard) >= MEMBERS_MAX:
-                self._ignore(f"a beat on {subject}: there are {MEMBERS_MAX} members already")
+                self._ignore(
+                    f"heartbeat on {subject}: the limit of {MEMBERS_MAX} members is reached"
+                )
                 return
             self._heard[beat.member] = _Heard(here=beat.here)
             await self._beat()
@@ -256,5 +258,5 @@ def read_beat(subject: str, payload: bytes) -> tuple[str, bool]:
     beat = _decode_agent(payload)
     (node,) = beat.nodes
     if subject != f"apportion.beat.agent.{token(node)}":
-        raise ValueError(f"it speaks of node {node}")
+        raise ValueError(f"it is for node {node}")
     return node, beat.leaves

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 # what a user may write, for messages and help
 FORMS = (
-    "a time of day such as 14:20 or 14:20:07, so long ago as -10m (s, m, h, d), a date and time "
-    "such as 2026-11-20T03:00 (in UTC unless it says its zone), now, or a revision such as 1200"
+    "a time of day such as 14:20 or 14:20:07, an age such as -10m (s, m, h, d), a date and time "
+    "such as 2026-11-20T03:00 (UTC unless it has a zone), now, or a revision such as 1200"
 )
 MOMENT_CHARS_MAX = 40
 REVISION_MAX = 1 << 53
@@ -40,13 +40,13 @@ def parse_moment(text: str, now: datetime) -> Moment:
     """Parse `text` at the time `now`. Raises MomentError, also for the future."""
     shown = text[:MOMENT_CHARS_MAX]
     if len(text) > MOMENT_CHARS_MAX:
-        raise MomentError(f"{shown!r} and more is no moment", f"use {FORMS}")
+        raise MomentError(f"{shown!r}... is too long for a time", f"use {FORMS}")
     if text.isascii() and text.isdecimal():
         revision = int(text)
         if not 1 <= revision <= REVISION_MAX:
             raise MomentError(
-                f"revision {revision} cannot be",
-                "revisions are counted from 1, the beginning of the ledger, to now",
+                f"revision {revision} does not exist",
+                "revisions start at 1, the beginning of the ledger",
             )
         return Moment(revision=revision)
     try:
@@ -54,11 +54,11 @@ def parse_moment(text: str, now: datetime) -> Moment:
     except (ValueError, OverflowError):
         time = None
     if time is None:
-        raise MomentError(f"{shown!r} is no moment", f"use {FORMS}")
+        raise MomentError(f"{shown!r} is not a time", f"use {FORMS}")
     if time > now:
         raise MomentError(
-            f"{shown!r} is still to come: it is {shown_time(now)}",
-            "name a time that is past, or leave it out for now",
+            f"{shown!r} is in the future; it is now {shown_time(now)}",
+            "give a past time, or omit it for now",
         )
     return Moment(time=time)
 

@@ -44,7 +44,7 @@ class InvalidDraft(LedgerError):
     """The draft was not sent, because a field breaks the ledger's rules."""
 
     def __init__(self, field: str, found: str, fix: str) -> None:
-        super().__init__(f"draft refused before sending: {field} is {found}; {fix}")
+        super().__init__(f"invalid draft, not sent: {field} is {found}; {fix}")
         self.field = field
 
 
@@ -53,8 +53,8 @@ class PayloadTooLarge(LedgerError):
 
     def __init__(self, what: str, found_bytes: int, limit_bytes: int) -> None:
         super().__init__(
-            f"{what} has {found_bytes} bytes and the ledger takes {limit_bytes}; "
-            "split it or leave detail out"
+            f"{what} has {found_bytes} bytes, but the limit is {limit_bytes}; "
+            "split it or omit details"
         )
         self.found_bytes = found_bytes
         self.limit_bytes = limit_bytes
@@ -66,8 +66,8 @@ class FenceRefused(LedgerError):
     def __init__(self, subject: str, expected: int, found: int | None = None) -> None:
         newest = "a different revision" if found is None else f"revision {found}"
         super().__init__(
-            f"append to {subject} expected revision {expected} to be the newest there, the ledger "
-            f"has {newest}; fold up to it and decide again"
+            f"append to {subject} expected {expected} as its newest revision, but the ledger "
+            f"has {newest}; read up to it and decide again"
         )
         self.subject = subject
         self.expected = expected
@@ -84,7 +84,7 @@ class DuplicateRefused(LedgerError):
         shown = ", ".join(ids[:SHOWN_IDS]) + (f" and {hidden} more" if hidden > 0 else "")
         where = "" if revision is None else f" at revision {revision}"
         super().__init__(
-            f"the ledger already holds an event with one of these ids{where}: {shown}; "
+            f"the ledger already has an event with one of these ids{where}: {shown}; "
             "treat it as done, or use a new id for a new event"
         )
         self.ids = tuple(ids)  # all of a batch, for which the server does not say which one
@@ -98,8 +98,8 @@ class OutcomeUnknown(LedgerError):
     def __init__(self, subjects: Sequence[str], reason: str) -> None:
         super().__init__(
             f"no acknowledgement for an append to {', '.join(sorted(set(subjects))[:3])} "
-            f"({reason}); append again with the same ids, or read on to see whether it is there; "
-            "if this goes on, look at the log and the disk of nats-server"
+            f"({reason}); append again with the same ids, or read on to see whether it was stored; "
+            "if this persists, check the log and the disk of nats-server"
         )
         self.subjects = tuple(subjects)
 
@@ -131,8 +131,8 @@ class LedgerDrifted(LedgerError):
 
     def __init__(self, setting: str, found: object, wanted: object) -> None:
         super().__init__(
-            f"setting {setting} is {found!r} on the server and must be {wanted!r}; "
-            "put it back, or start with a new ledger"
+            f"setting {setting} is {found!r} on the server but must be {wanted!r}; "
+            "restore it, or start with a new ledger"
         )
         self.setting = setting
         self.found = found
@@ -144,7 +144,7 @@ class LedgerHole(LedgerError):
 
     def __init__(self, what: str, expected: int, found: int) -> None:
         super().__init__(
-            f"the ledger lost events: {what}, expected revision {expected} and found {found}; "
+            f"the ledger lost events: {what} (expected revision {expected}, found {found}); "
             "stop the writers, compare with a snapshot or another reader, and restore the stream"
         )
         self.expected = expected
@@ -158,12 +158,12 @@ class LedgerTrimmed(LedgerHole):
 class ServerTooOld(LedgerError):
     """The nats-server cannot do atomic batches, or lacks security fixes."""
 
-    needed = "2.14.0, or 2.12.7 of the 2.12 line"
+    needed = "2.14.0, or 2.12.7 in the 2.12 series"
 
     def __init__(self, found: str) -> None:
         super().__init__(
-            f"nats-server {found} is too old: {self.needed}, is needed for atomic batches and "
-            "security fixes; upgrade the server"
+            f"nats-server {found} is too old; upgrade it to {self.needed}, for atomic batches "
+            "and security fixes"
         )
         self.found = found
 

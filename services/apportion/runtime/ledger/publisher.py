@@ -34,12 +34,12 @@ class Insistence:
                 appended = await self._append(draft)
             except (LedgerUnavailable, LedgerFull, OutcomeUnknown) as error:
                 if not self._stuck:
-                    _log.warning("appending waits: %s", error)
+                    _log.warning("append delayed, retrying: %s", error)
                 self._stuck = True
                 asked_s = error.again_s if isinstance(error, LedgerUnavailable) else 0.0
             else:
                 if self._stuck:
-                    _log.info("appending goes on")
+                    _log.info("appends work again")
                 self._stuck = False
                 return appended
             failures += 1

@@ -76,10 +76,7 @@ class StateFold:
         change = fold.apply(self.state, record.revision, event, digest=_chain_digest(record))
         if change.refused and not self._quiet:
             _log.warning(
-                "revision %d on %s changes nothing: %s",
-                record.revision,
-                record.subject,
-                change.refused,
+                "revision %d on %s ignored: %s", record.revision, record.subject, change.refused
             )
         return change
 
@@ -155,13 +152,15 @@ class Reader(Generic[C]):
         if self.halted:
             return [self.halted]
         if self._subscription and self._subscription.stalled:
-            return [f"nothing comes since revision {self.revision}, though the ledger goes on"]
+            return [
+                f"no events arrive after revision {self.revision}, but the ledger has newer ones"
+            ]
         if not self._caught_up.is_set():
-            return [f"folding the ledger, at {self.revision}"]
+            return [f"reading the ledger, at revision {self.revision}"]
         wanted = [] if self._may_write.is_set() else self._not_enabled()
         return [
-            f"this build writes {each}, which is not enabled on this ledger; once every reader is "
-            f"upgraded: apportion ledger enable {each}"
+            f"this build writes {each}, which is not enabled on this ledger; upgrade every reader, "
+            f"then run apportion ledger enable {each}"
             for each in wanted
         ]
 
@@ -229,11 +228,11 @@ class Reader(Generic[C]):
             event = self._fold.rules.read(record.revision, record.subject, record.payload)
         except UnknownEvent as error:
             raise self._halt(
-                f"halted before revision {record.revision} on {record.subject}: {error}; until "
-                "then nothing more is folded here"
+                f"halted before revision {record.revision} on {record.subject}: {error}; no "
+                "later event is read until this is resolved"
             ) from None
         except (UnreadableEvent, InvalidEvent) as error:
-            _log.error("revision %d on %s refused: %s", record.revision, record.subject, error)
+            _log.error("revision %d on %s rejected: %s", record.revision, record.subject, error)
             self._counts[_REFUSED.get(type(error), "refused")] += 1
             change = self._fold.refuse(record, str(error))
         else:
@@ -266,8 +265,8 @@ class Reader(Generic[C]):
             # The fold is pure, so after a restart it would fail at the same event. The state may
             # have half of a change, so no more decisions are based on it.
             halt = self._halt(
-                f"halted at revision {record.revision} on {record.subject}: the fold of "
-                f"{type(event.data).__name__} failed, which is a fault of this build; upgrade "
+                f"halted at revision {record.revision} on {record.subject}: handling "
+                f"{type(event.data).__name__} failed, which is a bug in this build; upgrade "
                 "Apportion, and report it with this event"
             )
             _log.exception("%s", self.halted)

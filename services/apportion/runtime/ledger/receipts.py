@@ -119,12 +119,12 @@ class Receipts:
                 old, new = before.checkpoint, found.checkpoint
                 if (new.stream, new.created) != (old.stream, old.created):
                     raise ReceiptInvalid(
-                        f"{found.path}: of the ledger made at {new.created}, not {old.created}"
+                        f"{found.path}: for the ledger created at {new.created}, not {old.created}"
                     )
                 if new.first != old.last + 1 or new.previous != hash_of(old):
                     raise ReceiptInvalid(
                         f"{found.path}: does not follow {before.path.name}, which ends at "
-                        f"{old.last}: receipts between them are gone, or were made anew"
+                        f"{old.last}; receipts in between are missing or were replaced"
                     )
             yield found
             before = found
@@ -152,8 +152,8 @@ class Receipts:
             return None
         if digest(state) != newest.checkpoint.state:
             raise ReceiptInvalid(
-                f"{self._folder / STATE} is not the state that {newest.path.name} was made for; "
-                "remove it, and it is made anew from the ledger"
+                f"{self._folder / STATE} does not match {newest.path.name}; remove it, and it is "
+                "rebuilt from the ledger"
             )
         return state
 
@@ -203,22 +203,22 @@ def check_signature(receipt: Receipt, keys: Sequence[VerifyingKey], *, where: st
         return
     known = ", ".join(key.id for key in keys)
     if receipt.key not in {key.id for key in keys}:
-        raise ReceiptInvalid(f"{where}: signed by key {receipt.key[:32]!r}, and --key is {known}")
-    raise ReceiptInvalid(f"{where}: its signature is not that of key {receipt.key}")
+        raise ReceiptInvalid(f"{where}: signed by key {receipt.key[:32]!r}, but --key is {known}")
+    raise ReceiptInvalid(f"{where}: the signature does not match key {receipt.key}")
 
 
 def _read(path: Path) -> Found:
     with path.open("rb") as file:
         data = file.read(RECEIPT_BYTES_MAX + 1)
     if len(data) > RECEIPT_BYTES_MAX:
-        raise ReceiptInvalid(f"{path}: is larger than {RECEIPT_BYTES_MAX >> 20} MiB")
+        raise ReceiptInvalid(f"{path}: larger than {RECEIPT_BYTES_MAX >> 20} MiB")
     try:
         found = Found(path, read_receipt(data))
     except ReceiptInvalid as error:
         raise ReceiptInvalid(f"{path}: {error}") from None
     last = found.checkpoint.last
     if last != _last(path):
-        raise ReceiptInvalid(f"{path}: is the receipt up to {last}, under another name")
+        raise ReceiptInvalid(f"{path}: renamed; it is the receipt up to {last}")
     return found
 
 
@@ -253,7 +253,7 @@ class ReceiptCheck:
         if record.revision != self._next:
             found = self._found
             if self._next and found is not None and found.checkpoint.first <= self._next:
-                yield self._next, f"is missing, and {found.path.name} signed it"
+                yield self._next, f"missing, although {found.path.name} signed it"
             self._tree = None
             yield from self._advance(record.revision)
         self._next = record.revision + 1
@@ -267,7 +267,7 @@ class ReceiptCheck:
         here = known[begins : begins + FINGERPRINT_BYTES] if known is not None else leaf
         if not self._named and not leaf.startswith(here):
             self._named = True
-            yield record.revision, f"is not the record that {self._found.path.name} signed"
+            yield record.revision, f"differs from the record that {self._found.path.name} signed"
         if record.revision == self._found.checkpoint.last:
             yield from self._end(self._tree, self._found.checkpoint)
             yield from self._advance(self._next)
@@ -280,7 +280,7 @@ class ReceiptCheck:
             signed = self._found.checkpoint
             # Without fingerprints, records already read of the segment may be wrong.
             blind = self._tree is not None and self._tree.size > 0 and self._fingerprints is None
-            text = f"the ledger ends before {revision}, and {self._found.path.name} signed more"
+            text = f"the ledger ends before {revision}, but {self._found.path.name} signed more"
             yield signed.first if blind else revision, text
 
     def _advance(self, revision: int) -> Iterator[Wrong]:
@@ -305,8 +305,13 @@ class ReceiptCheck:
             self.last, self.time = signed.last, signed.time
             self._signed = signed
         elif not self._named:
-            text = f"from here to {signed.last} a record is not what was signed; the receipt's"
-            yield signed.first, f"{text} fingerprints are gone, so only a good copy tells which"
+            text = (
+                f"a record from here to {signed.last} differs from what was signed; the receipt's"
+            )
+            yield (
+                signed.first,
+                f"{text} fingerprints are gone, so only a good copy of the ledger shows which",
+            )
 
     def folded(self, state: State) -> Iterator[Wrong]:
         """Check the state after the last record that was taken."""
@@ -323,9 +328,6 @@ class ReceiptCheck:
         wrong = {name for name, head in heads_of(state).items() if signed.heads.get(name) != head}
         wrong |= signed.heads.keys() - state.nodes.keys()
         if wrong:
-            yield (
-                signed.last,
-                f"the newest placement on {min(wrong)} is not the one that was signed",
-            )
+            yield (signed.last, f"the newest placement on {min(wrong)} differs from the signed one")
         elif final and comparable and digest(state) != signed.state:
-            yield signed.last, "the state at this revision is not the one that was signed"
+            yield signed.last, "the state at this revision differs from the signed one"

@@ -39,11 +39,20 @@ _MAX_PORT = 65_535
 _MAX_STOP_TIMEOUT_S = 3_600.0
 
 
+_UNSET = (None, "", "not given")
+
+
+def _shown(found: object) -> str:
+    if found in _UNSET:
+        return "not set"
+    return "set" if found is True else repr(found)
+
+
 class ConfigError(Exception):
-    """An unusable setting: its `key`, the value that was found, and the fix."""
+    """An unusable setting: its `key`, the value found (True if only set), and the fix."""
 
     def __init__(self, key: str, found: object, fix: str) -> None:
-        super().__init__(f"setting {key} is {found!r}; {fix}")
+        super().__init__(f"{key} is {_shown(found)}; {fix}")
         self.key = key
         self.found = found
         self.fix = fix
@@ -107,7 +116,7 @@ def read_config(
 
 def parse_address(key: str, found: str) -> Address:
     """Parse `host:port`; an IPv6 host is in brackets. Raises ConfigError."""
-    fix = "write host:port, such as 0.0.0.0:8080; port 0 takes any free one"
+    fix = "write host:port, such as 0.0.0.0:8080; port 0 picks a free port"
     host, _, port = found.rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdecimal() or int(port) > _MAX_PORT:
@@ -118,7 +127,7 @@ def parse_address(key: str, found: str) -> Address:
 def _nats_url(key: str, found: str) -> str:
     fix = (
         "write nats://user:password@host:port, or nats://user@host:port with a key or a token; "
-        "several servers separated by commas"
+        "separate several servers with commas"
     )
     if not found:
         raise ConfigError(key, found, fix)
@@ -138,7 +147,7 @@ def _file(key: str, found: str) -> Path | None:
         return None
     path = Path(found)
     if not path.is_file() or not os.access(path, os.R_OK):
-        raise ConfigError(key, found, "name a file that is there and that this user may read")
+        raise ConfigError(key, found, "name an existing file that this user can read")
     return path
 
 
@@ -149,7 +158,7 @@ def _one_of(key: str, found: str, allowed: tuple[str, ...]) -> str:
 
 
 def _seconds(key: str, found: str) -> float:
-    fix = f"write seconds between 0 and {_MAX_STOP_TIMEOUT_S:g}, such as 20"
+    fix = f"write a number of seconds between 0 and {_MAX_STOP_TIMEOUT_S:g}, such as 20"
     try:
         seconds = float(found)
     except ValueError:

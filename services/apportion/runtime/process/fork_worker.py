@@ -68,9 +68,9 @@ async def _frames(reader: asyncio.StreamReader, until: float) -> AsyncIterator[b
                 last, size = _FRAME.unpack(head)
                 frame = await reader.readexactly(size)
         except TimeoutError:
-            raise TookTooLong("the time was over") from None
+            raise TookTooLong("timed out") from None
         except asyncio.IncompleteReadError:
-            raise ApartFailed("it ended without an answer") from None
+            raise ApartFailed("the worker process ended without an answer") from None
         yield frame
 
 
@@ -119,7 +119,7 @@ def _be_the_fork(work: Callable[[Tell], bytes], pipe: int, seconds: float) -> No
         code = 0
     except BaseException as error:  # noqa: BLE001 - no caller is above us
         with contextlib.suppress(OSError):
-            os.write(2, f"what was done apart failed: {error!r}\n".encode())
+            os.write(2, f"worker process failed: {error!r}\n".encode())
     finally:
         os._exit(code)
 

@@ -83,16 +83,17 @@ class Metrics:
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         self.fold_revision = self.gauge(
-            "apportion_fold_revision", "Newest revision that this process has folded."
+            "apportion_fold_revision", "Newest revision that this process has read and applied."
         )
         self.fold_lag = self.gauge(
-            "apportion_fold_lag", "Records that the ledger holds beyond the folded revision."
+            "apportion_fold_lag", "Records in the ledger that this process has not applied yet."
         )
         self.fold_halted = self.gauge(
-            "apportion_fold_halted", "1 where this process may fold no further; /readyz says why."
+            "apportion_fold_halted",
+            "1 if this process cannot apply further events; /readyz has the reason.",
         )
         self.events_folded = Tally(
-            "apportion_events_folded", "Events folded since the process began.", "type"
+            "apportion_events_folded", "Events applied since the process started.", "type"
         )
         self.registry.register(self.events_folded)
         self.append_seconds = self.histogram(
@@ -107,10 +108,12 @@ class Metrics:
             "apportion_append_drafts_total", "Events stored by this process."
         )
         self.append_conflicts = self.counter(
-            "apportion_append_conflicts_total", "Appends that a fence refused."
+            "apportion_append_conflicts_total",
+            "Appends rejected because the subject had a newer event.",
         )
         self.restarts = self.counter(
-            "apportion_restarts_total", "Times the service body began anew after an error."
+            "apportion_restarts_total",
+            "Restarts of the service after an error, without a new process.",
         )
 
     def looked_up(self, families: Sequence[Family], look: Callable[[], Iterable[Sample]]) -> None:

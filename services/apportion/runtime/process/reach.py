@@ -69,20 +69,20 @@ def new_key(kind: int = USER) -> KeyPair:
 
 def parse_seed(text: str) -> KeyPair:
     """Parse the text of a seed. Raises InvalidKey."""
-    raw = _decoded(text, "a seed")
+    raw = _decoded(text, "seed")
     if len(raw) != _KEY_BYTES + 2 or raw[0] & 0xF8 != _SEED:
-        raise InvalidKey("it is no seed of NATS: one begins with S, such as SU for a user's")
+        raise InvalidKey("not a NATS seed; a seed begins with S, a user's with SU")
     kind = (raw[0] & 7) << 5 | raw[1] >> 3
     if kind not in _KINDS:
-        raise InvalidKey(f"it is a seed for none of {', '.join(_KINDS.values())}")
+        raise InvalidKey(f"the seed is not for any of {', '.join(_KINDS.values())}")
     return KeyPair(kind, raw[2:])
 
 
 def check_public(text: str, kind: int = USER) -> str:
     """Return `text` if it is a public key of this kind. Raises InvalidKey."""
-    raw = _decoded(text, "a public key")
+    raw = _decoded(text, "public key")
     if len(raw) != _KEY_BYTES + 1 or raw[0] != kind:
-        raise InvalidKey(f"it is no public key of a {_KINDS[kind]}")
+        raise InvalidKey(f"not a public key of type {_KINDS[kind]}")
     return text
 
 
@@ -93,7 +93,7 @@ def read_seed(path: Path) -> KeyPair:
     for line in text.split():
         if line.startswith("S"):
             return parse_seed(line)
-    raise InvalidKey(f"{path} holds no seed of NATS: one begins with S, such as SU for a user's")
+    raise InvalidKey(f"{path} has no NATS seed; a seed begins with S, a user's with SU")
 
 
 def write_seed(path: Path, key: KeyPair) -> None:
@@ -112,9 +112,9 @@ def _decoded(text: str, what: str) -> bytes:
     try:
         raw = base64.b32decode(text + "=" * (-len(text) % 8))
     except (ValueError, binascii.Error):
-        raise InvalidKey(f"it is not {what} of NATS: that is letters A to Z and 2 to 7") from None
+        raise InvalidKey(f"not a NATS {what}; write only A to Z and 2 to 7") from None
     if binascii.crc_hqx(raw[:-2], 0).to_bytes(2, "little") != raw[-2:]:
-        raise InvalidKey(f"{what} of NATS has a checksum, and here it is wrong: copy it again")
+        raise InvalidKey(f"wrong checksum in the NATS {what}; copy it again")
     return raw[:-2]
 
 
@@ -157,8 +157,8 @@ class Reach(msgspec.Struct, frozen=True):
             return read_seed(path)
         except (OSError, InvalidKey) as failure:
             raise CannotShow(
-                f"cannot use the key in {path}: {failure}; `apportion user add` makes one, and "
-                "--nats-key or APPORTION_NATS_KEY names it"
+                f"cannot use the key in {path}: {failure}; create one with `apportion user add`, "
+                "and name it with --nats-key or APPORTION_NATS_KEY"
             ) from failure
 
     def read_token(self) -> str:
@@ -169,11 +169,13 @@ class Reach(msgspec.Struct, frozen=True):
                 text = file.read(TOKEN_BYTES_MAX).decode("ascii").strip()
         except (OSError, UnicodeDecodeError) as failure:
             raise CannotShow(
-                f"cannot use the token in {path}: {failure}; --nats-token or APPORTION_NATS_TOKEN "
-                "names its file"
+                f"cannot use the token in {path}: {failure}; name its file with --nats-token or "
+                "APPORTION_NATS_TOKEN"
             ) from failure
         if not text:
-            raise CannotShow(f"the token in {path} is empty; --nats-token names its file")
+            raise CannotShow(
+                f"the token file {path} is empty; write a token, or name a file with --nats-token"
+            )
         return text
 
     @property
@@ -194,8 +196,8 @@ class Reach(msgspec.Struct, frozen=True):
             raise CannotShow(f"cannot read the ledger's key in {path}: {failure}") from failure
         if len(key) < LEDGER_KEY_BYTES_MIN:
             raise CannotShow(
-                f"the ledger's key in {path} has {len(key)} bytes; write {LEDGER_KEY_BYTES_MIN} or "
-                "more that nobody can guess: openssl rand -hex 32"
+                f"the ledger's key in {path} has {len(key)} bytes; it needs at least "
+                f"{LEDGER_KEY_BYTES_MIN} random bytes: openssl rand -hex 32"
             )
         return key
 

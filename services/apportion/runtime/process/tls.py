@@ -74,7 +74,7 @@ class ClientTls:
         except ConfigError as error:
             if self._context is None:
                 raise
-            _log.warning("certificates: %s; those of before are used on", error)
+            _log.warning("cannot load new certificates, keeping the previous ones: %s", error)
         return self._context
 
     def _made(self) -> ssl.SSLContext:
@@ -87,7 +87,7 @@ class ClientTls:
         except (ssl.SSLError, ValueError) as error:
             if not files.ca:
                 raise
-            fix = f"no certificate can be read in it ({_reason(error)}); name the CA's PEM file"
+            fix = f"it has no readable certificate ({_reason(error)}); name the CA's PEM file"
             raise ConfigError(f"{files.setting}_CA", files.ca, fix) from None
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if files.certificate:
@@ -101,13 +101,13 @@ def load_pair(context: ssl.SSLContext, setting: str, certificate: Path, key: Pat
         # Without this callback the library would prompt for a password on the terminal.
         context.load_cert_chain(certificate, key, password=lambda: "")
     except (ssl.SSLError, ValueError) as error:
-        why = f"or its key, cannot be read ({_reason(error)})"
+        why = f"the certificate or its key cannot be read ({_reason(error)})"
         if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
-            why = "has another key than the private key that comes with it"
+            why = "the private key does not belong to the certificate"
         fix = f"{why}; name a PEM certificate and its unencrypted PEM key"
         raise ConfigError(setting, str(certificate), fix) from None
     except OSError as error:
-        fix = f"or its key, cannot be read ({error.strerror}); name PEM files"
+        fix = f"the certificate or its key cannot be read ({error.strerror}); name PEM files"
         raise ConfigError(setting, str(certificate), fix) from None
 
 
@@ -117,10 +117,12 @@ def read_pem(setting: str, path: str) -> str:
         with Path(path).open("rb") as file:
             found = file.read(BYTES_MAX + 1)
     except OSError as error:
-        fix = f"cannot be read ({error.strerror}); name a PEM file"
+        fix = f"the file cannot be read ({error.strerror}); name a PEM file"
         raise ConfigError(setting, path, fix) from None
     if len(found) > BYTES_MAX:
-        raise ConfigError(setting, path, f"is over {BYTES_MAX} bytes; name a PEM file")
+        raise ConfigError(
+            setting, path, f"the file has more than {BYTES_MAX} bytes; name a PEM file"
+        )
     return found.decode("ascii", errors="replace")
 
 
@@ -129,14 +131,14 @@ def explained(failure: BaseException, setting: str) -> str:
     if isinstance(failure, ssl.SSLCertVerificationError):
         text = failure.verify_message.rstrip(".")
         if "ostname" in text or "IP address" in text:
-            return f"{text}: call the server by a name that its certificate has"
+            return f"{text}: connect to the server by a name in its certificate"
         if "expired" in text or "not yet valid" in text:
-            return f"the server's {text}: renew it, or look at this machine's clock"
+            return f"the server's {text}: renew it, or check this machine's clock"
         return f"the server's certificate is not trusted ({text}): name its CA in {setting}_CA"
     if isinstance(failure, ssl.SSLError):
         return (
-            f"no TLS with this server ({_reason(failure)}): if it wants to see a certificate, "
-            f"name one in {setting}_CERT and {setting}_CERT_KEY"
+            f"the TLS handshake failed ({_reason(failure)}): if the server requires a client "
+            f"certificate, name one in {setting}_CERT and {setting}_CERT_KEY"
         )
     return ""
 
@@ -145,7 +147,7 @@ def _stamp(setting: str, path: str) -> tuple[int, int, int]:
     try:
         found = Path(path).stat()
     except OSError as error:
-        fix = f"cannot be read ({error.strerror}); name a PEM file"
+        fix = f"the file cannot be read ({error.strerror}); name a PEM file"
         raise ConfigError(setting, path, fix) from None
     return found.st_mtime_ns, found.st_ino, found.st_size
 

@@ -48,10 +48,10 @@ _log = logging.getLogger(__name__)
 
 
 class _Phase(enum.Enum):
-    HEAD = "the head of its request was not whole"
-    BODY = "the body of its request was not whole"
+    HEAD = "request header incomplete"
+    BODY = "request body incomplete"
     BUSY = ""
-    IDLE = "it asked for nothing, or did not read its answer,"
+    IDLE = "idle, or response not read,"
 
 
 class Connections:
@@ -70,14 +70,14 @@ class Connections:
         self._ended += 1
         now = time.monotonic()
         if now - self._said_s >= SAID_EVERY_S:
-            more = f" ({self._ended - 1} more before it)" if self._ended > 1 else ""
-            _log.warning("a connection from %s was ended: %s%s", address, why, more)
+            more = f" ({self._ended - 1} more since the last report)" if self._ended > 1 else ""
+            _log.warning("closed connection from %s: %s%s", address, why, more)
             self._ended, self._said_s = 0, now
 
     def silent(self, address: str, seconds: float) -> None:
         """Log a closed connection without data once per client: browsers open some."""
         if address not in self._silent:
-            _log.debug("a connection from %s was ended: silent for %g s", address, seconds)
+            _log.debug("closed connection from %s: no data for %g s", address, seconds)
         self._silent[address] = None
         if len(self._silent) > KNOWN_CLIENTS_MAX:
             self._silent.popitem(last=False)
@@ -107,8 +107,9 @@ class Watched(asyncio.Protocol):
         try:
             self._connections.at_once.enter(self.address)
         except TooMany as many:
-            whose = f"{self.address} has" if many.of_client else "there are"
-            self._connections.ended(self.address, f"{whose} {many.count} connections already")
+            whose = "this client" if many.of_client else "all clients"
+            why = f"limit reached, {many.count} connections of {whose}"
+            self._connections.ended(self.address, why)
             return False
         self._has_place = True
         return True
@@ -296,8 +297,8 @@ class HttpServer:
         request[CLIENT] = client
         if not self._pace.allows(client):
             return refused(
-                429, f"{client} asks for more than {limits.each_per_s:g} things a second",
-                "ask less often; /api/v1/events tells what is new", again_s=_AGAIN_S,
+                429, f"{client} sends more than {limits.each_per_s:g} requests per second",
+                "send fewer requests; /api/v1/events streams changes", again_s=_AGAIN_S,
             )  # fmt: skip
         size = request.content_length
         if size is not None and size > limits.body_bytes:
@@ -308,11 +309,11 @@ class HttpServer:
                 if request.can_read_body and (size is None or size >= limits.heavy_bytes):
                     held.enter_context(self._heavy.one(client))
             except TooMany as many:
-                whose = f"of {client} " if many.of_client else ""
+                whose = f"from {client} " if many.of_client else ""
                 return refused(
                     429 if many.of_client else 503,
-                    f"{many.count} requests {whose}are being answered already",
-                    "ask again in a moment, and fewer at once", again_s=_AGAIN_S,
+                    f"{many.count} requests {whose}are already in progress",
+                    "retry shortly, with fewer requests at once", again_s=_AGAIN_S,
                 )  # fmt: skip
             try:
                 return await (self._guard(request, handle) if self._guard else handle(request))
@@ -350,8 +351,8 @@ def refused(
 
 def too_large(most: int) -> web.Response:
     """Refuse a body above the limit; close the connection without reading the rest."""
-    error = f"the body has more than {most} bytes"
-    response = refused(413, error, "send less in one request", field="body")
+    error = f"the request body exceeds {most} bytes"
+    response = refused(413, error, "send smaller requests", field="body")
     response.force_close()
     return response
 
@@ -415,7 +416,7 @@ class TlsListener:
             except ConnectionAbortedError:  # the client has already left
                 continue
             except OSError as error:
-                _log.warning("no connection is accepted: %s; trying again", error)
+                _log.warning("cannot accept connections, retrying: %s", error)
                 await asyncio.sleep(AGAIN_S)
                 continue
             watched = Watched(self._made(), self._connections)
@@ -433,7 +434,7 @@ class TlsListener:
         except OSError as error:
             watched.release()
             if isinstance(error, ConnectionAbortedError):  # by the handshake timeout
-                why = f"its TLS handshake was not done after {seconds:g} s"
+                why = f"TLS handshake not finished after {seconds:g} s"
                 self._connections.ended(watched.address, why)
         except BaseException:
             watched.release()

@@ -97,7 +97,7 @@ class Service:
 
     def watch(self, ledger: Examined) -> None:
         """Check the ledger's settings for as long as this run of the body lasts."""
-        self.loop("look at the ledger", lambda: self.soundness.watch(ledger))
+        self.loop("check the ledger", lambda: self.soundness.watch(ledger))
 
     def ready_when(self, not_ready: Callable[[], list[str]]) -> None:
         """Add reasons against readiness to /readyz, until this run of the body ends."""
@@ -115,7 +115,7 @@ class Service:
             async with asyncio.timeout(self.config.stop_timeout_s / 2):
                 await self._farewell()
         except Exception as failure:  # noqa: BLE001 - the service stops anyway
-            self.log.warning("stopping without a farewell", error=str(failure))
+            self.log.warning("cannot announce the stop, stopping anyway", error=str(failure))
 
     def reasons_against_ready(self) -> list[str]:
         """Why the service is not ready; empty if it is."""
@@ -228,7 +228,7 @@ async def _serve(name: str, main: Body, config: ServiceConfig, guard: Guard | No
                 return code
             stuck = sorted(task.get_name() for task in asyncio.all_tasks() if not task.done())
             service.log.error(
-                "did not stop in time", deadline_s=service.config.stop_timeout_s, tasks=stuck
+                "stop timed out", deadline_s=service.config.stop_timeout_s, tasks=stuck
             )
             return EXIT_STUCK
         return life.result()
@@ -265,19 +265,23 @@ async def _live(service: Service, main: Body) -> int:
             if any(_is_hopeless(cause) for cause in causes):
                 return EXIT_CONFIG
             if len(failures) > MAX_RESTARTS:
-                service.log.error("failed too often", failures=len(failures), within_s=60)
+                service.log.error(
+                    "too many failures, giving up", failures=len(failures), within_s=60
+                )
                 return EXIT_ERROR
         service.metrics.restarts.inc()
-        service.phase = f"beginning anew after: {causes[0]}"
+        service.phase = f"restarting after an error: {causes[0]}"
         await service.clock.pause(BACK_OFF.after(1 + len(failures)))
 
 
 def _log_failure(service: Service, causes: list[BaseException]) -> None:
     for cause in causes:
         if _is_hopeless(cause):
-            service.log.error("cannot go on", error=str(cause))
+            service.log.error("cannot continue", error=str(cause))
         elif isinstance(cause, Superseded):
-            service.log.warning("beginning anew without what was set aside", reason=str(cause))
+            service.log.warning(
+                "restarting without the events that were set aside", reason=str(cause)
+            )
         else:
             service.log.error("unexpected error", exc_info=cause)
 

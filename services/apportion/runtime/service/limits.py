@@ -50,7 +50,7 @@ class TooMany(Exception):
     """The limit is reached; `of_client` is True if it is the limit of one client."""
 
     def __init__(self, count: int, *, of_client: bool) -> None:
-        super().__init__(f"{count} under way already")
+        super().__init__(f"{count} already in progress")
         self.count = count
         self.of_client = of_client
 

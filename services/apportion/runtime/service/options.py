@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 Command = Callable[..., None]
 _FILES = (
-    ("ca", "CA of {whose} server (PEM).", "  [default: the system's CAs]"),
-    ("cert", "Our certificate for {whose} server (PEM).", ""),
-    ("cert-key", "Its key (PEM).", ""),
+    ("ca", "CA certificate of {whose} server (PEM).", "  [default: the system's CAs]"),
+    ("cert", "Client certificate for {whose} server (PEM).", ""),
+    ("cert-key", "Key of the client certificate (PEM).", ""),
 )
 
 
@@ -57,7 +57,7 @@ def switch(flag: str, meaning: str, *names: str, **more: Any) -> Option:
 
 
 def seconds(
-    flag: str, name: str, bounds: tuple[float, float], default: float, meaning: str
+    flag: str, name: str, bounds: tuple[float, float], default: float | None, meaning: str
 ) -> Option:
     """Return an option for a time."""
     return click.option(
@@ -102,16 +102,24 @@ def _option(name: str, meaning: str, *also: str, **more: Any) -> Callable[[Comma
 
 
 _OPTIONS = (
-    _option("nats_url", "Server of the ledger.", "--nats", metavar="URL"),
-    _option("nats_key", "Seed of the nkey by which it connects.", metavar="FILE"),
-    _option("nats_token", "Token by which it connects.", metavar="FILE"),
-    _option("ledger_key", "Key that those who append share: it hides ids.", metavar="FILE"),
+    _option("nats_url", "URL of the ledger's NATS server.", "--nats", metavar="URL"),
+    _option("nats_key", "File with the nkey seed to connect with.", metavar="FILE"),
+    _option("nats_token", "File with the token to connect with.", metavar="FILE"),
+    _option(
+        "ledger_key",
+        "File with the key that all writers share; it makes event ids unguessable.",
+        metavar="FILE",
+    ),
     client_tls_options("nats", NATS_TLS, "the ledger's"),
-    _option("health", "Where /healthz, /readyz, /metrics are.", metavar="HOST:PORT"),
-    _option("metrics_token", "Token that /metrics asks other machines for.", metavar="FILE"),
-    _option("log_level", "How much is logged.", type=click.Choice(get_args(LogLevel))),
-    _option("log_format", "For people, or JSON.", type=click.Choice(get_args(LogFormat))),
-    _option("stop_timeout_s", "Deadline for stopping.", metavar="SECONDS"),
+    _option("health", "Address of /healthz, /readyz and /metrics.", metavar="HOST:PORT"),
+    _option(
+        "metrics_token",
+        "File with the token that other machines need for /metrics.",
+        metavar="FILE",
+    ),
+    _option("log_level", "Log level.", type=click.Choice(get_args(LogLevel))),
+    _option("log_format", "Log format.", type=click.Choice(get_args(LogFormat))),
+    _option("stop_timeout_s", "Time limit for a graceful stop.", metavar="SECONDS"),
 )
 
 
@@ -156,12 +164,14 @@ class KubeChoice(msgspec.Struct, frozen=True):
 
 def kubernetes_options(command: Command) -> Command:
     """Add `--kubernetes`, `--kubeconfig` and `--context`; see `kube_choice`."""
-    reached = "How to reach the cluster.  [default: the pod's own, else ~/.kube/config]"
+    reached = (
+        "Kubeconfig of the cluster.  [default: the pod's service account, else ~/.kube/config]"
+    )
     for option in (
-        click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
+        click.option("--context", metavar="NAME", help="Context in the kubeconfig."),
         file("--kubeconfig", "APPORTION_KUBECONFIG", reached),
         switch(
-            "--kubernetes", "Work for a Kubernetes cluster.",
+            "--kubernetes", "Use a Kubernetes cluster.",
             envvar="APPORTION_KUBERNETES", show_envvar=True,
         ),
     ):  # fmt: skip
@@ -170,7 +180,7 @@ def kubernetes_options(command: Command) -> Command:
 
 
 dra_option = switch(
-    "--dra", "Pods may have ResourceClaims of our class (Kubernetes 1.34 and newer).",
+    "--dra", "Support ResourceClaims of Apportion's device class (Kubernetes 1.34 or newer).",
     envvar="APPORTION_DRA", show_envvar=True,
 )  # fmt: skip
 

@@ -54,8 +54,8 @@ def own_machine_only(fix: str = "") -> Guard:
         ):
             return await handle(request)
         return refused(
-            403, f"the host is {host[:253]}, and this machine alone is answered here",
-            f"ask 127.0.0.1 or localhost{fix}", field="Host",
+            403, f"the Host header is {host[:253]}, but only local requests are accepted",
+            f"use 127.0.0.1 or localhost{fix}", field="Host",
         )  # fmt: skip
 
     return guard
@@ -90,10 +90,10 @@ def scrapers_only(token: Path | None) -> Guard:
             return await handle(request)
         return refused(
             401,
-            "this client may not read the metrics",
-            "send the token in the file of --metrics-token as `Authorization: Bearer`"
+            "the metrics need a token",
+            "send the token of --metrics-token as `Authorization: Bearer TOKEN`"
             if wanted
-            else "start the service with --metrics-token FILE, a file with a token in it",
+            else "start the service with --metrics-token FILE, and send the token in that file",
             field="Authorization",
         )
 
@@ -126,7 +126,7 @@ def read_body(decode: Callable[[bytes], T], body: bytes, wanted: str) -> T:
 def read_pod(raw: msgspec.Raw | bytes) -> Any:
     """Decode a pod from a request. Raises BadBody, or PodTooLarge before decoding it."""
     if len(raw) > POD_BYTES_MAX:
-        raise PodTooLarge(f"the pod has {len(raw)} bytes; at most {POD_BYTES_MAX}")
+        raise PodTooLarge(f"the pod has {len(raw)} bytes; the limit is {POD_BYTES_MAX}")
     count = 0  # containers of all kinds; the caller refuses malformed pods
     with contextlib.suppress(msgspec.MsgspecError):
         spec = _fields(_fields(bytes(raw)).get("spec", b"{}"))
@@ -134,7 +134,7 @@ def read_pod(raw: msgspec.Raw | bytes) -> Any:
             with contextlib.suppress(msgspec.ValidationError):
                 count += len(_list(spec.get(kind, b"[]")))
     if count > CONTAINERS_MAX:
-        raise PodTooLarge(f"the pod has {count} containers; at most {CONTAINERS_MAX}")
+        raise PodTooLarge(f"the pod has {count} containers; the limit is {CONTAINERS_MAX}")
     return read_body(_decode, bytes(raw), "a pod")
 
 
@@ -145,7 +145,7 @@ def answering(
 
     async def answered(request: web.Request) -> web.StreamResponse:
         if reason := unready():
-            return refused(503, f"not ready: {reason}", "ask again; see /readyz")
+            return refused(503, f"not ready: {reason}", "retry; see /readyz")
         try:
             body = await handle(request)
         except BadBody as error:
@@ -153,10 +153,8 @@ def answering(
         except (web.HTTPException, ConnectionError):
             raise
         except Exception:  # noqa: BLE001 - one bad request must not look like an outage
-            _log.exception("could not answer %s", request.path[:200])
-            return refused(
-                500, "internal error; the log of this service has the cause", "report it"
-            )
+            _log.exception("request failed: %s", request.path[:200])
+            return refused(500, "internal error", "see the log of this service, and report it")
         return web.Response(body=body, content_type="application/json")
 
     return answered

@@ -64,8 +64,8 @@ class Tls:
             try:
                 made.load_verify_locations(cadata=pem.client_ca)
             except (ssl.SSLError, ValueError) as error:
-                fix = f"no certificate can be read in it ({error}); name the CA's PEM file"
-                raise ConfigError(CLIENT_CA, "", fix) from None
+                fix = f"it has no readable certificate ({error}); name the CA's PEM file"
+                raise ConfigError(CLIENT_CA, found=True, fix=fix) from None
         # The library accepts only files; this one is in memory and ends with its descriptor.
         memory = os.memfd_create("certificate")
         try:
@@ -120,12 +120,12 @@ class GivenCertificate:
         except ConfigError as error:
             # In the middle of a change the two files may not match yet.
             if str(error) != self.problem:
-                _log.warning("certificates: %s; the one before is served on", error)
+                _log.warning("cannot load the new certificate, keeping the previous one: %s", error)
             self.problem = str(error)
             return
         self.problem = ""
         if self._tls.used != before:
-            _log.info("a changed certificate is served from now on")
+            _log.info("certificate changed, reloaded")
 
     def _use(self) -> None:
         files = self._files
@@ -171,23 +171,24 @@ def served_files(
             return None
         missing = CERTIFICATE if certificate is None else KEY
         fix = f"give {CERTIFICATE} and {KEY} together; {CLIENT_CA} needs both"
-        raise ConfigError(missing, "not given", fix)
+        raise ConfigError(missing, None, fix)
     return ServedFiles(certificate, key, client_ca)
 
 
 _OPTIONS = (
     options.file(
         CERTIFICATE, "APPORTION_TLS_CERT",
-        "Certificate to serve (PEM), and those between it and its CA.",
+        "Server certificate with its intermediates (PEM).",
         "--certificate", "tls_cert", metavar="FILE",
     ),
     options.file(
-        KEY, "APPORTION_TLS_KEY", "Its key (PEM). Changed files are taken while running.",
+        KEY, "APPORTION_TLS_KEY",
+        "Key of the server certificate (PEM). Changed files are reloaded.",
         "--private-key", "tls_key", metavar="FILE",
     ),
     options.file(
         CLIENT_CA, "APPORTION_TLS_CLIENT_CA",
-        "CA whose clients may connect (PEM).  [default: all may]", metavar="FILE",
+        "CA of the clients that may connect (PEM).  [default: all may]", metavar="FILE",
     ),
 )  # fmt: skip
 

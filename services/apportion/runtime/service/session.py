@@ -90,8 +90,8 @@ async def _connect(service: Service, node: str) -> Ledger:
     role = BY_NAME.get(service.name)
     if role is not None and role.appends and service.config.ledger_key is None:
         service.log.warning(
-            "what is appended has ids that others can guess, and take before it is: give all who "
-            "append one key, --ledger-key or APPORTION_LEDGER_KEY"
+            "event ids are guessable, so another user could block an append by using its id first; "
+            "give all writers one key with --ledger-key or APPORTION_LEDGER_KEY"
         )
     ledger = await jetstream.connect(
         service.config.reach,

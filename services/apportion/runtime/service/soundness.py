@@ -20,18 +20,18 @@ LOOK_AGAIN_S: Final = 4.0
 # know what others append.
 STEP: Final = 0.0025
 FULL: Final = (
-    "the ledger is full, so nothing is placed: archive and trim it, or raise the stream's "
+    "the ledger is full, so no pod is placed; archive and trim it, or raise the stream's "
     "max_bytes (apportion ledger resize)"
 )
 FORGOTTEN_S: Final = 60.0  # a writer that still has something to append retries much sooner
 TROUBLES: Final = {
     "full": (
-        "the ledger is full, so nothing is placed: give its server more disk, or raise its "
+        "the ledger is full, so no pod is placed; give its server more disk, or raise its "
         "max_file_store, or the stream's max_bytes (apportion ledger resize)"
     ),
     "unknown": (
-        "the ledger acknowledges nothing: look at the log and the disk of nats-server; one whose "
-        "disk was full must be started again"
+        "the ledger does not acknowledge appends; check the log and the disk of nats-server, and "
+        "restart it if its disk was full"
     ),
 }
 
@@ -64,20 +64,19 @@ class Soundness:
         self._sound = asyncio.Event()
         self._sound.set()
         metrics.gauge(
-            "apportion_ledger_full", "1 while the ledger refuses appends for want of room."
+            "apportion_ledger_full", "1 while the ledger rejects appends because it is full."
         ).set_function(lambda: float(self.trouble() == "full"))
         metrics.gauge(
             "apportion_ledger_drifted",
-            "Settings of the stream, or of a consumer of this process, that are not as they must "
-            "be; /readyz names them.",
+            "Wrong settings of the stream or of a consumer of this process; /readyz lists them.",
         ).set_function(lambda: len(self._drifted))
         metrics.gauge(
             "apportion_ledger_free_ratio",
-            "The part of the stream's max_bytes that is free; 1 where it has none.",
+            "Free fraction of the stream's max_bytes; 1 without a limit.",
         ).set_function(self.free)
         metrics.gauge(
             "apportion_ledger_lost_records",
-            "Records that are gone between the first and the last of the ledger.",
+            "Records missing between the first and the last of the ledger.",
         ).set_function(lambda: self._lost)
 
     def not_ready(self) -> list[str]:
@@ -136,7 +135,7 @@ class Soundness:
                 self._note(look.drifted, ledger)
                 if look.lost > self._lost:
                     self._log.critical(
-                        "the ledger lost events: who begins anew may have to stop; see recovery",
+                        "the ledger lost events, so a restarted service may halt; see recovery",
                         records=look.lost,
                     )
                 self._lost = look.lost
@@ -152,11 +151,11 @@ class Soundness:
 
     def _note(self, drifted: tuple[str, ...], ledger: Examined) -> None:
         if drifted and drifted != self._drifted:
-            self._log.error("nothing is appended while the ledger is not sound", found=drifted)
+            self._log.error("appends paused, because the ledger has wrong settings", found=drifted)
         if self._drifted and not drifted:
             self._log.warning(
-                "the ledger's settings are as they must be again; `apportion verify` tells whether "
-                "events were lost meanwhile"
+                "the ledger's settings are correct again; run `apportion verify` to check for lost "
+                "events"
             )
         self._drifted = drifted
         ledger.hold("; ".join(drifted))

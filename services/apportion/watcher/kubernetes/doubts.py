@@ -110,7 +110,7 @@ class Doubts:
         try:
             found = read_pod(await self._api.get(pod_path(pod.namespace, pod.name)))
         except KubeRefused as error:
-            _log.info("pod %s/%s is not taken back: %s", pod.namespace, pod.name, error)
+            _log.info("pod %s/%s not adopted again: %s", pod.namespace, pod.name, error)
         except KubeUnavailable:
             return False
         else:

@@ -80,6 +80,7 @@ class Adoption(NamedTuple):
 
     data: PodAdopted
     problem: str = ""
+    assumed: bool = False  # no trusted source names its devices
 
 
 class Revisions:
@@ -151,12 +152,12 @@ class Facts:
         if pod.deleting and not pod.node:
             return "deleted before it was bound"
         if pod.node and not placed_on(known, pod.node):
-            return f"bound to {pod.node} outside of the ledger"
+            return f"bound to {pod.node} without a placement in the ledger"
         placed = known.placement if known is not None and known.phase is Phase.PLACED else None
         if not pod.node or placed is None or not pod.attempt.isdecimal():
             return ""
         if pod.attempt != str(placed.attempt) and pod.shares != shares_text(placed.shares):
-            return f"bound to {pod.node} by attempt {pod.attempt}, which was given up"
+            return f"bound to {pod.node} by attempt {pod.attempt}, which had been abandoned"
         return ""
 
     def adoptions(self, uids: Iterable[str]) -> Iterator[Adoption]:
@@ -168,17 +169,17 @@ class Facts:
             node = self._state.nodes.get(pod.node)
             devices = {name: each.device for name, each in node.by_id.items()} if node else {}
             known = self._state.configuration.nvidia.known_mig_geometries
-            data = pod.claim.on(pod.node, devices, known)
+            data, assumed = pod.claim.on(pod.node, devices, known), False
             if data is None and node is not None:
-                data = taken(pod.claim, node, known)
+                data, assumed = taken(pod.claim, node, known), True
             if data is None:
                 continue
             try:
                 charged(self._state, data)
             except Oversold as error:
-                yield Adoption(data, str(error))
+                yield Adoption(data, str(error), assumed=assumed)
             else:
-                yield Adoption(data)
+                yield Adoption(data, assumed=assumed)
 
     def adoption(self, data: PodAdopted) -> Fact:
         """The event that the ledger adopts the pod with its devices."""
@@ -400,7 +401,7 @@ class FactWriting:
         try:
             draft = self._publisher.draft(fact.data, event_id=fact.event_id, basis=basis)
         except InvalidEvent as error:
-            _log.error("cannot be told to the ledger: %s", error)
+            _log.error("invalid event, not appended: %s", error)
             self.final.add(getattr(fact.data, "uid", ""))
             return 0
         try:

@@ -108,5 +108,5 @@ class Ineffective:
         if answer.status == _BUSY or answer.status >= _SERVER_ERROR:
             return False
         if not answer.ok and answer.status != _CONFLICT:  # another watcher was first
-            _log.info("%s %s was not told: %s", about.kind, about.name, answer.refusal())
+            _log.info("no event created for %s %s: %s", about.kind, about.name, answer.refusal())
         return True

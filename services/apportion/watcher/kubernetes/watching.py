@@ -14,7 +14,6 @@ import msgspec
 
 from apportion.core.explain.text.event_text import shares_words
 from apportion.core.ledger.fold import Change
-from apportion.core.ledger.handlers.unattributed_devices import EVIDENCE
 from apportion.core.ledger.state import State
 from apportion.core.workloads.adoption.claims import WRITERS
 from apportion.core.workloads.pods.gangs import VERSIONS
@@ -72,7 +71,7 @@ MISSED_MAX = 100  # differences of one kind that one comparison reports individu
 # how often the API server's revision is checked, as a dead connection may hide a restore
 PROBE_S = 10.0
 LISTED_S = 0.5  # how often to check that every kind was listed again after an outage
-UNBOUND = "the API server has lost its binding"
+UNBOUND = "the API server lost its binding"
 _FENCED = (DifferenceFound, NodeGone, NodeObserved, PodAdopted, PodRejected)
 
 _log = logging.getLogger(__name__)
@@ -119,7 +118,7 @@ class KubernetesWatching:
         self._doubts = Doubts(api, view, state, self._revisions, clock)
         self._ineffective = Ineffective(api, clock)
         reader.ineffective = self._ineffective.note
-        self._unsettled = "the cluster is not in the ledger yet"
+        self._unsettled = "not all pods of the cluster are in the ledger yet"
         self._returns = 0
         self._conflicts: dict[str, str] = {}
         self.repairs: Counter[str] = Counter()
@@ -180,7 +179,7 @@ class KubernetesWatching:
         # Other watches may be open without delivering anything: list everything again.
         self._returns += 1
         if not self._unsettled:
-            self._unsettled = "the API server was away: the cluster is compared with the ledger"
+            self._unsettled = "the API server was unreachable; comparing cluster and ledger"
             _log.warning("%s", self._unsettled)
         for watch in self._watches.values():
             watch.doubt(since_s)
@@ -203,18 +202,18 @@ class KubernetesWatching:
     def measure(self, metrics: Metrics) -> None:
         """Export the problems, repairs and adoptions of this watcher as metrics."""
         metrics.gauge(
-            "apportion_watcher_problems", "Objects of the cluster that cannot be used at present."
+            "apportion_watcher_problems", "Objects of the cluster that are currently invalid."
         ).set_function(lambda: len(self._view.problems) + len(self._state.rejected))
         repairs = metrics.gauge(
             "apportion_watcher_repairs",
-            "Differences that only a comparison of the whole found: of the ledger, a pod, an "
-            "annotation; and what pods hold that the ledger cannot account for (conflict).",
+            "Differences found only by a full comparison: in the ledger, a pod or an annotation, "
+            "and devices of pods that the ledger cannot account for (conflict).",
             ("kind",),
         )
         for kind in ("ledger", "pod", "annotation", "conflict"):
             repairs.labels(kind).set_function(partial(self.repairs.__getitem__, kind))
         metrics.gauge(
-            "apportion_watcher_adopted", "Pods held that ran without a placement of the ledger."
+            "apportion_watcher_adopted", "Pods adopted that ran without a placement in the ledger."
         ).set_function(lambda: self._writing.written[PodAdopted.__name__])
 
     async def run(self, reader: Reader[Change], ledger: Ledger, *, compare_every_s: float) -> None:
@@ -224,7 +223,7 @@ class KubernetesWatching:
         await self._discovery.look()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._discovery.run(), name="discover kinds")
-            tasks.create_task(self._ineffective.run(), name="tell what has no effect")
+            tasks.create_task(self._ineffective.run(), name="report fields without effect")
             for kind, watch in self._watches.items():
                 tasks.create_task(watch.run(), name=f"watch {kind}")
             for watch in self._watches.values():
@@ -299,19 +298,21 @@ class KubernetesWatching:
 
     def _adoptions(self, uids: Iterable[str]) -> Iterator[Fact]:
         certain = [uid for uid in uids if uid not in self._doubts]
-        for data, problem in self._facts.adoptions(certain):
+        for data, problem, assumed in self._facts.adoptions(certain):
             if not problem:
                 self._conflicts.pop(data.pod, None)
-                if data.evidence.startswith(EVIDENCE):
+                if assumed:
                     held = shares_words(data.shares)
                     name = _named(data.submitted)
-                    _log.warning("pod %s holds %s (by %s)", name, held, data.evidence)
+                    _log.warning(
+                        "pod %s is charged %s: no trusted source names its devices", name, held
+                    )
                 yield self._facts.adoption(data)
             elif self._conflicts.get(data.pod) != problem:
                 self._conflicts[data.pod] = problem
                 self.repairs["conflict"] += 1
                 name = _named(data.submitted)
-                _log.error("pod %s cannot be accounted for: %s", name, problem)
+                _log.error("pod %s has devices that the ledger cannot charge: %s", name, problem)
                 yield from self._facts.conflict(data, problem)
 
     async def _read_claims(self, uids: Iterable[str]) -> None:
@@ -319,7 +320,7 @@ class KubernetesWatching:
             try:
                 raw = await self._api.get(pod_path(pod.namespace, pod.name))
             except KubeRefused as error:
-                _log.info("pod %s/%s is not read again: %s", pod.namespace, pod.name, error)
+                _log.info("cannot read pod %s/%s again: %s", pod.namespace, pod.name, error)
             except KubeUnavailable:
                 return
             else:
@@ -335,7 +336,7 @@ class KubernetesWatching:
         found = await self._settle(reader, ledger, self._view.everything(), missed=True)
         if found:
             self.repairs["ledger"] += found
-            _log.warning("%d differences between cluster and ledger repaired", found)
+            _log.warning("repaired %d differences between cluster and ledger", found)
         await self._compare_annotations(reader, ledger)
 
     async def _compare_annotations(self, reader: Reader[Change], ledger: Ledger) -> None:
@@ -343,7 +344,7 @@ class KubernetesWatching:
         for fact in facts:
             self.repairs["annotation"] += 1
             name = getattr(fact.data, "name", "")
-            _log.warning("pod %s: its annotation differs from the ledger", name)
+            _log.warning("pod %s: annotation differs from the ledger", name)
         await self._writing.append(reader, ledger, facts)
 
     async def _ask_for(self, reader: Reader[Change], ledger: Ledger, uids: Iterable[str]) -> None:
@@ -377,9 +378,7 @@ class KubernetesWatching:
                 return
             # A restored API server has lost the binding. The pod ends, and is submitted again.
             if found.metadata.uid == pod.uid and not found.spec.node_name:
-                _log.warning(
-                    "pod %s/%s: the API server has lost its binding", pod.namespace, pod.name
-                )
+                _log.warning("pod %s/%s: the API server lost its binding", pod.namespace, pod.name)
                 self._view.note_gone(pod.uid, UNBOUND)
 
 

@@ -136,16 +136,16 @@ class ManifestFolder(Source):
                     before, since_s = self._glimpsed.get(str(entry), (None, now_s))
                     found[str(entry)] = (signature, since_s if signature == before else now_s)
         except OSError as error:
-            problem = f"{self._folder}: cannot be read ({error.strerror}): check it and its rights"
+            problem = f"{self._folder}: cannot read it ({error.strerror}); check its permissions"
         size_bytes = sum(signature[1] for signature, _ in found.values())
         if size_bytes > ALL_BYTES_MAX:
             problem = (
-                f"{self._folder}: {size_bytes >> 20} MiB; at most {ALL_BYTES_MAX >> 20}: split it"
+                f"{self._folder}: {size_bytes >> 20} MiB exceed {ALL_BYTES_MAX >> 20} MiB; split it"
             )
         if len(found) > FILES_MAX:
-            problem = f"{self._folder}: {len(found)} manifests; at most {FILES_MAX}: split it"
+            problem = f"{self._folder}: {len(found)} manifests; split it, the limit is {FILES_MAX}"
         if problem and problem != self._folder_problem:
-            _log.error("%s; what it held before stays wanted", problem)
+            _log.error("%s. Using its previous manifests", problem)
         self._folder_problem = problem
         return None if problem else found
 
@@ -157,12 +157,12 @@ class ManifestFolder(Source):
         for path, file in sorted(self._files.items()):
             for key, draft in file.pods.items():
                 if key in pods:
-                    conflicts.add(f"{path}: pod {key} is in {owner[key]} already: rename one")
+                    conflicts.add(f"{path}: pod {key} is already in {owner[key]}; rename one")
                 else:
                     pods[key], owner[key] = draft, path
             for name, group in file.groups.items():
                 if groups.setdefault(name, group) != group:
-                    conflicts.add(f"{path}: gang {name} is declared otherwise before: keep one")
+                    conflicts.add(f"{path}: gang {name} is declared twice, differently; keep one")
         for conflict in sorted(conflicts - self._conflicts):
             _log.error("%s", conflict)
         self._conflicts = frozenset(conflicts)
@@ -198,7 +198,7 @@ def _read(
         for draft in found.pods:
             if file.pods.setdefault(f"{draft.namespace}/{draft.name}", draft) is not draft:
                 file.problems += 1
-                _log.error("%s: pod %s/%s comes twice", path, draft.namespace, draft.name)
+                _log.error("%s: duplicate pod %s/%s", path, draft.namespace, draft.name)
     if not file.problems:
         file.doubtful = False
     elif before is not None:

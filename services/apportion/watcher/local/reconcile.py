@@ -57,7 +57,7 @@ class Source:
 
     def uid(self, key: str, incarnation: int) -> str:
         """The uid of the n-th pod of that `namespace/name`, counted from 1."""
-        raise LookupError(f"no pod {key} ({incarnation}) is wanted")
+        raise LookupError(f"no manifest has pod {key} ({incarnation})")
 
     def incarnation(self, key: str, uid: str) -> int:  # noqa: ARG002 - no pod is ours
         """The inverse of `uid`; 0 if the pod is not of this source."""

@@ -116,7 +116,7 @@ class Watching:
 
     def not_ready(self) -> list[str]:
         """Why the watcher is not ready; empty once the ledger has had all that the source wants."""
-        return [] if self._settled else ["the source is not in the ledger yet"]
+        return [] if self._settled else ["not all pods of the source are in the ledger yet"]
 
     async def run(self, reader: Reader[Change], ledger: Ledger) -> None:
         """Keep the ledger as the source wants it, until cancelled."""

@@ -123,7 +123,7 @@ async def test_what_a_process_runs_on_stays(
     driver.process(0, 4242, 100, instance=one.id)
     kept = await backend.keep_instances(driver.ids[0], [])
     assert (kept.gone, kept.held, kept.foreign) == ((), (SMALL,), ())
-    with pytest.raises(InTheWay, match="a process runs on it still"):
+    with pytest.raises(InTheWay, match="still uses it"):
         await backend.make_instance(driver.ids[0], HALF, [])
     assert there(card) == [SMALL]
     driver.end_process(4242)
@@ -164,7 +164,7 @@ async def test_a_size_that_the_card_does_not_have_is_named(
 ) -> None:
     """With those that it has."""
     wanted = MigInstance(profile="1g.24gb", start=0, size=1)
-    with pytest.raises(NotMade, match=r"no MIG profile 1g\.24gb; it has 1g\.5gb, 2g\.10gb"):
+    with pytest.raises(NotMade, match=r"no MIG profile 1g\.24gb; available: 1g\.5gb, 2g\.10gb"):
         await backend.make_instance(driver.ids[0], wanted, [])
 
 

@@ -36,7 +36,7 @@ async def running(agent: Agent) -> AsyncIterator[None]:
         tasks = [group.create_task(each) for each in (agent.watch(), agent.fold())]
 
         async def reported() -> bool:
-            return agent.not_ready() == ["orders are not taken yet"]
+            return agent.not_ready() == ["not ready for commands yet"]
 
         await until(reported, "the agent to have reported")
         yield

@@ -103,8 +103,8 @@ async def test_a_container_that_is_nowhere_to_be_found_is_told_of_once(
     await hands.hold([Limit(driver.ids[1], WHOLE, MIB), Limit("GPU-gone", WHOLE, MIB)])
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 3
-    assert "which is --cgroups" in said[0]
-    assert "has no limits" in said[1]
+    assert "see --cgroups" in said[0]
+    assert "has no memory limits" in said[1]
     assert "GPU-gone" in said[2]
 
 

@@ -219,7 +219,7 @@ def test_a_claim_that_was_made_anew_is_not_that_of_the_pod() -> None:
         world.ask("POST", CLAIMS, resource_claim("mine", request(memory="1Gi")))
         outcome = await world.bind()
         assert isinstance(outcome, Failed)
-        assert "made anew" in outcome.message
+        assert "was recreated" in outcome.message
 
     virtually(test)
 

@@ -21,7 +21,7 @@ from tests.support.fleet import gpu, node
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, pod
 
-LEFT = "node n1 has left the cluster"
+LEFT = "node n1 was removed from the cluster"
 CREATED = (201, {"kind": "Status", "status": "Success"})
 Reply = tuple[int, dict[str, Any]]
 
@@ -129,9 +129,9 @@ async def test_a_lost_answer_is_looked_up(server: Server, ledger: Ledger) -> Non
 @pytest.mark.parametrize(
     ("found", "final", "message"),
     [
-        (there("n2"), True, "bound to n2 already"),
+        (there("n2"), True, "already bound to n2"),
         (there("n1", attempt="7"), True, "by attempt 7"),
-        (there(uid="other"), False, "another pod has its name by now"),
+        (there(uid="other"), False, "another pod has this name now"),
         (there(deletionTimestamp="2026-01-01T00:00:00Z"), False, "being deleted"),
         (refusal(404, "NotFound", 'pods "p1" not found'), False, "not found"),
     ],
@@ -174,7 +174,7 @@ async def test_a_refusal_is_final_unless_somebody_may_mend_it(
     [
         (there("n1"), Bound()),
         (there(), Failed(LEFT, final=False)),
-        (there("n2"), Failed(f"bound to n2 already: {LEFT}", final=True)),
+        (there("n2"), Failed(f"already bound to n2: {LEFT}", final=True)),
         (refusal(404, "NotFound"), Failed("404 NotFound: no", final=False)),
         (refusal(429, "TooMany"), Failed("429 TooMany: no", final=False, unknown=True)),
         (refusal(503, "Away"), Failed("503 Away: no", final=False, unknown=True)),

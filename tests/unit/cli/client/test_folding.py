@@ -41,7 +41,7 @@ def answering(*answers: tuple[int, bytes, str]) -> Iterator[str]:
         thread.join(10)
 
 
-FOLDING = (503, b'{"error": "the gateway is not ready: folding the ledger, at 7"}', "1")
+FOLDING = (503, b'{"error": "the gateway is not ready: reading the ledger, at revision 7"}', "1")
 HALTED = (503, b'{"error": "the gateway is not ready: halted"}', "")
 
 
@@ -51,7 +51,7 @@ def test_it_is_waited_for_with_a_word(capsys: pytest.CaptureFixture[str]) -> Non
         assert Gateway(url).ask("revision", answer=RevisionAnswer).revision == 9
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.count("at 7") == 1
+    assert said.err.count("at revision 7") == 1
 
 
 @pytest.mark.parametrize(("answer", "patience_s"), [(HALTED, 60.0), (FOLDING, 0.1)])

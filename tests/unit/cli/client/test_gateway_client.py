@@ -84,10 +84,10 @@ def test_refusals(gateway: Gateway, status: str, kind: type[Exception]) -> None:
     [
         ("add is '0x': no node", "add", " is '0x': no node", "--add is '0x': no node; do y"),
         (
-            "at: 'noon' is no moment",
+            "at: 'noon' is not a time",
             "at",
-            ": 'noon' is no moment",
-            "--at: 'noon' is no moment; do y",
+            ": 'noon' is not a time",
+            "--at: 'noon' is not a time; do y",
         ),
         ("devices: model 'X'", "add", "", "--add: devices: model 'X'; do y"),
         ("address is 7", "add", "", "--add: address is 7; do y"),

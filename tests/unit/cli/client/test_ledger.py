@@ -38,8 +38,8 @@ def test_a_warning_is_said_without_the_form_of_a_log(
     url = "nats://operator:secret@127.0.0.1:4222"
     for _connection in range(2):
         log.warning("connection lost, reconnecting", server=url, error="no answer")
-    log.warning("appending waits: %s", "no answer")
-    log.info("connected again")
+    log.warning("append delayed, retrying: %s", "no answer")
+    log.info("reconnected")
     logging.getLogger("nats").error("of another library")
     said = capsys.readouterr()
     assert said.out == ""

@@ -40,7 +40,7 @@ def test_same_name_twice(tmp_path: Path) -> None:
     wish, [problem] = read_manifests([str(tmp_path)])
     assert len(wish.pods) == 1
     assert problem.source.endswith("two.yaml")
-    assert "comes twice" in problem.message
+    assert "is used twice" in problem.message
 
 
 def test_file_that_is_not_there(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_file_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(pod("a"))
     wish, [problem] = read_manifests([str(tmp_path / "none.yaml"), str(tmp_path / "a.yaml")])
     assert len(wish.pods) == 1
-    assert "cannot be read" in problem.message
+    assert "cannot read it" in problem.message
 
 
 def test_trace(tmp_path: Path) -> None:

@@ -181,7 +181,8 @@ def test_up_without_a_fleet_goes_on_with_the_one_of_the_folder(
     samples = of_file(up.FLEET, up.SAMPLES_FLEET)
     assert run("--data", str(data))[0] == samples
     keep(data, fleet)
-    assert run("--data", str(data)) == (fleet, ("--fleet", str(nodes_file(data))))
+    found, agent = run("--data", str(data))
+    assert (found, agent[:2]) == (fleet, ("--fleet", str(nodes_file(data))))
     monkeypatch.setenv("APPORTION_DATA", str(data))
     assert run()[0] == fleet
     assert run("--ephemeral")[0] == samples

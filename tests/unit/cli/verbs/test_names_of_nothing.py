@@ -96,7 +96,7 @@ def test_what_is_asked_of_a_node_that_is_not_there_says_which_are(
     typed: str, name: str, said: str
 ) -> None:
     """As `get nodes NAME` does it."""
-    refused = ErrorAnswer(error=f"no node '{name}'", fix="/api/v1/nodes lists them", field="node")
+    refused = ErrorAnswer(error=f"no node '{name}'", fix="list them at /api/v1/nodes", field="node")
     with answering(answers_of(FLEET) | {"devices": refused}) as url:
         done = CliRunner().invoke(root, [*typed.split(), "--node", name, "--gateway", url])
     assert (done.exit_code, done.stderr) == (1, f"Error: no node '{name}'; {said}\n")

@@ -50,19 +50,15 @@ def host(cpus: int, gib: int) -> NodeConstraints:
 
 
 EXPECTED: dict[str, tuple[Pods, ...]] = {
-    "A1-volcano-vgpu-hami-core": (
+    "volcano-vgpu-hami-core": (
         Pods("volcano-vgpu", (gpu(memory_mib=3000, cores=50, cap_memory=True),), mode("hami-core")),
     ),
-    "A2-volcano-vgpu-mig": (
-        Pods("volcano-vgpu", (gpu(memory_mib=3000, cap_memory=True),), mode("mig")),
-    ),
-    "A6-volcano-vgpu-percentage": (Pods("volcano-vgpu", (gpu(memory_percent=25),)),),
-    "A7-volcano-vgpu-any-mode": (Pods("volcano-vgpu", (gpu(memory_mib=4096, cap_memory=True),)),),
-    "B4-vcuda-exclusive": (Pods("tencent.com/vcuda", (gpu(count=2, cores=100),)),),
-    "B4-vcuda-shared": (
-        Pods("docker.com/vcuda", (gpu(memory_mib=2560, cores=20),), node=host(2, 2)),
-    ),
-    "C1-volcano-gpu-sharing-job": (
+    "dynamic-mig": (Pods("volcano-vgpu", (gpu(memory_mib=3000, cap_memory=True),), mode("mig")),),
+    "volcano-vgpu-percentage": (Pods("volcano-vgpu", (gpu(memory_percent=25),)),),
+    "volcano-vgpu-any-mode": (Pods("volcano-vgpu", (gpu(memory_mib=4096, cap_memory=True),)),),
+    "vcuda-exclusive": (Pods("tencent.com/vcuda", (gpu(count=2, cores=100),)),),
+    "vcuda-shared": (Pods("docker.com/vcuda", (gpu(memory_mib=2560, cores=20),), node=host(2, 2)),),
+    "volcano-gpu-sharing-job": (
         Pods(
             "volcano-share",
             (gpu("inference", memory_mib=4096),),
@@ -71,8 +67,8 @@ EXPECTED: dict[str, tuple[Pods, ...]] = {
             group=gang("gpu-sharing-job", 2),
         ),
     ),
-    "C2-volcano-gpu-number": (Pods("volcano-share", (gpu(cores=100),)),),
-    "C3-volcano-vgpu-job": (
+    "volcano-gpu-number": (Pods("volcano-share", (gpu(cores=100),)),),
+    "volcano-vgpu-job": (
         Pods(
             "volcano-vgpu",
             (gpu("trainer", memory_mib=4096, cap_memory=True),),
@@ -82,13 +78,13 @@ EXPECTED: dict[str, tuple[Pods, ...]] = {
             gang("vgpu-training", 1),
         ),
     ),
-    "C3-volcano-vgpu-mps": (
+    "volcano-vgpu-mps": (
         Pods("volcano-vgpu", (gpu(memory_mib=8000, cores=25, cap_memory=True),), mode("mps")),
     ),
-    "C4-ascend-310p": (
+    "ascend-310p": (
         Pods("ascend", (Ask(container="main", family="ascend310p", memory_mib=6144),)),
     ),
-    "C7-distributed-job": (
+    "distributed-job": (
         Pods(
             "plain",
             (gpu("worker", count=2, cores=100),),
@@ -97,7 +93,7 @@ EXPECTED: dict[str, tuple[Pods, ...]] = {
             group=gang("distributed-gpu-training", 4),
         ),
     ),
-    "C7-multi-gpu-job": (
+    "multi-gpu-job": (
         Pods(
             "plain",
             (gpu("trainer", count=4, cores=100),),
@@ -106,24 +102,22 @@ EXPECTED: dict[str, tuple[Pods, ...]] = {
             group=gang("multi-gpu-training", 1),
         ),
     ),
-    "C8-gpu-types": (
+    "gpu-types": (
         Pods("plain", (gpu(cores=100),), DeviceConstraints(use_types=("A100", "V100"))),
         Pods("plain", (gpu(cores=100),), DeviceConstraints(nouse_types=("T4",))),
         Pods("volcano-share", (gpu(count=2, cores=100),), DeviceConstraints(indexes=(0, 2))),
     ),
-    "D1-hami-percentage-priority": (
-        Pods("hami", (gpu(memory_percent=50),), high_priority=("main",)),
-    ),
-    "D1-hami": (Pods("hami", (gpu(memory_mib=3000, cores=30),)),),
-    "D3-hami-defaults": (Pods("hami", (gpu(memory_mib=5000),)),),
-    "D3-hami-two-containers": (
+    "hami-percentage-priority": (Pods("hami", (gpu(memory_percent=50),), high_priority=("main",)),),
+    "hami": (Pods("hami", (gpu(memory_mib=3000, cores=30),)),),
+    "hami-defaults": (Pods("hami", (gpu(memory_mib=5000),)),),
+    "hami-two-containers": (
         Pods(
             "hami",
             (gpu("train", memory_mib=10000, cores=50), gpu("eval", memory_mib=2000)),
             node=NodeConstraints(cpu_milli=100),
         ),
     ),
-    "E3-volcano-two-vgpus": (
+    "volcano-two-vgpus": (
         Pods(
             "volcano-vgpu",
             (gpu(count=2, memory_mib=3000, cores=50, cap_memory=True),),
@@ -134,7 +128,7 @@ EXPECTED: dict[str, tuple[Pods, ...]] = {
             ),
         ),
     ),
-    "E4-whole-cards": (Pods("plain", (gpu(count=2, cores=100),)),),
+    "whole-gpus": (Pods("plain", (gpu(count=2, cores=100),)),),
 }
 
 

@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
     """With the setting, the file, and how to make one."""
     path = tmp_path / "tokens.toml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"setting --tokens is .*cannot be used.*apportion token"):
+    with pytest.raises(ConfigError, match=r"--tokens is .*cannot be used.*apportion token"):
         TokenFile(path)
 
 

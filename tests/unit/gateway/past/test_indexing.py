@@ -172,5 +172,5 @@ def test_an_index_that_cannot_be_written(tmp_path: Path) -> None:
     index.close()
     read(indexer, EVENTS[2:])
     assert indexer.state.revision == len(EVENTS)
-    assert "make room" in indexer.failed
+    assert "free space" in indexer.failed
     assert Index(tmp_path / "index.sqlite").revision == 0

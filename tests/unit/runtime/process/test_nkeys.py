@@ -43,8 +43,8 @@ def test_a_new_key_says_whose_it_is(kind: int, letter: str) -> None:
     ("text", "cause"),
     [
         (SEED[:-1] + "A", "checksum"),
-        (SEED.lower(), "letters A to Z"),
-        (PUBLIC, "it is no seed"),
+        (SEED.lower(), "only A to Z"),
+        (PUBLIC, "not a NATS seed"),
         ("SUAC", "checksum"),
     ],
 )
@@ -70,5 +70,5 @@ def test_a_file_without_a_seed_is_named(tmp_path: Path) -> None:
     """As is one that is empty."""
     path = tmp_path / "me.nk"
     path.write_text("hello\n")
-    with pytest.raises(InvalidKey, match=r"me\.nk holds no seed"):
+    with pytest.raises(InvalidKey, match=r"me\.nk has no NATS seed"):
         read_seed(path)

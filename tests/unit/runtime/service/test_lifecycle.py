@@ -170,7 +170,7 @@ async def main(service):
     await process.logged("body")
     process.child.terminate()
     assert await process.exit_code() == EXIT_STUCK
-    line = await process.logged("did not stop in time")
+    line = await process.logged("stop timed out")
     assert "stubborn" in str(line["tasks"])
 
 
@@ -231,7 +231,7 @@ async def main(service):
 """
     )
     assert await process.exit_code() == EXIT_ERROR
-    assert (await process.logged("failed too often"))["failures"] == 6
+    assert (await process.logged("too many failures, giving up"))["failures"] == 6
 
 
 async def test_an_absent_ledger_is_waited_for_without_bound(run: Run) -> None:
@@ -262,7 +262,7 @@ async def main(service):
 """
     )
     assert await process.exit_code() == EXIT_CONFIG
-    line = await process.logged("cannot go on")
+    line = await process.logged("cannot continue")
     for part in ("deny_delete", "False", "True"):
         assert part in str(line["error"])
 

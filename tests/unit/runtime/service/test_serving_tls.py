@@ -71,7 +71,7 @@ async def test_files_are_taken_when_they_have_changed(served: Served, tmp_path: 
     pair = second.issue("next", HOST)
     (tmp_path / "tls.crt").write_bytes(pair.certificate.read_bytes())
     served.given.look()
-    assert "has another key" in served.given.problem
+    assert "does not belong" in served.given.problem
     assert str(tmp_path / "tls.crt") in served.given.problem
     assert served.tls.used is before
     assert not await served.answers(second)
@@ -101,7 +101,9 @@ def test_files_that_cannot_be_used_at_the_start_are_an_error(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match=r"--tls-cert is .*no\.crt.*cannot be read"):
         given_tls(files, SystemClock())
     pair = Authority(tmp_path).issue("tls", HOST)
-    with pytest.raises(ConfigError, match=r"--tls-client-ca is .*tls\.key.*no certificate"):
+    with pytest.raises(
+        ConfigError, match=r"--tls-client-ca is .*tls\.key.*no readable certificate"
+    ):
         given_tls(ServedFiles(*pair, pair.key), SystemClock())
     pair.key.write_text("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
     with pytest.raises(ConfigError, match=r"--tls-cert is .*tls\.crt.*unencrypted"):

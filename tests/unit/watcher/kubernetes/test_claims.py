@@ -38,7 +38,7 @@ def said(*shares: Share, attempt: int = 1) -> dict[str, str]:
 
 def held(cluster: Cluster) -> PodAdopted:
     """The one pod that is to be adopted, without a problem."""
-    ((data, problem),) = cluster.adoptions()
+    ((data, problem, _),) = cluster.adoptions()
     assert not problem
     return data
 
@@ -448,7 +448,7 @@ def test_what_does_not_fit_is_told_and_not_held() -> None:
     whole = placed("q", shares=[of("g1", 81920, 100)])
     cluster.ledger.play(CARD, pod("q"), whole)
     cluster.pod("p", annotations=HAMI, on="n1", schedulerName="hami-scheduler")
-    ((data, problem),) = cluster.adoptions()
+    ((data, problem, _),) = cluster.adoptions()
     assert (data.pod, "memory_mib needed 3000, available 0" in problem) == ("p", True)
     assert unnamed(cluster) == ("nvidia",)
 

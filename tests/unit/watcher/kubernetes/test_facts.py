@@ -46,7 +46,7 @@ def test_a_pod_is_submitted_once_and_expects_a_subject_without_events() -> None:
     [
         ({"phase": "Succeeded"}, "Succeeded"),
         ({"phase": "Failed"}, "Failed"),
-        ({"on": "n9"}, "bound to n9 outside of the ledger"),
+        ({"on": "n9"}, "bound to n9 without a placement in the ledger"),
     ],
 )
 def test_a_pod_ends_with_its_reason_and_expects_its_submission(

@@ -85,7 +85,7 @@ async def test_a_file_that_goes_while_the_folder_is_looked_at_hides_no_other(
     monkeypatch.setattr(Path, "stat", looked)
     source = source_of(tmp_path)
     assert keys(await source.observe()) == {"default/a"}
-    assert f"{tmp_path}: cannot be read" not in caplog.text
+    assert f"{tmp_path}: cannot read it" not in caplog.text
     assert (await source.observe()).whole
     assert source.problems == 0
 
@@ -190,7 +190,7 @@ async def test_a_folder_that_cannot_be_read_keeps_all(
     assert await source.observe() is before
     assert source.problems == 1
     assert len(caplog.messages) == 1
-    assert "cannot be read" in caplog.messages[0]
+    assert "cannot read it" in caplog.messages[0]
     shutil.move(tmp_path / "away", folder)
     assert keys(await source.observe()) == {"default/a"}
     assert source.problems == 0

@@ -225,7 +225,7 @@ def eviction(victim: PodState, pod: PodState, found: Victims) -> PodEvicted:
 
 def _place_of(pod: PodState) -> Placement:
     if pod.placement is None:
-        raise ValueError(f"pod {pod.uid} has no place")
+        raise ValueError(f"pod {pod.uid} has no placement")
     return pod.placement
 
 

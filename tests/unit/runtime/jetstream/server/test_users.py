@@ -10,11 +10,11 @@ from apportion.runtime.jetstream.server.users import Users, UsersFailed
 @pytest.mark.parametrize(
     ("role", "name", "says"),
     [
-        ("operater", "anna", "role 'operater': there is none; did you mean operator? write one of"),
-        ("admin", "anna", "role 'admin': there is none; write one of agent, intake, watcher, "),
-        ("root", "anna", "role 'root': there is none; write one of agent, intake, watcher, "),
+        ("operater", "anna", "role 'operater': unknown; did you mean operator? use one of"),
+        ("admin", "anna", "role 'admin': unknown; use one of agent, intake, watcher, "),
+        ("root", "anna", "role 'root': unknown; use one of agent, intake, watcher, "),
         ("anna", "operator", "the role comes first, as in `user add operator anna`"),
-        ("callout", "c", "role callout is the system's own, and nobody is added to it: write one"),
+        ("callout", "c", "role callout is reserved for Apportion; use one"),
     ],
 )
 def test_a_role_that_nobody_may_add_is_never_offered(
@@ -24,7 +24,7 @@ def test_a_role_that_nobody_may_add_is_never_offered(
     with pytest.raises(UsersFailed) as failed:
         Users(tmp_path).add(role, name, ())
     assert says in str(failed.value)
-    offered = str(failed.value).partition("write one of ")[2].split(", ")
+    offered = str(failed.value).partition("use one of ")[2].split(", ")
     assert not {"bootstrap", "callout"} & set(offered)
 
 
@@ -32,8 +32,8 @@ def test_who_cannot_be_revoked_is_not_offered(tmp_path: Path) -> None:
     """A name that is near, or else those that there are."""
     users = Users(tmp_path)
     users.begin()
-    with pytest.raises(UsersFailed, match=r"there is none; did you mean auditor\?"):
+    with pytest.raises(UsersFailed, match=r"not found; did you mean auditor\?"):
         users.revoke("auditer")
-    with pytest.raises(UsersFailed, match="there is none; there are ") as failed:
+    with pytest.raises(UsersFailed, match="not found; users: ") as failed:
         users.revoke("zz")
     assert "bootstrap" not in str(failed.value)

@@ -1,0 +1,168 @@
+"""Simulate what containers use on a simulated fleet, so that reports and the console show it.
+
+The load of a share follows from the names of its pod and container, and from the time. Samples and
+records are counted and encoded as on a real node. Invariants: no share uses more than it has, and
+all shares of a device together no more than the device; a node without shares, or one that is
+lost, sends nothing."""
+
+import asyncio
+import contextlib
+import math
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from apportion.agent.backend import Load, Running
+from apportion.agent.reporting.agent import Agent, Node
+from apportion.agent.reporting.view import Claim
+from apportion.agent.usage.account import Account
+from apportion.agent.usage.owners import Owner
+from apportion.agent.usage.sampling import (
+    LOOKS_MISSED_MAX,
+    SAMPLE_S,
+    Send,
+    publish_records,
+    send_sample,
+)
+from apportion.agent.usage.uses import Counted, cut
+from apportion.runtime.ledger.port import LedgerUnavailable
+from apportion.runtime.process.clock import Clock
+from apportion_schemas import Device, MigInstance, Share
+from apportion_schemas.quantities import WHOLE
+
+SAMPLES_PER_S: Final = 200  # of the whole fleet; a large one is sampled less often
+RECORDS_PER_S: Final = 2  # of the whole fleet; real nodes write one an hour each
+FIRST_S: Final = 30.0  # the first record of a node comes early, for a user who tries it out
+_WAVE_S: Final = 600.0  # period of a load's slow variation
+_COMMAND: Final = "simulated"
+_MIB: Final = 1 << 20
+
+
+class _Level(NamedTuple):
+    """How much of its share a container uses at most: fractions of memory and of compute."""
+
+    memory: float
+    cores: float
+
+
+# Half of the containers are busy, a quarter is half used, and a quarter is idle with some memory.
+_LEVELS: Final = (_Level(0.92, 0.95), _Level(0.6, 0.5), _Level(0.3, 0.0), _Level(0.85, 0.8))
+
+
+class _Part(NamedTuple):
+    """What one container uses of a device: memory in bytes, and compute in the device's unit."""
+
+    pid: int
+    instance: MigInstance | None
+    memory: int
+    cores: int
+
+
+def simulated_loads(
+    claims: Iterable[Claim], devices: Mapping[str, Device], at_s: float
+) -> tuple[list[Load], dict[int, Owner]]:
+    """Return the loads of a node's devices at a time in seconds since 1970.
+
+    Each share has one process; its owner is returned by process id. A failed device is idle."""
+    owners: dict[int, Owner] = {}
+    parts: dict[str, list[_Part]] = {name: [] for name in devices}
+    for claim in claims:
+        for share in claim.placed.shares:
+            device = devices.get(share.device)
+            if device is None or not device.healthy:
+                continue
+            pid = len(owners) + 1
+            owners[pid] = Owner(claim.pod, share.container, pid, _COMMAND)
+            parts[device.id].append(_part(pid, claim, share, device, at_s))
+    loads: list[Load] = []
+    for name, used in parts.items():
+        loads += _loads(devices[name], used)
+    return loads, owners
+
+
+def _part(pid: int, claim: Claim, share: Share, device: Device, at_s: float) -> _Part:
+    named = f"{claim.placed.namespace}/{claim.placed.name}/{share.container}"
+    digest = zlib.crc32(named.encode())
+    level = _LEVELS[digest % len(_LEVELS)]
+    turn = at_s / _WAVE_S + digest / 2**32
+    wave = 0.9 + 0.1 * math.sin(2 * math.pi * turn)
+    fair = (device.cores or WHOLE) * share.memory_mib // max(1, device.memory_mib)
+    cores = math.ceil((share.cores or fair) * level.cores * wave)
+    memory = int(share.memory_mib * _MIB * level.memory * wave)
+    return _Part(pid, cut(share.instance), memory, cores)
+
+
+def _loads(device: Device, parts: list[_Part]) -> list[Load]:
+    """Return the loads of a device and its instances, with parts scaled down to what it has."""
+    memory_mib = device.physical_memory_mib or device.memory_mib
+    by_memory = min(1.0, memory_mib * _MIB / max(1, sum(each.memory for each in parts)))
+    by_cores = min(1.0, (device.cores or WHOLE) / max(1, sum(each.cores for each in parts)))
+    running: dict[MigInstance | None, list[Running]] = defaultdict(list)
+    for each in parts:
+        process = Running(each.pid, int(each.memory * by_memory), int(each.cores * by_cores))
+        running[each.instance].append(process)
+    every = [process for processes in running.values() for process in processes]
+    whole = _load(device.id, every)._replace(processes=tuple(running.pop(None, ())))
+    return [whole, *(_load(device.id, those, instance) for instance, those in running.items())]
+
+
+def _load(device: str, processes: list[Running], instance: MigInstance | None = None) -> Load:
+    memory = sum(each.memory or 0 for each in processes)
+    cores = sum(each.cores or 0 for each in processes)
+    return Load(device, memory, cores, instance, tuple(processes))
+
+
+class _Open:
+    """The open account of one node, and when it was last added to."""
+
+    def __init__(self, began_s: float, looked_s: float, lasts_s: float) -> None:
+        self.account = Account(began_s)
+        self.looked_s = looked_s  # monotonic
+        self.lasts_s = lasts_s
+
+
+class SimulatedUse:
+    """The use of all nodes of a simulated fleet, whose agent remembers its claims.
+
+    A restart of the agent loses what was used since a node's last record."""
+
+    def __init__(
+        self, agent: Agent, nodes: Iterable[Node], *, clock: Clock, record_s: float
+    ) -> None:
+        """`record_s`: how often a node's use is recorded, at most; large fleets less often."""
+        self._agent = agent
+        self._nodes = list(nodes)
+        self._clock = clock
+        self._sample_s = max(SAMPLE_S, len(self._nodes) / SAMPLES_PER_S)
+        self._record_s = max(record_s, len(self._nodes) / RECORDS_PER_S)
+        self._open: dict[str, _Open] = {}
+
+    async def run(self, send: Send) -> None:
+        """Sample the nodes that have shares, and record their use, until cancelled."""
+        await self._agent.reported(1)
+        while True:
+            for node in self._nodes:
+                claims = list(self._agent.view_of(node.name).held.values())
+                if (claims or node.name in self._open) and not self._agent.lost(node.name):
+                    await self._look(node, claims, send)
+                    await asyncio.sleep(0)  # let the agent answer claims in between
+            await self._clock.pause(self._sample_s)
+
+    async def _look(self, node: Node, claims: list[Claim], send: Send) -> None:
+        now_s, at_s = self._clock.monotonic(), self._clock.now().timestamp()
+        first_s = min(FIRST_S, self._record_s)
+        found = self._open.setdefault(node.name, _Open(at_s, now_s, first_s))
+        loads, owners = simulated_loads(claims, node.devices, at_s)
+        look = Counted(claims, loads, owners.get).look(node.devices, {})
+        found.account.add(look, min(now_s - found.looked_s, LOOKS_MISSED_MAX * self._sample_s))
+        found.looked_s = now_s
+        with contextlib.suppress(LedgerUnavailable):  # no one would receive it
+            await send_sample(send, node.name, look, self._clock)
+        if at_s - found.account.began_s >= found.lasts_s:
+            found.account.ended_s = at_s
+            await publish_records(node, found.account, self._agent.revision)
+            if claims:
+                self._open[node.name] = _Open(at_s, now_s, self._record_s)
+            else:
+                del self._open[node.name]
