@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Format, lint and types of the console's JavaScript and CSS. The tools come through npm, by the hashes of
 # package-lock.json; nothing of them is shipped. Where npm cannot get them this says so and checks nothing, unless
-# APPORTION_REQUIRE_NODE=1.
+# APPORTION_REQUIRE_NODE=1. `--install` only gets the packages, for the test that asks axe-core; `--write` formats.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 STATIC=services/apportion/gateway/console
@@ -17,11 +17,16 @@ missing() {
 }
 
 command -v npm >/dev/null || missing "there is no npm (node 20 or newer)"
+exec 9<package-lock.json
+flock 9 # lanes that need the packages run next to each other
 if [ ! -e "$INSTALLED" ] || [ package-lock.json -nt "$INSTALLED" ]; then
-  echo "installing prettier, eslint and typescript into node_modules (once)"
+  [ ! -L node_modules ] || missing "node_modules is a link, and the packages of another checkout stay as they are"
+  echo "installing prettier, eslint, typescript and axe-core into node_modules (once)"
   npm ci --ignore-scripts --no-audit --no-fund --silent || missing "npm could not get the packages of package-lock.json"
   touch "$INSTALLED"
 fi
+flock --unlock 9
+if [ "${1:-}" = --install ]; then exit 0; fi
 if [ "${1:-}" = --write ]; then
   npx --no-install prettier --log-level warn --write "$STATIC" eslint.config.js tsconfig.json
   exit 0

@@ -94,5 +94,5 @@ def test_the_exempt_module_only_changes_how_a_text_looks() -> None:
     [path] = prose.TYPOGRAPHY
     text = SCRIPTS[path]
     exported = [line.split()[2] for line in text.splitlines() if line.startswith("export const ")]
-    assert sorted(exported) == ["ownTimes", "sentence", "sentenceCase", "withCode"]
+    assert sorted(exported) == ["ownTimes", "restOf", "sentence", "sentenceCase", "withCode"]
     assert text.count("export ") == len(exported)

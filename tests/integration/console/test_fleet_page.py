@@ -115,14 +115,19 @@ HOVER = """() => {
 }"""
 
 
-def test_the_tooltip_follows_a_zoom_by_key(browser: Browser, base: str) -> None:
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_the_tooltip_follows_a_zoom_by_key(
+    browser: Browser, base: str, size: tuple[int, int]
+) -> None:
     """It names the device under the pointer, or the one that the keyboard points at."""
-    with opened(browser, base) as page:
+    with opened(browser, base, size=size) as page:
         visit(page, "")
         canvas = page.locator("#cards")
         box = canvas.bounding_box()
         assert box
-        places = [(box["x"] + across, box["y"] + 90) for across in range(60, 700, 20)]
+        places = [
+            (box["x"] + across, box["y"] + 90) for across in range(60, min(700, size[0] - 20), 20)
+        ]
         for x, y in places:
             page.mouse.move(x, y)
             for key in ("+", "+", "-", "0"):

@@ -48,7 +48,7 @@ def test_a_limit_is_named_and_no_node_is_counted(
         expect(page.locator(".stack .causes > li")).to_contain_text(SAID)
         expect(page.locator("#main")).not_to_contain_text("0 nodes")
         assert offences(page) == []
-        visit(page, "#/waiting")
+        visit(page, "#/waiting?pod=default/kept-out")
         line = page.locator(".line", has_text=SAID)
         expect(line.get_by_role("heading", name="Why they are pending")).to_have_count(1)
         expect(line.locator(".causes b")).to_have_count(0)
@@ -89,7 +89,7 @@ def test_the_headline_says_how_much_of_a_gang_is_missing(
         expect(page.locator("h1")).to_have_text(re.compile(rf"^Pending for [^:]+: its {said}\.$"))
         visit(page, "#/waiting")
         line = page.locator(".line", has_text="half-0")
-        expect(line.locator(".line-h")).to_contain_text("gang default/half has 1 of 3")
+        expect(line.locator(".line-h")).to_contain_text("Gang default/half has 1 of 3")
         expect(line.locator(".causes")).to_contain_text(said)
         assert offences(page) == []
     assert cluster.run("delete", "half-0").returncode == 0
@@ -126,12 +126,12 @@ def test_of_a_gang_that_is_too_large_its_line_says_that_first(
     members = [member.replace("large-0", f"large-{number}") for number in range(200)]
     cluster.run("submit", "--wait", "-f", "-", stdin="---\n".join([declared, *members]).encode())
     with opened(browser, base) as page:
-        visit(page, "#/waiting")
+        visit(page, "#/waiting?pod=default/large-0")
         line = page.locator(".line", has_text="large-0")
         expect(line.locator(".why")).to_contain_text(
             re.compile("Its gang needs to place 200 pods together, but only [0-9]+")
         )
-        expect(line.locator(".line-h")).to_contain_text("gang default/large has 200 of 200")
+        expect(line.locator(".why")).to_contain_text("Gang default/large has 200 of 200")
         rows = line.locator("tbody tr").evaluate_all(DISPLAYED)
         assert set(rows) == {"table-row"}, "the last, which counts the others, as well"
         visit(page, f"#/whatif?manifest={quote(NEVER)}")

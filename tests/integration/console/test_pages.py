@@ -73,6 +73,15 @@ def test_the_navigation_counts_pending_pods_and_shows_keys_when_asked(
         assert offences(page) == []
 
 
+def test_the_fonts_come_with_the_page(browser: Browser, base: str) -> None:
+    """A machine without these fonts shows the same page; both are loaded and in use."""
+    with opened(browser, base) as page:
+        visit(page, "#/pods")
+        page.wait_for_function("document.fonts.status === 'loaded'")
+        fonts = page.evaluate("[...document.fonts].map(each => [each.family, each.status])")
+        assert sorted(fonts) == [["Inter", "loaded"], ["JetBrains Mono", "loaded"]]
+
+
 def test_an_address_of_no_page_says_so_with_ways_on(browser: Browser, base: str) -> None:
     """It is no other page, whatever moment it names; the links lead to the real ones."""
     with opened(browser, base) as page:
@@ -172,6 +181,9 @@ spec:
   containers:
   - {name: main, image: x, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 900000}}}
 """
+LONG_NAME = "{namespace}/{name}".format(
+    **dict(line.strip().split(": ") for line in LONG.splitlines()[3:5])
+)
 
 
 def test_a_narrow_screen_has_all_columns_and_long_names(
@@ -185,11 +197,12 @@ def test_a_narrow_screen_has_all_columns_and_long_names(
             row = page.locator("tbody tr", has_text="hami-pod").first
             expect(row.locator("td:nth-child(4)")).to_be_hidden()
             expect(row.locator(".second a")).to_have_attribute("href", re.compile("q=node:"))
-            visit(page, "#/waiting")
+            queue = f"waiting?pod={LONG_NAME}"
+            visit(page, f"#/{queue}")
             row = page.locator("tbody tr", has_text="hyperparameter").first
             expect(row.locator("td:nth-child(5)")).to_be_hidden()
             expect(row.locator(".second")).to_have_text(re.compile(r"closest .+ MiB missing"))
-            for address in ("pods?q=hyper", "waiting", "events?q=hyper"):
+            for address in ("pods?q=hyper", queue, "events?q=hyper"):
                 visit(page, f"#/{address}")
                 expect(page.locator("tbody tr", has_text="seed-42").first).to_be_visible()
                 assert offences(page) == [], address
@@ -207,11 +220,39 @@ def test_a_narrow_screen_has_all_columns_and_long_names(
         )
 
 
+def test_a_request_opens_to_its_reasons_and_stays_so(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """One row each; a press opens it, an update leaves it open, and the address opens it again."""
+    with opened(browser, base) as page:
+        visit(page, "#/waiting")
+        lines = page.locator(".line")
+        assert lines.count() > 1
+        expect(page.locator(".why").first).to_be_hidden()
+        assert all((each.bounding_box() or {})["height"] < 60 for each in lines.all())
+        page.keyboard.press("j")
+        expect(page.locator(".line-h").first).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.locator(".why").first).to_be_visible()
+        assert "pod=" in page.url
+        assert cluster.run("cordon", "t4-1", "--reason", "newer").returncode == 0
+        try:
+            page.locator("#newer").click()
+            expect(page.locator("#newer")).to_be_hidden()
+            expect(page.locator(".why").first).to_be_visible()
+        finally:
+            assert cluster.run("uncordon", "t4-1").returncode == 0
+        page.reload()
+        expect(page.locator(".line[open]")).to_have_count(1)
+        expect(page.locator(".why").first).to_be_visible()
+        assert offences(page) == []
+
+
 def test_the_first_line_begins_with_number_one(browser: Browser, base: str) -> None:
     """Lines stand as the queue does, whatever their length."""
     with opened(browser, base) as page:
         visit(page, "#/waiting")
-        numbers = page.locator(".line tbody tr:first-child td:first-child").all_inner_texts()
+        numbers = page.locator(".line tbody tr:first-child td:first-child").all_text_contents()
         assert numbers[0] == "1"
         assert numbers == sorted(numbers, key=int)
 

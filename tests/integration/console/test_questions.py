@@ -216,9 +216,9 @@ def test_a_change_for_a_pod_that_waits_begins_with_no_answer(
     pods = cluster.json("get", "pods")["items"]
     waits = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"])
     with opened(browser, base) as page:
-        for address in (f"#/pod/{waits}", "#/waiting"):
+        for address in (f"#/pod/{waits}", f"#/waiting?pod={waits}"):
             visit(page, address)
-            page.locator("a", has_text="Try a change").first.click()
+            page.locator("a:visible", has_text="Try a change").first.click()
             expect(page.locator("h1")).to_contain_text("What would help")
             expect(page.locator("#manifest")).to_have_value("")
             expect(page.locator("#result")).to_contain_text("what helps")
@@ -243,6 +243,7 @@ def test_what_if_begins_with_the_first_in_the_queue(
     waits = {f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"]}
     with opened(browser, base) as page:
         visit(page, "#/waiting")
+        page.locator(".line-h").first.click()
         first = page.locator(".line tbody td.name > a").first.inner_text()
         assert first in waits
         visit(page, "#/whatif")
@@ -309,7 +310,7 @@ def test_each_cause_has_a_line_and_a_cure_of_its_own(
         [line] = [each for each in lines if each["first"][0]["name"] == "two-causes"]
         count = len(line["causes"])
         assert count > 1
-        visit(page, "#/waiting")
+        visit(page, "#/waiting?pod=default/two-causes")
         shown = page.locator(".line").nth(lines.index(line)).locator(".causes > li")
         expect(shown).to_have_count(count)
         for row, cause in zip(shown.all(), line["causes"], strict=True):

@@ -200,6 +200,54 @@ def test_the_range_is_dragged_and_played(browser: Browser, base: str) -> None:
         expect(page.locator("#t-ago")).to_have_text("live")
 
 
+def test_the_time_bar_is_folded_and_stays_so(browser: Browser, base: str) -> None:
+    """The clock and the buttons stay; a new page has the bar as it was left."""
+    for size in (WIDE, NARROW):
+        with opened(browser, base, size=size) as page:
+            visit(page, "#/pods")
+            track, fold = page.locator("#t-hist"), page.get_by_role("button", name="Timeline")
+            expect(fold).to_have_attribute("aria-expanded", "true")
+            fold.click()
+            expect(track).to_be_hidden()
+            page.reload()
+            expect(track).to_be_hidden()
+            expect(page.get_by_role("button", name="Play")).to_be_in_viewport()
+            assert (page.locator("#time").bounding_box() or {})["height"] < 50
+            assert offences(page) == []
+            page.keyboard.press("Shift+ArrowLeft")
+            expect(page.locator("html")).to_have_class(re.compile("past"))
+            assert offences(page) == []
+            fold.click()
+            expect(track).to_be_visible()
+            expect(page.locator(".mk").first).to_be_visible()
+
+
+def test_a_range_of_time_ends_now_and_is_kept(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """A moment before the range is on the whole ledger; the choice is there on the next page."""
+    with opened(browser, base) as page:
+        page.clock.install(time=datetime.now(UTC) + timedelta(hours=3))
+        visit(page, "#/pods")
+        slider, ranges = page.locator("#t-range"), page.get_by_label("Time range")
+        expect(slider).to_be_visible()
+
+        def hours() -> float:
+            low, high = (int(slider.get_attribute(each) or 0) for each in ("min", "max"))
+            return (high - low) / 3_600_000
+
+        assert hours() > 2
+        ranges.select_option("1 h")
+        assert 0.99 < hours() < 1.01
+        page.reload()
+        expect(ranges).to_have_value("1h")
+        expect(slider).to_be_visible()
+        assert 0.99 < hours() < 1.01
+        page.get_by_role("button", name="Previous mark").click()
+        visit(page, "#/pods?at=3")
+        wait_until(lambda: hours() > 2, "the whole ledger")
+
+
 def test_a_moment_that_nobody_knows_is_told(browser: Browser, base: str) -> None:
     """In the gateway's words, with the fix; now is one key away."""
     with opened(browser, base) as page:

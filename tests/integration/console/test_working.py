@@ -206,3 +206,21 @@ def test_every_page_that_is_asked_for_has_a_sign_of_it(browser: Browser, base: s
         diffs.come().continue_()
         expect(page.locator("h1")).to_contain_text("between #1 and now")
         assert page.evaluate(shown) == "none"
+
+
+def test_a_page_that_is_not_there_yet_has_a_skeleton(browser: Browser, base: str) -> None:
+    """Instead of the page before, and on the first visit even before any script has run."""
+    with opened(browser, base) as page:
+        scripts = Held(page, re.compile(r"/console/js/app\.js"))
+        page.goto("/#/events", wait_until="commit")
+        expect(page.locator(".skeleton")).to_be_visible()
+        scripts.come().continue_()
+        expect(page.locator("h1")).to_contain_text("events since")
+        usage = Held(page, re.compile(r"/api/v1/report/usage"))
+        page.locator('#nav [data-page="reports"]').click()
+        answer = usage.come()
+        expect(page.locator(".skeleton")).to_be_visible()
+        expect(page.locator("#main h1")).to_have_count(0)
+        answer.continue_()
+        expect(page.locator("h1")).to_contain_text("GPU-hours")
+        expect(page.locator(".skeleton")).to_have_count(0)

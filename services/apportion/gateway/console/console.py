@@ -20,7 +20,8 @@ from apportion_schemas.operations import POLICIES
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
-    "worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "font-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
 )
 HEADERS: Final = {
     "Content-Security-Policy": POLICY,
@@ -29,7 +30,9 @@ HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
-_TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
+_TYPES: Final = {
+    ".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".woff2": "font/woff2"
+}  # fmt: skip
 
 
 class _File(Struct, frozen=True):
@@ -94,5 +97,6 @@ def _answer(request: web.Request, file: _File) -> web.Response:
     response = web.Response(
         body=file.body, content_type=file.type, charset=charset, headers=headers
     )
-    response.enable_compression()
+    if not file.type.startswith("font/"):  # WOFF2 is compressed already
+        response.enable_compression()
     return response

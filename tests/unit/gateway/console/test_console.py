@@ -41,6 +41,17 @@ async def test_the_page_and_its_files(client: Client) -> None:
     assert (await client.get("/console/css/parts.css")).content_type == "text/css"
 
 
+async def test_fonts_are_served_with_their_licences(client: Client) -> None:
+    """Every font that the style sheet names, as a font, uncompressed: WOFF2 is compressed."""
+    sheet = (STATIC / "css" / "parts.css").read_text("utf-8")
+    named = re.findall(r'url\("\.\./(fonts/[^"]+)"\)', sheet)
+    assert sorted(named) == [name for name in FILES if name.endswith(".woff2")]
+    for name in named:
+        answer = await client.get(f"/console/{name}")
+        assert (answer.content_type, answer.headers.get("Content-Encoding")) == ("font/woff2", None)
+        assert f"{name.removesuffix('-latin.woff2')}-OFL.txt" in FILES
+
+
 @pytest.mark.parametrize(
     "path", ["../console.py", "%2e%2e/console.py", "js/../../console.py", "js", "none.js", ""]
 )

@@ -466,6 +466,17 @@ def test_words_at_the_left_of_the_newest_mark_lie_on_none_before(node: NodeModul
     assert sides == ["none", "left"]
 
 
+@pytest.mark.parametrize(("head", "side"), [(900, ""), (430, "left"), (380, "")])
+def test_the_label_of_a_mark_is_not_under_the_playhead(
+    node: NodeModules, head: int, side: str
+) -> None:
+    """It is on the other side of its mark, if there is room."""
+    code = """const mark = { ms: 400, revision: 1, sentence: "s", look: "broken",
+        label: "failure" };
+        return m.grouped([mark], () => 400, 900, given[0])[0].side;"""
+    assert node.run("marks.js", code, head) == side
+
+
 def test_a_pool_with_a_name_of_its_own_says_what_its_cards_are(node: NodeModules) -> None:
     """Beside the name; where the name says it already it is not said twice."""
     models = node.run(
@@ -608,6 +619,18 @@ def test_on_a_phone_nodes_of_four_cards_have_their_names(node: NodeModules) -> N
     code = f"{LAID} return layout.groups.map(group => group.named);"
     found = node.run("fleet/layout.js", code, [8, 8, 8, 4, 4, 4, 4], 390)
     assert found == [True] * 7
+
+
+@pytest.mark.parametrize(("height", "kept"), [(460, True), (120, False)])
+def test_pools_stay_on_their_shelves(node: NodeModules, height: int, kept: bool) -> None:
+    """A headline that takes a line more moves no pool; a window of another shape does."""
+    code = f"""{LAID.replace("470", "480")}
+      const shelves = each => each.shelves.map(({{ pools }}) => pools.map(({{ name }}) => name));
+      const next = new m.Layout(pools, across, given[4], 1, layout);
+      return [shelves(layout), shelves(next)];"""
+    pools = [8, 8, 8, 4, 4]
+    before, after = node.run("fleet/layout.js", code, pools, 1104, "n", 40, height)
+    assert (before == after) == kept
 
 
 def test_a_name_is_written_where_it_has_room(node: NodeModules) -> None:

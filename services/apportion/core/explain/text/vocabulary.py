@@ -33,5 +33,5 @@ STORY: Final = {
     "NodeGone": "Node gone",
     "NodeSilent": "Node silent",
     "NodeHeard": "Node reports again",
-    "NodeObserved": "Its node",
+    "NodeObserved": "Node change",
 }

@@ -1,7 +1,7 @@
 // Actions: cordon and uncordon a device or a node, in the name of the logged-in user.
 //
-// Invariant: each button and its dialog name their target. A user who may not act sees the reason next to
-// the disabled button, and the equivalent command.
+// Invariant: each button and its dialog name their target. A user who may not act has no buttons, but sees
+// the reason and the equivalent command.
 import { path, Problem, send } from "./api.js";
 import { $, html, mount } from "./html.js";
 import { me } from "./login.js";
@@ -31,15 +31,11 @@ export const nodeTarget = node => ({
   cordons: node.cordons,
 });
 
-/** A cordon or uncordon button for each target; disabled for users who may not act. */
+/** A cordon or uncordon button for each target; none for users who may not act. */
 export const cordonButtons = targets =>
-  targets.map(target => {
+  (whyOff() ? [] : targets).map(target => {
     const own = isOwn(target);
     const words = own ? `Uncordon ${target.words}…` : `Cordon ${target.words}…`;
-    if (whyOff())
-      return html`<button class="btn" id="act-${target.kind}" disabled aria-describedby="why-off">
-        ${words}
-      </button>`;
     return html`<button
       class="btn"
       id="act-${target.kind}"

@@ -17,7 +17,7 @@ import { openKeys, openPalette } from "./keys.js";
 import { link } from "./words.js";
 import { known } from "./login.js";
 import { NAVIGATION, pageOf } from "./pages.js";
-import { onlySays, problemPage } from "./parts.js";
+import { onlySays, problemPage, SKELETON } from "./parts.js";
 import {
   addressedMoment,
   isCompared,
@@ -30,6 +30,7 @@ import {
 import { TimeBar } from "./timebar.js";
 
 const AGAIN_MS = 2000;
+const SKELETON_MS = 80; // a page that takes longer shows that it is coming
 const FROZEN = {
   "ledger-full": "ledger full",
   "ledger-silent": "ledger not writable",
@@ -47,6 +48,7 @@ let shownAt = "";
 let found = Promise.resolve(); // resolves when the gateway has resolved that moment
 let shownPage = "";
 let stands = ""; // the page whose content is displayed, while another may be loading
+let skeleton = 0; // a timer
 let missed = null; // retries the page that failed because the gateway was unreachable
 
 /** Show the page and the moment of the current address. */
@@ -70,11 +72,14 @@ async function show() {
   page = null;
   main.setAttribute("aria-busy", "true");
   markPage(name);
+  const isOther = shownPage !== location.hash.split("?")[0];
+  shownPage = location.hash.split("?")[0];
+  clearTimeout(skeleton);
+  if (isOther) skeleton = setTimeout(showSkeleton, SKELETON_MS, main.firstElementChild);
   await seek(at);
   if (mine !== turn) return;
   bar.draw();
-  if (shownPage !== location.hash.split("?")[0]) main.scrollTop = 0;
-  shownPage = location.hash.split("?")[0];
+  if (isOther) main.scrollTop = 0;
   try {
     const named = pageOf(name);
     if (!named) {
@@ -99,11 +104,20 @@ async function show() {
     failed(problem);
   } finally {
     if (mine === turn) {
+      clearTimeout(skeleton);
       main.setAttribute("aria-busy", "false");
       main.dataset.shown = address;
       stands = name;
     }
   }
+}
+
+/** Replace what is left of the page before, unless the new page has shown something itself. */
+function showSkeleton(left) {
+  if (main.firstElementChild !== left) return;
+  const isWithin = main.contains(document.activeElement);
+  mount(main, SKELETON);
+  if (isWithin) main.focus({ preventScroll: true });
 }
 
 /** Replace the page with an error. Rethrows anything that is not a Problem. */
@@ -322,7 +336,7 @@ const isTyping = () => document.activeElement.id === "q";
 /** Show `words` instead of the page. Returns the function that retries, as the button does. */
 function standFor(words, isShown) {
   const held = document.activeElement;
-  const within = main !== held && main.contains(held);
+  const within = main === held ? Boolean($(".skeleton", main)) : main.contains(held);
   const typed = isShown && within && isTyping() ? held : null;
   mount(main, words);
   const again = () => askAgain(); // a new function each time, so that `missed` identifies this failure
@@ -378,6 +392,11 @@ function setTheme(name) {
   } catch {
     /* storage may be disabled */
   }
+  redraw();
+}
+
+/** Draw the canvases again. */
+function redraw() {
   bar.draw();
   page?.theme?.();
 }
@@ -463,3 +482,4 @@ async function begin() {
   await Promise.all([show(), bar.news()]);
 }
 begin();
+document.fonts.ready.then(redraw); // what a canvas wrote before has another font

@@ -20,6 +20,14 @@ export function percent(part) {
   return part > 0 && part < 0.01 ? "<1\u00A0%" : `${Math.round(part * 100)}\u00A0%`;
 }
 
+/** Time ranges to choose from: name, label and seconds. */
+export const SPANS = [
+  ["1h", "1 h", 3_600],
+  ["6h", "6 h", 21_600],
+  ["1d", "1 d", 86_400],
+  ["7d", "7 d", 604_800],
+];
+
 /** A count with its noun: 1 pod, 2 pods. */
 export const many = (count, noun) => `${num(count)} ${noun}${count === 1 ? "" : "s"}`;
 

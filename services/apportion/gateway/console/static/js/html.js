@@ -112,5 +112,6 @@ export const ICONS = {
   find: icon('<circle cx="7" cy="7" r="4.2"/><path d="m10.2 10.2 3.3 3.3"/>'),
   copy: icon('<path d="M5.5 5.5h8v8h-8zM3 10.5h-.5v-8h8V3"/>'),
   more: icon('<path d="M3.500 8v.1M8 8v.1M12.500 8v.1" stroke-width="2.2"/>'),
+  opens: icon('<path d="m6 4 4 4-4 4"/>'),
   close: icon('<path d="m4 4 8 8M12 4l-8 8"/>'),
 };

@@ -88,13 +88,17 @@ export function openKeys({ pages, bar, flipTheme, main }) {
       event.preventDefault();
       bar.play();
     } else if (event.key === "Enter") {
-      event.target.closest("[data-row]")?.querySelector("a")?.click();
+      const row = event.target.closest("[data-row]");
+      if (row === event.target) openRow(row);
     } else if (acts[event.key]) {
       event.preventDefault();
       acts[event.key]();
     }
   });
 }
+
+/** Follow the first link of a row, or press the control that its `data-row` names. */
+const openRow = row => $(row.dataset.row || "a", row)?.click();
 
 /** Close the panel of the page; an open dialog or list handles the key itself. */
 function escape(target, dialog, main) {
@@ -104,7 +108,7 @@ function escape(target, dialog, main) {
 }
 
 function step(main, by) {
-  const rows = $$("[data-row]", main);
+  const rows = $$("[data-row]", main).filter(row => row.checkVisibility());
   const at = rows.indexOf(document.activeElement);
   rows[Math.max(0, Math.min(rows.length - 1, at + by))]?.focus();
 }

@@ -1,6 +1,6 @@
 // The marks of the time bar. Marks that would overlap become one, which shows their count and opens a list.
 //
-// Invariant: neither marks nor their labels overlap. Pure.
+// Invariant: neither marks nor their labels overlap, and no label is under the playhead. Pure.
 import { clock, num } from "./format.js";
 import { html, trusted } from "./html.js";
 
@@ -25,8 +25,11 @@ const PILL_ENDS = 8; // padding around a count
 const PILL_BORDER = 3; // as in frame.css
 const COUNT_MOST = 999;
 
-/** Groups of marks by position, as `{x, marks, look, kinds, side}`; without a `side`, no label fits. */
-export function grouped(marks, x, width) {
+/**
+ * Groups of marks by position, as `{x, marks, look, kinds, side}`; without a `side`, no label fits. `head` is
+ * the position of the playhead.
+ */
+export function grouped(marks, x, width, head = width) {
   /** @type {any[]} */
   const groups = [];
   for (const mark of marks) {
@@ -42,7 +45,7 @@ export function grouped(marks, x, width) {
       alike.length,
     ]);
   }
-  labelled(groups, width);
+  labelled(groups, width, head);
   return groups;
 }
 
@@ -108,15 +111,17 @@ export const groupWords = ({ marks, kinds }) =>
     : `${spanWords(marks)}: ${kinds.map(([label, count]) => `${num(count)} × ${label}`).join(", ")}`;
 
 /** Choose the groups that have room for a label; newer groups come first. */
-function labelled(groups, width) {
+function labelled(groups, width, head) {
+  const isFree = (from, to) => head <= from || head >= to;
   let free = width;
   for (const [at, group] of [...groups.entries()].toReversed()) {
     const room = shapeOf(group) + GAP + LETTER_ROOM * groupLabel(group).length;
+    const { x } = group;
     const before = groups[at - 1];
-    if (free - group.x > room) group.side = "";
-    else if (free === width && group.x - (before ? before.x + halfOf(before) : 0) > room)
-      group.side = "left";
-    free = group.x - (group.side === "left" ? room : halfOf(group));
+    const left = before ? before.x + halfOf(before) : 0;
+    if (free - x > room && isFree(x, x + room)) group.side = "";
+    else if (free === width && x - left > room && isFree(x - room, x)) group.side = "left";
+    free = x - (group.side === "left" ? room : halfOf(group));
   }
 }
 

@@ -3,7 +3,7 @@ import { html, ICONS, mount } from "./html.js";
 import { Problem } from "./api.js";
 import { num } from "./format.js";
 import { link } from "./words.js";
-import { sentence, sentenceCase, withCode } from "./typography.js";
+import { restOf, sentence, sentenceCase, withCode } from "./typography.js";
 
 /** The headline that answers the page's question, with notes below it. */
 export const answer = (headline, notes = []) =>
@@ -17,6 +17,11 @@ export const answer = (headline, notes = []) =>
         : ""
     }
   </header>`;
+
+/** A page whose data is not there yet, as in index.html. */
+export const SKELETON = html`<div class="page skeleton" aria-hidden="true">
+  <i></i><i></i><i></i><i></i>
+</div>`;
 
 /**
  * A page with only a headline, an explanation and links.
@@ -83,7 +88,7 @@ function cure({ unblocked_by: words, command: line, cure: besides, people }) {
   if (!words) return "";
   if (!line) return html`<p class="cure">${withCode(sentenceCase(words))}.</p>`;
   return html`<div class="cure">
-    ${command(line)}${besides || people ? html`<span>${withCode(besides)} ${people}</span>` : ""}
+    ${command(line)}${besides || people ? html`<span>${withCode(restOf(besides))} ${people}</span>` : ""}
   </div>`;
 }
 

@@ -1,9 +1,10 @@
 // The time bar: shows the current moment and the activity over time, and changes the moment.
 //
 // The `timeline` endpoint has event counts per interval and marks (failures, cordons, policy, configuration).
-// While dragging, one moment is requested at a time, always the newest.
+// The bar shows the whole ledger or a range that ends now, and can be folded; both are remembered. A moment
+// before the range is shown on the whole ledger. While dragging, one moment is requested at a time, always the newest.
 import { getNow, Problem } from "./api.js";
-import { clock, day, duration, num, when } from "./format.js";
+import { clock, day, duration, num, SPANS, when } from "./format.js";
 import { $, html, ICONS, mount } from "./html.js";
 import { grouped, groupWords, LOOK_OF, MARK_ROOM, markButtons, markList } from "./marks.js";
 import { RED } from "./kinds.js";
@@ -18,6 +19,44 @@ const STEP_MS = 1000; // of the slider; addresses have whole seconds
 const LIST_WIDTH = 340; // as in frame.css
 const TICK_ROOM = 70;
 
+const CONTROLS = html`<div class="t-now">
+    <div class="t-clock"><output id="t-clock"></output><span id="t-ago"></span></div>
+    <a id="t-rev" class="m"></a>
+  </div>
+  <div class="t-ctl">
+    <button id="t-before" aria-label="Previous mark" title="Previous mark  [">
+      ${ICONS.before}</button
+    ><button id="t-play" aria-label="Play" title="Play  space">${ICONS.play}</button
+    ><button id="t-next" aria-label="Next mark" title="Next mark  ]">${ICONS.next}</button
+    ><button id="t-speed" title="Speed" class="m"></button>
+    <select id="t-span" aria-label="Time range" title="Time range">
+      ${[["", "All"], ...SPANS].map(
+        ([name, words]) => html`<option value="${name}">${words}</option>`,
+      )}
+    </select>
+  </div>
+  <div class="t-track" id="t-track">
+    <canvas id="t-hist" aria-hidden="true"></canvas>
+    <div class="t-marks" id="t-marks"></div>
+    <input id="t-range" type="range" step="${STEP_MS}" aria-label="Time shown" /><i
+      class="t-head"
+      id="t-head"
+    ></i
+    ><i class="t-ghost" id="t-ghost" hidden></i><span class="t-tip" id="t-tip" hidden></span>
+    <div class="t-list" id="t-list" popover aria-label="Marks"></div>
+    <p class="t-none faint" id="t-none" hidden></p>
+  </div>
+  <button id="t-live" class="t-live" title="Back to now  n"><i></i>Now</button
+  ><button
+    id="t-fold"
+    class="t-fold"
+    aria-label="Timeline"
+    aria-controls="t-track"
+    title="Show or hide the timeline"
+  >
+    ${ICONS.opens}
+  </button>`;
+
 export class TimeBar {
   constructor(element, setMoment) {
     this.setMoment = setMoment;
@@ -26,33 +65,12 @@ export class TimeBar {
     this.wanted = null;
     this.playing = null;
     this.speed = 1;
-    mount(
-      element,
-      html`<div class="t-now">
-          <div class="t-clock"><output id="t-clock"></output><span id="t-ago"></span></div>
-          <a id="t-rev" class="m"></a>
-        </div>
-        <div class="t-ctl">
-          <button id="t-before" aria-label="Previous mark" title="Previous mark  [">
-            ${ICONS.before}</button
-          ><button id="t-play" aria-label="Play" title="Play  space">${ICONS.play}</button
-          ><button id="t-next" aria-label="Next mark" title="Next mark  ]">${ICONS.next}</button
-          ><button id="t-speed" title="Speed" aria-label="Speed" class="m"></button>
-        </div>
-        <div class="t-track" id="t-track">
-          <canvas id="t-hist" aria-hidden="true"></canvas>
-          <div class="t-marks" id="t-marks"></div>
-          <input id="t-range" type="range" step="${STEP_MS}" aria-label="Time shown" /><i
-            class="t-head"
-            id="t-head"
-          ></i
-          ><i class="t-ghost" id="t-ghost" hidden></i><span class="t-tip" id="t-tip" hidden></span>
-          <div class="t-list" id="t-list" popover aria-label="Marks"></div>
-          <p class="t-none faint" id="t-none" hidden></p>
-        </div>
-        <button id="t-live" class="t-live" title="Back to now  n"><i></i>Now</button>`,
-    );
+    this.span = SPANS.some(([name]) => name === remembered("span")) ? remembered("span") : "";
+    mount(element, CONTROLS);
     this.range = $("#t-range");
+    $("#t-span").value = this.span;
+    $("#t-span").addEventListener("change", event => this.choose(event.target.value));
+    $("#t-fold").addEventListener("click", () => this.fold(!isFolded()));
     $("#t-before").addEventListener("click", () => this.mark(-1));
     $("#t-next").addEventListener("click", () => this.mark(1));
     $("#t-play").addEventListener("click", () => this.play());
@@ -106,9 +124,9 @@ export class TimeBar {
     this.asked = now;
     try {
       const width = $("#t-hist").clientWidth || 600;
-      this.line = read(
-        await getNow("timeline", { bins: Math.max(20, Math.min(400, Math.floor(width / 3))) }),
-      );
+      const bins = Math.max(20, Math.min(400, Math.floor(width / 3)));
+      const from = this.isCut() ? wholeSecond(this.from()) : "";
+      this.line = { ...read(await getNow("timeline", { bins, from })), isCut: Boolean(from) };
       this.absent = "";
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
@@ -116,6 +134,40 @@ export class TimeBar {
     } finally {
       this.asking = false;
     }
+    this.draw();
+  }
+
+  // ---- the range ----
+
+  /** Choose a time range; empty for the whole ledger. */
+  choose(span) {
+    this.span = span;
+    remember("span", span);
+    this.draw();
+    this.reload();
+  }
+
+  reload() {
+    this.asked = -Infinity;
+    this.news();
+  }
+
+  /** Whether the bar shows only the end of the ledger. */
+  isCut() {
+    return Boolean(this.line) && this.from() > this.line.from;
+  }
+
+  /** The time at the left end of the bar. */
+  from() {
+    const seconds = Number(SPANS.find(([name]) => name === this.span)?.[2] ?? 0);
+    const from = seconds ? this.end() - seconds * 1000 : 0;
+    return from > shownTime() ? this.line.from : Math.max(this.line.from, from);
+  }
+
+  /** Hide the timeline, or show it again. The clock and the buttons stay. */
+  fold(isHidden) {
+    document.documentElement.classList.toggle("folded", isHidden);
+    remember("folded", isHidden ? "yes" : "");
     this.draw();
   }
 
@@ -144,7 +196,7 @@ export class TimeBar {
   atOf(ms) {
     if (ms >= this.end() - 500) return "";
     if (this.line && ms < this.line.from + 1000) return String(this.line.first);
-    return new Date(ms).toISOString().replace(/\.\d+Z$/, "Z");
+    return wholeSecond(ms);
   }
 
   /** Request one moment at a time; in the meantime, remember only the newest request. */
@@ -177,7 +229,7 @@ export class TimeBar {
         : marks.findLast(mark => mark.ms < at - 999);
     this.stop();
     this.seek(
-      found ? String(found.revision) : direction > 0 || !this.line ? "" : String(this.line.first),
+      found ? String(found.revision) : direction > 0 || !this.line ? "" : this.atOf(this.from()),
     );
   }
 
@@ -188,9 +240,9 @@ export class TimeBar {
       return;
     }
     if (!this.line) return;
-    const last = this.line.marks.at(-1)?.ms ?? this.line.from;
+    const last = this.line.marks.at(-1)?.ms ?? this.from();
     const from = isLive()
-      ? Math.max(this.line.from, last - 10 * SPEEDS[this.speed] * 1000)
+      ? Math.max(this.from(), last - 10 * SPEEDS[this.speed] * 1000)
       : shownTime();
     this.playing = { from, began: performance.now(), speed: SPEEDS[this.speed] };
     this.run(this.playing);
@@ -223,7 +275,7 @@ export class TimeBar {
   }
 
   place(ms) {
-    const { from } = this.line;
+    const from = this.from();
     return Math.max(0, Math.min(1, (ms - from) / Math.max(1, this.end() - from)));
   }
 
@@ -232,13 +284,17 @@ export class TimeBar {
     this.drawClock();
     this.drawPlay();
     $("#t-live").setAttribute("aria-pressed", String(isLive()));
-    $("#t-speed").textContent = `${SPEEDS[this.speed]}×`;
+    const speed = `${SPEEDS[this.speed]}×`;
+    $("#t-speed").textContent = speed;
+    $("#t-speed").setAttribute("aria-label", `Speed ${speed}`);
+    $("#t-fold").setAttribute("aria-expanded", String(!isFolded()));
     const none = $("#t-none");
     none.hidden = Boolean(this.line) || !this.absent;
     none.textContent = this.absent ?? "";
     for (const id of ["#t-head", "#t-range", "#t-marks", "#t-hist"]) $(id).hidden = !this.line;
     for (const id of ["#t-before", "#t-next", "#t-play", "#t-speed"]) $(id).disabled = !this.line;
     if (!this.line) return;
+    if (this.line.isCut !== this.isCut()) this.unread = true; // the next tick loads the other range
     this.drawMarks();
     drawHistogram($("#t-hist"), this);
   }
@@ -268,7 +324,7 @@ export class TimeBar {
     $("#t-rev").href = href("events", { rev: revision ? String(revision) : "" });
     if (!this.line) return;
     Object.assign(this.range, {
-      min: Math.floor(this.line.from / STEP_MS) * STEP_MS,
+      min: Math.floor(this.from() / STEP_MS) * STEP_MS,
       max: Math.ceil(this.end() / STEP_MS) * STEP_MS,
       value: time,
     });
@@ -283,7 +339,10 @@ export class TimeBar {
   drawMarks() {
     if ($("#t-list").matches(":popover-open")) return;
     const width = $("#t-track").clientWidth;
-    this.groups = grouped(this.line.marks, mark => this.place(mark.ms) * width, width);
+    if (!width) return; // folded
+    const x = ms => this.place(ms) * width;
+    const marks = this.line.marks.filter(mark => mark.ms >= this.from());
+    this.groups = grouped(marks, mark => x(mark.ms), width, x(shownTime()));
     const held = Number(markOf(document.activeElement)?.dataset.revision);
     mount($("#t-marks"), markButtons(this.groups, width));
     const at = this.groups.findIndex(group => group.marks.some(mark => mark.revision === held));
@@ -301,7 +360,7 @@ export class TimeBar {
     if (!this.line) return;
     const box = $("#t-track").getBoundingClientRect();
     const part = Math.max(0, Math.min(1, (event.clientX - box.left) / box.width));
-    const ms = this.line.from + part * (this.end() - this.line.from);
+    const ms = this.from() + part * (this.end() - this.from());
     const group = this.groups?.find(each => Math.abs(each.x - part * box.width) < MARK_ROOM / 2);
     const tip = $("#t-tip");
     const ghost = $("#t-ghost");
@@ -318,6 +377,27 @@ export class TimeBar {
 
 /** @type {(element: Element) => any} */
 const markOf = element => element.closest("#t-marks .mk");
+
+const isFolded = () => document.documentElement.classList.contains("folded");
+
+/** A time as in addresses: in UTC, in whole seconds. */
+const wholeSecond = ms => new Date(ms).toISOString().replace(/\.\d+Z$/, "Z");
+
+function remember(name, value) {
+  try {
+    localStorage.setItem(name, value);
+  } catch {
+    /* storage may be disabled */
+  }
+}
+
+function remembered(name) {
+  try {
+    return localStorage.getItem(name) ?? "";
+  } catch {
+    return "";
+  }
+}
 
 /** The status below the clock: live, or since when the gateway has been unreachable. */
 const liveWords = () =>
@@ -381,7 +461,7 @@ function drawHistogram(canvas, bar) {
   const room = base - 17;
   const most = Math.sqrt(Math.max(1, ...bar.line.bins.map(bin => bin.quiet + bin.red)));
   const shown = shownTime();
-  for (const bin of bar.line.bins) {
+  for (const bin of bar.line.bins.filter(each => each.to >= bar.from())) {
     const x = bar.place(bin.from) * width;
     const wide = Math.max(1, bar.place(bin.to) * width - x - 1);
     const tall = (Math.sqrt(bin.quiet + bin.red) / most) * room; // so that a burst does not flatten the rest
@@ -395,7 +475,7 @@ function drawHistogram(canvas, bar) {
   paint.fillRect(0, base + 0.5, width, 1);
   paint.font = `10px ${colour("--mono")}`;
   paint.fillStyle = colour("--faint");
-  for (const { ms, words } of timeTicks(bar.line.from, bar.end(), width / TICK_ROOM)) {
+  for (const { ms, words } of timeTicks(bar.from(), bar.end(), width / TICK_ROOM)) {
     const x = bar.place(ms) * width;
     paint.fillRect(x, base, 1, 3);
     const half = paint.measureText(words).width / 2;

@@ -17,6 +17,9 @@ export const sentenceCase = text =>
 /** The text as a sentence, with a capital letter and a full stop. */
 export const sentence = text => `${sentenceCase(text)}${/[.!?]$/.test(text) ? "" : "."}`;
 
+/** The rest of a text whose beginning is a command above it, as a sentence of its own; empty without a rest. */
+export const restOf = text => (text ? sentence(text.replace(/^[,;]\s*/, "")) : "");
+
 /** The text with UTC timestamps, such as 2026-11-26T12:55:32Z, replaced by local times. */
 export const ownTimes = text =>
   text.replace(/\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z/g, time =>

@@ -7,6 +7,7 @@ import { WHOLE } from "./model.js";
 
 const WIDTHS = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 29, 35, 42, 50];
 const SHELVES_MAX = 9;
+const WORTH_MOVING = 1.25; // how much larger devices must become for pools to change their shelves
 const ROWS_MAX = 4000;
 const NARROW = 720; // as in css/narrow.css
 const LETTER_ROOM = 6.7;
@@ -38,32 +39,32 @@ const nodeWidth = (pool, width) =>
   pool.width * width + (pool.width - 1) * gapOf(width) + nodeGapOf(width);
 
 export class Layout {
-  /** `scale` is the number of canvas pixels per CSS pixel. */
-  constructor(pools, width, height, scale) {
+  /**
+   * `scale` is the number of canvas pixels per CSS pixel. Pools stay on their shelves of the layout `before`,
+   * unless others are much better, so that an event does not move them.
+   */
+  constructor(pools, width, height, scale, before = null) {
     this.pools = pools;
     this.width = width;
     this.height = height;
     this.scale = scale;
-    this.head = Math.round(30 * scale);
+    this.head = Math.round(35 * scale);
     this.poolGap = Math.round(14 * scale);
     this.rooms = new Map(pools.map(pool => [pool, Math.round(nameRoom(pool) * scale)]));
     this.nameRooms = new Map(pools.map(pool => [pool, nodeNameRoom(pool) * scale]));
     this.pad = Math.round((width < NARROW * scale ? 14 : 24) * scale); // aligned with the headline
-    this.fit();
+    this.fit(before);
   }
 
   /** Find the number of shelves that allows the largest devices. */
-  fit() {
+  fit(before) {
     let best = null;
     for (let shelves = 1; shelves <= Math.min(SHELVES_MAX, this.pools.length); shelves += 1) {
-      const split = this.split(shelves);
-      for (let zoom = WIDTHS.length - 1; zoom >= 0; zoom -= 1) {
-        const found = this.tryFit(split, WIDTHS[zoom]);
-        if (!found) continue;
-        if (!best || found.area > best.area) best = { ...found, zoom, split };
-        break;
-      }
+      const found = this.largest(this.split(shelves));
+      if (found && (!best || found.area > best.area)) best = found;
     }
+    const kept = before && this.largest(this.splitAs(before));
+    if (kept && kept.area * WORTH_MOVING >= best.area) best = kept;
     best ??= this.tooMuch();
     this.shelves = best.split.map((pools, at) => ({ pools, rows: best.rows[at] }));
     this.fitted = best.zoom;
@@ -71,6 +72,23 @@ export class Layout {
     this.left = this.pad;
     this.top = this.pad;
     this.zoomTo(best.zoom);
+  }
+
+  /** The largest zoom level at which shelves fit, with their rows; null if none does. */
+  largest(split) {
+    for (let zoom = WIDTHS.length - 1; zoom >= 0; zoom -= 1) {
+      const found = this.tryFit(split, WIDTHS[zoom]);
+      if (found) return { ...found, zoom, split };
+    }
+    return null;
+  }
+
+  /** The pools on the shelves of another layout; all on one shelf if it has other pools. */
+  splitAs({ shelves }) {
+    const names = shelves.map(({ pools }) => pools.map(({ name }) => name));
+    if (String(names.flat()) !== String(this.pools.map(({ name }) => name))) return [this.pools];
+    let at = 0;
+    return names.map(({ length }) => this.pools.slice(at, (at += length)));
   }
 
   /** Distribute the pools in order over `count` shelves of similar size. */

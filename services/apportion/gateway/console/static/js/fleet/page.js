@@ -208,6 +208,7 @@ class FleetPage {
       this.painter.width,
       this.painter.height,
       this.painter.scale,
+      this.layout,
     );
   }
 

@@ -224,10 +224,10 @@ export class Painter {
     for (const { pool, x, y, most } of places) {
       if (y < -60 * this.scale || y > this.height + 40 || x > this.width) continue;
       const { one, name, counts } = lines.get(pool);
-      if (!long.has(y)) this.written(one, x, y + 18 * this.scale, most);
+      if (!long.has(y)) this.written(one, x, y + 23 * this.scale, most);
       else {
-        this.written(name, x, y + 9 * this.scale, most);
-        this.written(counts, x, y + 23 * this.scale, most);
+        this.written(name, x, y + 14 * this.scale, most);
+        this.written(counts, x, y + 28 * this.scale, most);
       }
     }
   }

@@ -310,13 +310,18 @@ class PodPage extends ListPage {
     return !this.why.refused && !this.why.waiting;
   }
 
+  /** A link to its request in the queue. */
+  queueLink(look = "") {
+    return link("waiting", "View in queue", { pod: `${this.namespace}/${this.name}` }, look);
+  }
+
   /** Its position in the queue. */
   standing() {
     const { waiting } = this.why;
     if (this.isGated()) return "not in the queue yet";
     return html`${
       waiting ? `${num(waiting.position)} of ${num(waiting.pending)} · ` : ""
-    }${link("waiting", "View in queue")}`;
+    }${this.queueLink()}`;
   }
 
   steps() {
@@ -634,7 +639,7 @@ class PodPage extends ListPage {
                   "Try a change",
                   { pod: `${this.namespace}/${this.name}` },
                   "btn pri",
-                )}${link("waiting", "View in queue", {}, "btn")}
+                )}${this.queueLink("btn")}
               </div>`
         }
       </section>

@@ -1,8 +1,9 @@
-// Pods: all live pods, with their phase, request or allocation, node and age.
+// Pods: all live pods, with their phase, request or allocation, node and age, as a list or by workload.
 import { all, get } from "../api.js";
-import { duration, many, num } from "../format.js";
-import { $, $$, html, mount, renew } from "../html.js";
+import { duration, many, num, shortId } from "../format.js";
+import { $, $$, html, ICONS, mount, renew } from "../html.js";
 import {
+  coresHeld,
   holds,
   link,
   namespaceDot,
@@ -10,18 +11,36 @@ import {
   phaseChip,
   phaseWord,
   podName,
-  since,
   wants,
 } from "../words.js";
 import { meetNamespaces } from "../colours.js";
 import { shownTime } from "../moment.js";
 import { answer, either, searchField, second, segments } from "../parts.js";
 import { ListPage, NEWER } from "./list_page.js";
+import {
+  beganOf,
+  devicesOf,
+  matching,
+  nextSort,
+  ordered,
+  PHASES,
+  phaseCounts,
+  sortOf,
+  treeRows,
+} from "./pod_list.js";
 import { sentenceCase } from "../typography.js";
 
 const PODS_MOST = 10_000;
 const ROWS_SHOWN = 150;
-const PHASES = ["", "pending", "placed", "bound", "allocated", "rejected"];
+const NODES_OFFERED = 200;
+const COLUMNS = [
+  ["name", "Pod", ""],
+  ["phase", "Phase", ""],
+  ["gpus", "Resources", "hide-s"],
+  ["node", "Node", "hide-s"],
+  ["age", "Age", "hide-s num"],
+];
+const SORTED = { name: "name", phase: "phase", gpus: "GPUs", node: "node", age: "age" };
 
 /** See app.js. */
 export const open = (main, context) => new PodsPage(main, context).start();
@@ -29,9 +48,15 @@ export const open = (main, context) => new PodsPage(main, context).start();
 class PodsPage extends ListPage {
   constructor(main, context) {
     super(main, context);
-    this.text = context.parameters.get("q") ?? "";
-    this.said = context.parameters.get("phase") ?? "";
+    const asked = name => context.parameters.get(name) ?? "";
+    this.text = asked("q");
+    this.said = asked("phase");
     this.phase = PHASES.includes(phaseWord(this.said)) ? phaseWord(this.said) : "";
+    this.namespace = asked("ns");
+    this.node = asked("node");
+    this.sort = sortOf(asked("sort"));
+    this.by = asked("by") === "workload" ? "workload" : "";
+    this.opened = new Set(asked("open").split(",").filter(Boolean));
   }
 
   async load() {
@@ -49,7 +74,29 @@ class PodsPage extends ListPage {
       html`<div class="page">
         <div id="answer"></div>
         <div class="bar">
-          ${searchField(this.text, "Name, namespace or node", "Search pods")}${segments(
+          ${searchField(this.text, "Name, namespace or node", "Search pods")}
+          <select id="namespace" class="pick" aria-label="Namespace"></select>
+          <input
+            id="node"
+            class="pick"
+            type="search"
+            list="nodes"
+            value="${this.node}"
+            placeholder="Any node"
+            aria-label="Node"
+            autocomplete="off"
+            spellcheck="false"
+          /><datalist id="nodes"></datalist>
+          ${segments(
+            "by",
+            "Group by",
+            [
+              ["", "Pods"],
+              ["workload", "Workloads"],
+            ],
+            this.by,
+          )}
+          ${segments(
             "phase",
             "Phase",
             PHASES.map(phase => [phase, phase ? sentenceCase(phaseWord(phase)) : "All"]),
@@ -59,25 +106,26 @@ class PodsPage extends ListPage {
         <div class="tablebox">
           <table class="t">
             <caption class="unseen">
-              Live pods, newest first
+              Live pods
             </caption>
             <thead>
-              <tr>
-                <th scope="col">Pod</th>
-                <th scope="col">Phase</th>
-                <th scope="col" class="hide-s">Resources</th>
-                <th scope="col" class="hide-s">Node</th>
-                <th scope="col" class="hide-s num">Age</th>
-              </tr>
+              <tr id="heads"></tr>
             </thead>
             <tbody id="rows"></tbody>
           </table>
         </div>
       </div>`,
     );
-    $("#q").addEventListener("input", event => {
-      this.text = event.target.value;
-      this.context.setParameters({ q: this.text.trim() });
+    this.chosen("#q", "input", "text", "q");
+    this.chosen("#node", "input", "node", "node");
+    this.chosen("#namespace", "change", "namespace", "ns");
+  }
+
+  /** Keep what is chosen in a field, here and in the address. */
+  chosen(field, kind, name, parameter) {
+    $(field).addEventListener(kind, event => {
+      this[name] = event.target.value;
+      this.context.setParameters({ [parameter]: this[name].trim() });
       this.list();
     });
   }
@@ -110,34 +158,61 @@ class PodsPage extends ListPage {
         NEWER,
       ]),
     );
+    this.offer();
     this.list();
   }
 
-  list() {
-    const wanted = this.text.trim().toLowerCase();
-    const found = this.pods.filter(
-      pod =>
-        (!this.phase || phaseWord(pod.phase) === phaseWord(this.phase)) &&
-        (!wanted ||
-          `${pod.namespace}/${pod.name} ${pod.node} ${wants(pod.asks)} ${pod.group}`
-            .toLowerCase()
-            .includes(wanted)),
+  /** Fill the choices of namespaces and nodes. */
+  offer() {
+    const of = (name, had) =>
+      [...new Set([...this.pods.map(pod => pod[name]), had])].filter(Boolean).sort();
+    mount(
+      $("#namespace"),
+      html`<option value="">All namespaces</option>
+        ${of("namespace", this.namespace).map(each => html`<option>${each}</option>`)}`,
+    ).value = this.namespace;
+    mount(
+      $("#nodes"),
+      of("node", "")
+        .slice(0, NODES_OFFERED)
+        .map(each => html`<option value="${each}"></option>`),
     );
+  }
+
+  list() {
+    const found = ordered(
+      matching(
+        this.pods,
+        this,
+        pod =>
+          `${pod.namespace}/${pod.name} ${pod.node} ${wants(pod.asks)} ${pod.group} ${pod.owner}`,
+      ),
+      this.sort,
+    );
+    const order = this.sort ? `by ${SORTED[this.sort.replace(/^-/, "")]}` : "newest first";
     $("#matching").textContent = !this.pods.length
       ? ""
       : found.length === this.pods.length
-        ? "newest first"
-        : `${num(found.length)} matching, newest first`;
+        ? order
+        : `${num(found.length)} matching, ${order}`;
     const now = shownTime();
-    mount(
+    const rows = this.by
+      ? treeRows(found, this.opened).map(each => treeRow(each, this.opened, now))
+      : found.slice(0, ROWS_SHOWN).map(pod => row(pod, now));
+    const left = this.by ? rows.length - ROWS_SHOWN : found.length - ROWS_SHOWN;
+    renew(
+      $("#heads"),
+      COLUMNS.map(column => head(column, this.sort)),
+    );
+    renew(
       $("#rows"),
       found.length
         ? [
-            ...found.slice(0, ROWS_SHOWN).map(pod => row(pod, now)),
-            found.length > ROWS_SHOWN
+            ...rows.slice(0, ROWS_SHOWN),
+            left > 0
               ? html`<tr class="more">
                   <td colspan="5">
-                    and ${num(found.length - ROWS_SHOWN)} more; search to narrow the
+                    and ${num(left)} more; search to narrow the
                     list${this.cut ? ` (first ${num(PODS_MOST)} pods only)` : ""}
                   </td>
                 </tr>`
@@ -152,15 +227,41 @@ class PodsPage extends ListPage {
   }
 
   clicked(event) {
-    const button = event.target.closest("[data-phase]");
-    if (!button) return;
-    this.phase = button.dataset.phase;
-    $("#no-phase")?.remove();
-    this.context.setParameters({ phase: this.phase });
-    for (const each of $$("[data-phase]", this.main))
-      each.setAttribute("aria-pressed", String(each.dataset.phase === this.phase));
+    const { dataset } = event.target.closest("button") ?? {};
+    if (dataset?.sort) this.set("sort", nextSort(this.sort, dataset.sort));
+    else if (dataset?.open) this.toggle(dataset.open);
+    else if (dataset?.by !== undefined) this.set("by", dataset.by);
+    else if (dataset?.phase !== undefined) {
+      $("#no-phase")?.remove();
+      this.set("phase", dataset.phase);
+    }
+  }
+
+  /** Change a choice, here, in its buttons and in the address. */
+  set(name, value) {
+    this[name] = value;
+    this.context.setParameters({ [name]: value });
+    for (const each of $$(`.bar [data-${name}]`, this.main))
+      each.setAttribute("aria-pressed", String(each.dataset[name] === value));
     this.list();
   }
+
+  toggle(key) {
+    if (!this.opened.delete(key)) this.opened.add(key);
+    this.context.setParameters({ open: [...this.opened].join(",") });
+    this.list();
+  }
+}
+
+/** @param {string[]} column */
+function head([name, words, look], sort) {
+  const order = { [name]: "ascending", [`-${name}`]: "descending" }[sort];
+  const sorted = order ? html` aria-sort="${order}"` : "";
+  return html`<th scope="col" class="${look}" ${sorted}>
+    <button data-sort="${name}" id="sort-${name}">
+      ${words}<i aria-hidden="true">${order ? (order === "ascending" ? "↑" : "↓") : ""}</i>
+    </button>
+  </th>`;
 }
 
 /** Problems of a pod's allocation in short; the page of the pod has details. */
@@ -173,22 +274,92 @@ const troubles = pod =>
     .filter(Boolean)
     .join("; ");
 
-function row(pod, now) {
-  const seconds = since(pod.placed_time || pod.submitted_time, now);
+const NONE = html`<span class="faint">–</span>`;
+
+function row(pod, now, lead = namespaceDot(pod.namespace), look = "name") {
+  const began = beganOf(pod);
   const has = holds(pod.shares) || (pod.asks.length ? wants(pod.asks) : pod.rejection);
   const node = pod.node ? nodeLink(pod.node) : "";
   const trouble = troubles(pod);
   const said = trouble ? html`<span class="c-bad">${trouble}</span>` : "";
-  const age = seconds === null ? "" : duration(seconds);
+  const age = began === null ? "" : duration(Math.max(0, (now - began) / 1000));
   return html`<tr data-row tabindex="0">
-    <td class="name">
-      ${namespaceDot(pod.namespace)}${podName(pod.namespace, pod.name)}${second([has, node, age, said])}
+    <td class="${look}">
+      ${lead}${podName(pod.namespace, pod.name)}${second([has, node, age, said])}
     </td>
     <td>${phaseChip(phaseWord(pod.phase))}</td>
     <td class="hide-s ${pod.rejection || trouble ? "" : "nw"}">
       ${has}${said ? html`; ${said}` : ""}
     </td>
-    <td class="hide-s">${node || html`<span class="faint">–</span>`}</td>
+    <td class="hide-s">${node || NONE}</td>
     <td class="num m hide-s">${age}</td>
+  </tr>`;
+}
+
+// ---- by workload ----
+
+/** A row of the tree; rows with something below them have a button that opens them. */
+function treeRow(item, opened, now) {
+  if (item.kind === "share") return shareRow(item);
+  const lead = opener(item, opened);
+  const look = `tree l${item.level}`;
+  return item.kind === "pod" ? row(item.pods[0], now, lead, look) : groupRow(item, lead, look, now);
+}
+
+function opener({ kind, key, pods, name }, opened) {
+  const [pod] = pods;
+  if (kind === "pod" && !pod.shares.length) return html`<i class="leaf"></i>`;
+  return html`<button
+    class="opener"
+    id="open-${key}"
+    data-open="${key}"
+    aria-expanded="${String(opened.has(key))}"
+    aria-label="${kind === "pod" ? `Shares of ${pod.name}` : `Pods of ${name}`}"
+  >
+    ${ICONS.opens}
+  </button>`;
+}
+
+function groupRow({ kind, pods, namespace, name }, lead, look, now) {
+  const [word, plain] = kind === "gang" ? ["Gang", name] : name.split(/\/(.*)/s);
+  const nodes = [...new Set(pods.map(pod => pod.node).filter(Boolean))];
+  const began = pods.map(beganOf).filter(each => each !== null);
+  const age = began.length ? duration(Math.max(0, (now - Math.min(...began)) / 1000)) : "";
+  const gpus = many(
+    pods.reduce((sum, pod) => sum + devicesOf(pod), 0),
+    "GPU",
+  );
+  const where =
+    nodes.length === 1 ? nodeLink(nodes[0]) : nodes.length ? many(nodes.length, "node") : "";
+  return html`<tr data-row=".opener" tabindex="0">
+    <td class="${look}">
+      ${lead}${kind === "gang" && look.endsWith("1") ? "" : namespaceDot(namespace)}<b>${word}</b>
+      <span class="m"
+        >${kind === "gang" ? "" : html`<span class="ns">${namespace}/</span>`}${plain}</span
+      >
+      <span class="faint">${many(pods.length, "pod")}</span>${second([gpus, where, age])}
+    </td>
+    <td>
+      ${phaseCounts(pods).map(
+        ([phase, count]) => html`<span class="chip p-${phase}">${num(count)} ${phase}</span> `,
+      )}
+    </td>
+    <td class="hide-s nw">${gpus}</td>
+    <td class="hide-s">${where || NONE}</td>
+    <td class="num m hide-s">${age}</td>
+  </tr>`;
+}
+
+function shareRow({ level, share, pods: [pod] }) {
+  const has = `${num(share.memory_mib)} MiB${share.cores ? `, ${coresHeld(share)} cores` : ""}`;
+  return html`<tr>
+    <td class="tree l${level}">
+      <i class="leaf"></i><span class="faint">Share on</span>
+      <span class="m" title="${share.device}">${shortId(share.device)}</span>${second([has])}
+    </td>
+    <td></td>
+    <td class="hide-s nw">${has}</td>
+    <td class="hide-s">${nodeLink(pod.node)}</td>
+    <td class="hide-s"></td>
   </tr>`;
 }

@@ -8,7 +8,7 @@ import {
   namespacePlace,
   OTHER,
 } from "../colours.js";
-import { decimal, instant, many, num, percent, when } from "../format.js";
+import { decimal, instant, many, num, percent, SPANS, when } from "../format.js";
 import { $, html, mount, renew } from "../html.js";
 import { link, podName } from "../words.js";
 import { me } from "../login.js";
@@ -16,22 +16,20 @@ import { LOOK_OF } from "../marks.js";
 import { isLive, shownTime } from "../moment.js";
 import { answer, either, problemNote, second, segments } from "../parts.js";
 import { ListPage, NEWER } from "./list_page.js";
+import { sentenceCase } from "../typography.js";
 
 const BYS = [
   ["namespace", "Namespace"],
   ["queue", "Queue"],
   ["user", "User"],
   ["node", "Node"],
+  ["label", "Label"],
 ];
-const SPANS = [
-  ["1h", "1 h", 3_600],
-  ["6h", "6 h", 21_600],
-  ["1d", "1 d", 86_400],
-  ["7d", "7 d", 604_800],
-];
+const LABEL = "label:"; // before the key of a label, as the gateway has it
 const STEPS_S = [60, 120, 300, 900, 1800, 3600, 7200, 21_600, 86_400];
 const STEPS_WANTED = 72;
 const LEAST_MS = 2000; // so that the first second of a ledger has a report
+const FOR_TENANTS = new Set(["namespace", "node"]); // as the gateway allows it
 const SERIES = 7;
 const ROWS = 12;
 const NO_PRICES = "no-prices"; // unlike an invalid price file, this does not change while the gateway runs
@@ -44,6 +42,7 @@ class ReportsPage extends ListPage {
   constructor(main, context) {
     super(main, context);
     this.by = context.parameters.get("by") ?? "namespace";
+    this.isNaming = false; // whether the key of a label is asked for
     this.said = context.parameters.get("span") ?? "1d";
     this.span = SPANS.some(([name]) => name === this.said) ? this.said : "1d";
   }
@@ -86,6 +85,39 @@ class ReportsPage extends ListPage {
     }
   }
 
+  /** The key of the label that the report is by; empty for another report. */
+  label() {
+    return this.by.startsWith(LABEL) ? this.by.slice(LABEL.length) : "";
+  }
+
+  /** What the report is by, as in `label team`. */
+  byWords() {
+    return this.label() ? `label ${this.label()}` : this.by;
+  }
+
+  /** The choice of what the report is by; with Label, a field for its key. */
+  choices() {
+    const isLabel = this.isNaming || Boolean(this.label());
+    const bys = me.all ? BYS : BYS.filter(([by]) => FOR_TENANTS.has(by));
+    return html`${segments("span", "Period", SPANS, this.span)}${segments(
+      "by",
+      "Group by",
+      bys,
+      isLabel ? "label" : this.by,
+    )}${
+      isLabel
+        ? html`<input
+            id="label"
+            class="pick"
+            placeholder="Key, such as team ↵"
+            aria-label="Label key"
+            autocomplete="off"
+            spellcheck="false"
+          />`
+        : ""
+    }`;
+  }
+
   draw() {
     const { usage } = this;
     const { total } = usage;
@@ -122,12 +154,10 @@ class ReportsPage extends ListPage {
         <section class="card">
           <div class="ch-h">
             <h2>
-              GPUs by ${this.by}
+              GPUs by ${this.byWords()}
               <small>${stepWords(usage.step_s)} averages · line: usable capacity</small>
             </h2>
-            <div class="acts">
-              ${segments("span", "Period", SPANS, this.span)}${segments("by", "Group by", BYS, this.by)}
-            </div>
+            <div class="acts">${this.choices()}</div>
           </div>
           <div class="chart" id="chart"></div>
           ${this.offWords()}
@@ -135,11 +165,20 @@ class ReportsPage extends ListPage {
         <div class="cols rep">${this.rows()}${this.idleCard()}</div>
       </div>`,
     );
+    this.field();
     this.drawn = 0;
     this.chart();
     this.sizes?.disconnect();
     this.sizes = new ResizeObserver(() => this.chart());
     this.sizes.observe($("#chart"));
+  }
+
+  /** The field for the key of a label. It stays while reports come and go, so that the focus stays in it. */
+  field() {
+    const field = $("#label");
+    if (!field) return;
+    if (field !== document.activeElement) field.value = this.label();
+    field.onchange = () => this.choose(LABEL + field.value.trim());
   }
 
   /** The start of the report; a younger ledger starts later than requested. */
@@ -248,7 +287,7 @@ class ReportsPage extends ListPage {
         line,
         off,
         marks,
-        label: `GPUs allocated over time, by ${this.by}. ${usableWords(line)}. The table below has the same data.`,
+        label: `GPUs allocated over time, by ${this.byWords()}. ${usableWords(line)}. The table below has the same data.`,
       })}${stackNotes({ width, times, end, series, marks })}`,
     );
     this.drawn = width;
@@ -273,13 +312,13 @@ class ReportsPage extends ListPage {
     </tr>`;
     return html`<section class="card">
       <div class="ch-h">
-        <h2>${priced ? "Cost" : "GPU-hours"} <small>by ${this.by}</small></h2>
+        <h2>${priced ? "Cost" : "GPU-hours"} <small>by ${this.byWords()}</small></h2>
         ${this.files(priced ? "cost" : "usage")}
       </div>
       <table class="t tight">
         <thead>
           <tr>
-            <th scope="col">${this.by[0].toUpperCase() + this.by.slice(1)}</th>
+            <th scope="col">${this.label() || sentenceCase(this.by)}</th>
             <th scope="col" class="num">GPU-hours</th>
             <th scope="col" class="num hide-s">Share</th>
             ${told ? html`<th scope="col" class="num">Used</th>` : ""}${
@@ -426,11 +465,24 @@ class ReportsPage extends ListPage {
 
   clicked(event) {
     const { dataset } = event.target.closest("button") ?? {};
-    if (!dataset?.by && !dataset?.span) return;
-    if (dataset.by) this.by = dataset.by;
-    if (dataset.span) this.span = this.said = dataset.span;
+    if (dataset?.by === "label") {
+      this.isNaming = true;
+      this.draw();
+      $("#label").focus();
+    } else if (dataset?.by) this.choose(dataset.by);
+    else if (dataset?.span) {
+      this.span = this.said = dataset.span;
+      this.choose(this.by);
+    }
+  }
+
+  /** Load the report by something else, unless that is a label without a key. */
+  choose(by) {
+    if (by === LABEL) return;
+    this.by = by;
+    this.isNaming = false;
     this.context.setParameters({
-      by: this.by === "namespace" ? "" : this.by,
+      by: by === "namespace" ? "" : by,
       span: this.span === "1d" ? "" : this.span,
     });
     this.ask();

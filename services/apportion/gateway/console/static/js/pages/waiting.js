@@ -1,24 +1,27 @@
-// Pending pods, grouped by request: why no node fits, what would help, and the first pods of each group.
+// Pending pods: a row for each request, which opens to why no node fits, what would help, and its first pods.
 import { get } from "../api.js";
-import { meetNamespaces, namespaceColour } from "../colours.js";
+import { meetNamespaces } from "../colours.js";
 import { duration, instant, many, num, when } from "../format.js";
-import { html, renew } from "../html.js";
+import { html, ICONS, renew } from "../html.js";
 import { isTold, lineWords, link, namespaceDot, nodeName, podName, since } from "../words.js";
 import { shownTime } from "../moment.js";
 import { answer, causeList, copyFrom, second } from "../parts.js";
-import { href } from "../route.js";
 import { ListPage, NEWER } from "./list_page.js";
 import { sentenceCase, withCode } from "../typography.js";
 
 const ASKED = 90;
-const ROWS_FIRST = 6;
-const ROWS_OTHERS = 3;
+const ROWS = 6;
 const DEFAULT_QUEUE = "default";
 
 /** See app.js. */
 export const open = (main, context) => new WaitingPage(main, context).start();
 
 class WaitingPage extends ListPage {
+  constructor(main, context) {
+    super(main, context);
+    this.opened = null; // keys of the open requests, once there are any
+  }
+
   async load() {
     this.lines = await get("lines", { limit: ASKED });
     this.revision = this.lines.revision;
@@ -28,6 +31,7 @@ class WaitingPage extends ListPage {
   draw() {
     const { lines: all } = this;
     const since_ms = instant(all.oldest_time);
+    this.opened ??= new Set(firstOpen(all.lines, this.context.parameters.get("pod")));
     const sentence = all.pods
       ? html`${many(all.pods, "pod")} ${all.pods === 1 ? "needs" : "need"}
         ${many(all.devices, "GPU")} (${many(all.lines_count, "distinct request")})`
@@ -48,7 +52,7 @@ class WaitingPage extends ListPage {
           all.pods ? orderWords(all.lines) : "",
           NEWER,
         ])}
-        ${all.lines.map((line, at) => lineCard(line, at))}
+        <div class="lines">${all.lines.map(line => lineCard(line, this.opened))}</div>
         ${
           all.lines_count > all.lines.length
             ? html`<p class="faint">
@@ -70,32 +74,40 @@ class WaitingPage extends ListPage {
   }
 
   clicked(event) {
+    const row = event.target.closest("summary");
+    if (row) this.toggle(row.parentElement.dataset.key);
     copyFrom(event);
+  }
+
+  /** Remember what is open, for the next update, and the last one for the address; the browser opens it. */
+  toggle(key) {
+    const closed = this.opened.delete(key);
+    if (!closed) this.opened.add(key);
+    const { first = [] } = this.lines.lines.find(line => keyOf(line) === key) ?? {};
+    const named = !closed && first.find(pod => isTold(pod.name));
+    this.context.setParameters({ pod: named ? `${named.namespace}/${named.name}` : "" });
   }
 }
 
-function lineCard(line, at) {
+/** What makes a request distinct. */
+const keyOf = line => [lineWords(line), line.queue, line.whose].join(" ");
+
+/** The requests that are open at first: the one of the pod in the address, or the only one. */
+const firstOpen = (lines, pod) =>
+  lines
+    .filter(
+      line =>
+        lines.length === 1 || line.first.some(each => `${each.namespace}/${each.name}` === pod),
+    )
+    .map(keyOf);
+
+function lineCard(line, opened) {
   const now = shownTime();
-  const oldest = since(line.oldest_time, now);
-  const rows = at ? ROWS_OTHERS : ROWS_FIRST;
-  return html`<section class="card line">
-    <div class="line-h">
-      <div>
-        <h2>
-          ${lineWords(line)}${queueWords(line)}${
-            line.lasting ? html` <span class="chip s-broken">can never be placed</span>` : ""
-          }
-        </h2>
-        <p>
-          <b>${num(line.pods)}</b>
-          ${line.pods === 1 ? "pod" : "pods"}${oldest === null ? "" : ` · oldest ${duration(oldest)}`}
-          · ${many(line.devices, "GPU")} each${gangWords(line)}
-        </p>
-      </div>
-      ${dots(line, now)}
-    </div>
+  const key = keyOf(line);
+  return html`<details class="line" data-key="${key}" ${opened.has(key) ? html`open` : ""}>
+    ${lineHead(line, now)}
     <div class="line-b">
-      <div class="why">${reasons(line)}</div>
+      <div class="why">${gangLink(line)}${reasons(line)}</div>
       <table class="t tight">
         <caption class="unseen">
           First in the queue
@@ -110,14 +122,14 @@ function lineCard(line, at) {
           </tr>
         </thead>
         <tbody>
-          ${line.first.slice(0, rows).map(pod => podRow(pod, line, now))}${
-            line.pods > rows
+          ${line.first.slice(0, ROWS).map(pod => podRow(pod, line, now))}${
+            line.pods > ROWS
               ? html`<tr class="more">
                   <td></td>
                   <td colspan="4">
                     ${link(
                       "pods",
-                      `and ${num(line.pods - Math.min(rows, line.first.length))} more`,
+                      `and ${num(line.pods - Math.min(ROWS, line.first.length))} more`,
                       { phase: "pending" },
                     )}
                   </td>
@@ -127,39 +139,41 @@ function lineCard(line, at) {
         </tbody>
       </table>
     </div>
-  </section>`;
+  </details>`;
 }
 
-/** A group as a picture: a bar per pod in its namespace's colour, as high as the time it has been pending. */
-function dots(line, now) {
-  const waits = line.first.map(pod => since(pod.since_time, now) ?? 0);
-  const most = Math.max(1, ...waits);
-  const style = (pod, at) =>
-    `background:${namespaceColour(pod.namespace)};height:${Math.max(4, Math.round((30 * waits[at]) / most))}px`;
-  const bar = (pod, at) =>
-    isTold(pod.name)
-      ? html`<a
-          href="${href(`pod/${pod.namespace}/${pod.name}`)}"
-          tabindex="-1"
-          data-s="${style(pod, at)}"
-          title="${pod.position}. ${pod.namespace}/${pod.name}, ${duration(waits[at])}"
-        ></a>`
-      : html`<a
-          tabindex="-1"
-          data-s="${style(pod, at)}"
-          title="${pod.position}. a pod in ${pod.namespace}, ${duration(waits[at])}"
-        ></a>`;
-  return html`<div class="dots" role="img" aria-label="${many(line.pods, "pod")} in the queue">
-    ${line.first.map(bar)}
-  </div>`;
+/** The row of a request; it has no links, because a press on it opens the details. */
+function lineHead(line, now) {
+  const oldest = since(line.oldest_time, now);
+  const why = briefWhy(line);
+  return html`<summary class="line-h" data-row>
+    <span class="opener" aria-hidden="true">${ICONS.opens}</span>
+    <h2>${lineWords(line)}${queueWords(line)}</h2>
+    <span><b>${num(line.pods)}</b> ${line.pods === 1 ? "pod" : "pods"}</span>
+    <span>${many(line.devices, "GPU")} each</span>
+    <span>${oldest === null ? "" : html`oldest <span class="m">${duration(oldest)}</span>`}</span>
+    <span class="line-w" title="${why}"
+      >${line.lasting ? html`<span class="chip s-broken">can never be placed</span> ` : ""}${why}</span
+    >
+  </summary>`;
 }
 
-/** The gang of the group's first pod, with its required and its present number of pods. */
-const gangWords = ({ gang }) =>
-  gang
-    ? html` · gang ${link("pods", gang.group, { q: gang.group }, "m")} has ${num(gang.pods)} of
-      ${num(gang.min_available)} required pods`
-    : "";
+/** The reason of a request in short: its gang, a limit, or the cause that is the easiest to solve. */
+function briefWhy({ gang, apart, causes, sentence, nodes }) {
+  if (gang && gang.pods < gang.min_available) return sentenceCase(gangWords(gang));
+  if (apart) return sentenceCase(apart);
+  const [easiest] = causes;
+  if (!easiest) return sentenceCase(sentence) || "Not evaluated yet";
+  const { words, nodes: count } = easiest;
+  return sentenceCase(words) + (count ? ` (${num(count)} of ${many(nodes, "node")})` : "");
+}
+
+/** A gang with its present and its required number of pods. */
+const gangWords = gang =>
+  `gang ${gang.group} has ${num(gang.pods)} of ${num(gang.min_available)} required pods`;
+
+const gangLink = ({ gang }) =>
+  gang ? html`<p>${link("pods", sentenceCase(gangWords(gang)), { q: gang.group })}</p>` : "";
 
 /** The queue, unless it is the default one. */
 const queueWords = ({ queue }) =>

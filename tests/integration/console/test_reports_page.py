@@ -1,0 +1,45 @@
+"""The reports page by the label of pods: its key is asked for, and is in the address."""
+
+from playwright.sync_api import Browser, expect
+
+from tests.support.browser.audit import offences
+from tests.support.browser.chromium import NARROW, WIDE, opened, visit
+from tests.support.standalone import Standalone
+
+LABELLED = b"""\
+apiVersion: v1
+kind: Pod
+metadata: {name: labelled, labels: {team: vision}}
+spec:
+  schedulerName: apportion
+  containers:
+  - {name: main, image: x, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 1000}}}
+"""
+
+
+def test_a_report_is_by_a_label(browser: Browser, base: str, cluster: Standalone) -> None:
+    """No report is asked for before there is a key; then each value has a row."""
+    assert cluster.run("submit", "--wait", "-f", "-", stdin=LABELLED).returncode == 0
+    try:
+        for size in (WIDE, NARROW):
+            with opened(browser, base, size=size) as page:
+                visit(page, "#/reports")
+                page.get_by_role("button", name="Label").click()
+                key = page.get_by_label("Label key")
+                expect(key).to_be_focused()
+                expect(page.locator("thead th").first).to_have_text("Namespace")
+                assert offences(page) == []
+                page.keyboard.type("team")
+                page.keyboard.press("Enter")
+                expect(page.locator("thead th").first).to_have_text("team")
+                expect(page.locator("tbody").first).to_contain_text("vision")
+                expect(key).to_be_focused()
+                assert page.evaluate("location.hash") == "#/reports?by=label:team"
+                assert offences(page) == []
+                page.reload()
+                expect(key).to_have_value("team")
+                page.get_by_role("button", name="Queue").click()
+                expect(key).to_be_hidden()
+                expect(page.locator("thead th").first).to_have_text("Queue")
+    finally:
+        cluster.json("delete", "labelled")

@@ -1,0 +1,96 @@
+"""The list of pods: its filters, its order, and the tree of workloads, gangs, pods and shares."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.node_modules import NodeModules
+
+LIST = "pages/pod_list.js"
+
+
+def pod(name: str, **fields: Any) -> dict[str, Any]:
+    """Return a pod of the API, with these fields of its own."""
+    return {
+        "namespace": "red", "name": name, "uid": name, "phase": "allocated", "node": "",
+        "owner": "", "group": "", "asks": [], "shares": [], "placed_time": "", "submitted_time": "",
+        **fields,
+    }  # fmt: skip
+
+
+def share(device: str) -> dict[str, Any]:
+    """Return a share of one device."""
+    return {"device": device, "memory_mib": 10, "cores": 0}
+
+
+PODS = [
+    pod("c", node="n-10", shares=[share("g1"), share("g2")], placed_time="2026-11-28T12:00:03Z"),
+    pod("a-10", phase="refused", asks=[{"count": 4}], submitted_time="2026-11-28T12:00:02Z"),
+    pod("a-2", namespace="blue", node="n-1", shares=[share("g3")],
+        placed_time="2026-11-28T12:00:01Z"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sort", "names"), [
+    ("", ["c", "a-10", "a-2"]), ("name", ["a-2", "a-10", "c"]), ("-name", ["c", "a-10", "a-2"]),
+    ("gpus", ["a-2", "c", "a-10"]), ("node", ["a-2", "c", "a-10"]),
+    ("age", ["c", "a-10", "a-2"]), ("-age", ["a-2", "a-10", "c"]), ("phase", ["a-10", "c", "a-2"]),
+])  # fmt: skip
+def test_pods_are_sorted_by_each_column(node: NodeModules, sort: str, names: list[str]) -> None:
+    """Names by their numbers; a pod without a node is last."""
+    code = "return m.ordered(given[0], m.sortOf(given[1])).map(pod => pod.name);"
+    assert node.run(LIST, code, PODS, sort) == names
+
+
+def test_a_column_sorts_up_then_down_then_not(node: NodeModules) -> None:
+    """An unknown column of an address does not sort."""
+    code = (
+        "return [m.nextSort('', 'node'), m.nextSort('node', 'node'), m.nextSort('-node', 'node')];"
+    )
+    assert node.run(LIST, code) == ["node", "-node", ""]
+    assert node.run(LIST, "return m.sortOf('toString');") == ""
+
+
+@pytest.mark.parametrize(("filters", "names"), [
+    ({}, ["c", "a-10", "a-2"]), ({"phase": "pending"}, ["a-10"]), ({"namespace": "blue"}, ["a-2"]),
+    ({"node": "n-1"}, ["a-2"]), ({"node": "n-"}, ["c", "a-2"]), ({"text": "A-"}, ["a-10", "a-2"]),
+])  # fmt: skip
+def test_pods_are_filtered(node: NodeModules, filters: dict[str, str], names: list[str]) -> None:
+    """A whole node name is not part of another one; part of a name finds all that have it."""
+    wanted = {"text": "", "phase": "", "namespace": "", "node": "", **filters}
+    code = "return m.matching(given[0], given[1], pod => pod.name).map(pod => pod.name);"
+    assert node.run(LIST, code, PODS, wanted) == names
+
+
+def rows(node: NodeModules, pods: list[dict[str, Any]], *opened: str) -> list[str]:
+    """Return the rows of the tree as `level kind name`."""
+    code = """return m.treeRows(given[0], new Set(given[1])).map(
+        each => `${each.level} ${each.kind} ${each.name ?? each.key}`);"""
+    found = node.run(LIST, code, pods, opened)
+    return [str(each) for each in found]
+
+
+def test_pods_are_grouped_by_workload_and_gang(node: NodeModules) -> None:
+    """From the workload down to the shares; what is closed has one row, and no pod is lost."""
+    pods = [
+        pod("alone"),
+        pod("w-0", owner="Job/w", group="red/w", shares=[share("g1"), share("g2")]),
+        pod("w-1", owner="Job/w", group="red/w"),
+        pod("g-0", group="red/g"),
+    ]
+    assert rows(node, pods) == ["0 workload Job/w", "0 gang red/g", "0 pod alone"]
+    workload, gang = "red/Job/w", "red/Job/w:red/w"
+    assert rows(node, pods, workload)[:2] == ["0 workload Job/w", "1 gang red/w"]
+    assert rows(node, pods, workload, gang, "w-0") == [
+        "0 workload Job/w", "1 gang red/w", "2 pod w-0", "3 share w-0:0", "3 share w-0:1",
+        "2 pod w-1", "0 gang red/g", "0 pod alone",
+    ]  # fmt: skip
+    assert "1 pod g-0" in rows(node, pods, "red/g")
+
+
+def test_a_workload_counts_its_pods_by_phase(node: NodeModules) -> None:
+    """In the order of the phases, and both phases without a node as one."""
+    pods = [*PODS, pod("x", phase="pending")]
+    assert node.run(LIST, "return m.phaseCounts(given[0]);", pods) == [
+        ["pending", 2], ["allocated", 2]
+    ]  # fmt: skip
