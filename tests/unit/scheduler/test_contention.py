@@ -1,4 +1,4 @@
-"""A scheduler keeps apart while others have work, and not a decision longer than it must."""
+"""A scheduler avoids the nodes of others only while they have work, and briefly after."""
 
 from apportion.scheduler.cycle import CALM_DECISIONS, Contention
 
@@ -13,24 +13,24 @@ def looked(spreading: Contention, *others_wait: bool) -> list[bool]:
 
 
 def test_alone_it_is_never_apart() -> None:
-    """It packs as well as it can from the first decision on."""
+    """A single scheduler is never apart."""
     assert not any(looked(Contention(), *[False] * 100))
 
 
 def test_it_is_apart_while_pods_wait_for_others() -> None:
-    """From the first decision on: it need not be refused to learn of them."""
+    """A scheduler is apart while pods wait for others, from the first decision."""
     assert all(looked(Contention(), *[True] * 3))
 
 
 def test_it_stays_apart_for_a_few_decisions_more() -> None:
-    """Between two looks others may have had work."""
+    """A scheduler stays apart for a few more decisions."""
     spreading = Contention()
     looked(spreading, True)
     assert looked(spreading, *[False] * CALM_DECISIONS) == [True] * (CALM_DECISIONS - 1) + [False]
 
 
 def test_a_refusal_sets_it_apart() -> None:
-    """Somebody placed whom it did not know of."""
+    """A refused append sets a scheduler apart."""
     spreading = Contention()
     looked(spreading, False)
     spreading.refused()
