@@ -217,7 +217,7 @@ async def test_whose_turn_has_not_come_waits_and_says_so_once() -> None:
     assert isinstance(failed, BindFailed)
     assert (failed.final, desk.target.asked) == (False, 0)
     assert failed.message
-    desk.pod.last_failure = failed.message  # as the fold has it by then
+    desk.pod.last_failure = failed.message  # as the fold has it at that time
     assert (await desk.settle(attempt=9)).answer == f"retry in {TURN.after(9)}"
     assert len(desk.said) == 1
     first.phase = Phase.ALLOCATED

@@ -143,6 +143,6 @@ def test_internal_error_is_one_line(
 
 
 def test_no_verb_imports_the_engine_to_ask_a_question() -> None:
-    """Verbs that only query do not import numpy."""
+    """No verb imports numpy when it is loaded, except the services."""
     verbs = {f"apportion.{verb.module}" for name, verb in VERBS.items() if name not in RUN}
     assert "numpy" not in imported(", ".join(sorted(verbs)))

@@ -136,8 +136,8 @@ def test_nodes_come_back_in_the_form_in_which_they_came() -> None:
 
 
 def test_every_node_that_fails_has_words(golden: Golden) -> None:
-    """Every failing node has a reason and counts as unresolvable, so kube-scheduler does not
-    preempt in vain."""
+    """Every failing node has a reason and counts as unresolvable, so kube-scheduler evicts no
+    pod needlessly."""
     world = World(rack("n1", 1), rack("n2", 1))
     answer = world.filter(wanted(share(999_999)), NodeNames=["n1", "n2"])
     assert answer["FailedNodes"].keys() == {"n1", "n2"}

@@ -173,7 +173,7 @@ def test_a_taken_decision_forgives_the_refusals_before_it() -> None:
 
 
 def test_a_choice_is_served_once_the_prices_are_known() -> None:
-    """An extender's choice is decided while prices are still being computed in parts."""
+    """An extender's choice is decided under the price policy, also on a new device model."""
 
     async def main() -> None:
         scheduler = Scheduler(rivals=0)

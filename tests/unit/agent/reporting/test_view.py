@@ -120,7 +120,7 @@ def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
 
 
 def test_a_pod_that_is_taken_back_is_answered_for_again() -> None:
-    """An allocated pod that is adopted again is due again, once per adoption."""
+    """A bound pod that is adopted after its claim was taken is due again, and so is answered."""
     view = folded(placed("p", "GPU-a"), BOUND)
     back = adopted(attempt=1, running=False)
     view.apply(record_of(3, back), event_of(back, "id-3"))

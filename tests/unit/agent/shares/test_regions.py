@@ -118,8 +118,7 @@ def test_a_region_that_is_cut_off_under_us_ends_nothing(tmp_path: Path) -> None:
     "deed", ["raise", "free", "cores", "lower", "remove", "link", "folder", "garbage", "nothing"]
 )
 def test_what_a_container_did_to_its_region_is_restored(tmp_path: Path, deed: str) -> None:
-    """A round restores and reports what a container changed in its region, in place where
-    possible."""
+    """A round restores a changed region, and reports one whose limits were raised or removed."""
     wanted = plan(tmp_path)
     path, regions = Path(wanted.path), Regions(tmp_path)
     regions.ensure(wanted)

@@ -161,7 +161,8 @@ def test_a_region_that_names_other_cards_too_is_not_believed(tmp_path: Path) -> 
 
 
 def test_cgroups_are_of_containers_with_a_share(tmp_path: Path) -> None:
-    """A cgroup is returned only if the container has a share of every GPU that it uses."""
+    """Cgroups are returned only for containers with a share of the GPU, not for others in the
+    pod."""
     for pid, name in ((1, "main"), (2, "aide")):
         write(tmp_path, pid, uid=UID, container=name)
     running = (Running(1, 300 * MIB, 20), Running(2, 200 * MIB, 5))

@@ -184,8 +184,8 @@ async def test_a_refusal_is_final_unless_somebody_may_mend_it(
 async def test_a_pod_of_a_node_that_left_is_given_up_only_where_it_cannot_be_bound(
     server: Server, ledger: Ledger, found: Reply, expected: Outcome
 ) -> None:
-    """A placement on a node that left is not bound. It fails finally only if the pod is bound
-    elsewhere, and is unknown if the API server does not say."""
+    """No binding is sent for a node that left: the pod's own state decides, and without an
+    answer the outcome is unknown."""
     placed = ledger.events[-1]
     ledger.play(NodeGone(node="n1"))
     ledger.events.append(placed)

@@ -33,6 +33,6 @@ PODS = (
     ],
 )
 def test_the_name_of_what_made_pods_is_told_with_its_pods(name: str, said: str) -> None:
-    """For an unknown pod the CLI suggests the pods of a workload with that name, else similar
-    names."""
+    """The CLI suggests a pod of the same name, else the pods of a workload of that name, else
+    similar names."""
     assert pods_meant(name, PODS) == said

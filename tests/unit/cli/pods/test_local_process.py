@@ -64,7 +64,7 @@ def test_what_a_command_left_behind_keeps_it_from_being_ended() -> None:
 
 
 def test_nothing_is_said_of_what_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without root, nothing is said about runs of other users."""
+    """Without root, runs of other users are never reported as ended."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(runs, "containers", lambda *_: [])
     for run in Run("n1", GONE), Run("n1", GONE, "podman"):

@@ -74,8 +74,8 @@ def test_a_pod_of_ours_without_a_device_is_adopted_too() -> None:
 
 @pytest.mark.parametrize("made", [True, False])
 def test_a_pod_of_ours_without_a_device_is_evicted_whoever_bound_it(made: bool) -> None:
-    """A pod of ours without devices is adopted whichever program bound it, with its priority and
-    charged once."""
+    """A pod of ours without devices is adopted whichever program bound it, is charged once, and
+    can be evicted."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1", allocatable={"cpu": "2"}))
     cluster.pod("p", limits={"cpu": "2"}, on="n1", made=made, priority=5)
@@ -459,8 +459,8 @@ def test_what_does_not_fit_is_told_and_not_held() -> None:
 
 
 def test_a_pod_bound_by_an_attempt_that_was_given_up_is_let_go_and_held_anew() -> None:
-    """If a given-up attempt bound the pod after all, the pod is ended and adopted with what it
-    says."""
+    """If a given-up attempt bound the pod after all, the pod is ended and adopted with its
+    annotated shares."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.pod("p")

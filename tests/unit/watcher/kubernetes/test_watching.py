@@ -395,7 +395,7 @@ def test_a_restored_api_server_is_compared_at_once_and_the_watcher_is_not_ready(
                 break
         assert not cluster.watching.not_ready()
         assert names(cluster) == ["stays", "was-bound"]
-        # the ledger has forgotten the ids of their placements by then
+        # until the ledger has forgotten the ids of their placements
         await rest(AGAIN_S + 2 * PROBE_S)
         assert names(cluster) == ["deleted", "stays", "waits", "was-bound"]
         phases = {pod.submitted.name: pod.phase for pod in cluster.state.pods.values()}

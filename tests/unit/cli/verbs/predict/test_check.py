@@ -173,8 +173,8 @@ def test_each_skipped_document_is_named() -> None:
     ],
 )
 def test_skipped_documents_decide_the_exit_code(text: str, codes: tuple[int, int]) -> None:
-    """Without accepted documents `check` fails; with --strict, any skipped pod template or
-    document fails it."""
+    """Without accepted documents `check` fails. With --strict, any skipped document fails it
+    too."""
     plain, strict = check("-f", "-", text=text), check("-f", "-", "--strict", text=text)
     assert (plain.exit_code, strict.exit_code) == codes
 

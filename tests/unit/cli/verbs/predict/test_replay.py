@@ -168,7 +168,7 @@ def test_a_beginning_before_the_ledgers_is_noted() -> None:
 
 
 def test_what_the_bars_are_and_how_shares_count_stands_beside_them() -> None:
-    """The headings of the bars say what they show and their resolution."""
+    """The bars have headings with their resolution, and a note says how shares count."""
     course = Meter(State(), 0.0, 600.0).measured()
     span = Span(from_revision=1, from_time="2026-01-02T03:04:05Z", to_revision=9,
                 to_time="2026-01-02T03:14:05Z", seconds=600.0)  # fmt: skip
