@@ -15,11 +15,11 @@ class Ledger:
         self.reads = 0
 
     async def span(self) -> tuple[int, int]:
-        """As the protocol Records says."""
+        """See Records."""
         return self.first, self.last
 
     async def read(self, deliver: Callable[[Record], None], *, after: int, upto: int) -> None:
-        """As the protocol Records says."""
+        """See Records."""
         self.reads += 1
         await asyncio.sleep(0)
         for revision in range(max(after + 1, self.first), upto + 1):

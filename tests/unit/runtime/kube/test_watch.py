@@ -41,7 +41,7 @@ class Server:
 
 
 def thing(name: str, version: int) -> dict[str, Any]:
-    """An object."""
+    """An object with this name and version."""
     return {"metadata": {"name": name, "resourceVersion": str(version)}}
 
 
@@ -56,7 +56,7 @@ def page(*items: dict[str, Any], version: int = 1, more: str = "") -> Reply:
 
 
 def status(code: int) -> Reply:
-    """A refusal."""
+    """A refusal with this status code."""
 
     async def reply(_request: web.Request) -> web.StreamResponse:
         return web.json_response({"kind": "Status", "code": code}, status=code)
