@@ -26,7 +26,7 @@ PRODUCT = "services/apportion/"
 STARTS = ("apportion.cli.main", "from apportion.{", ".venv/bin/apportion")
 """Strings that mark a file as starting services or verbs as processes."""
 STARTED_BY_OTHERS = "tests/support/starts.py"
-"""Forks what the other tests start. Every test imports it, so imports say nothing about it."""
+"""Forks the processes of other tests. Every test imports it, so such imports show nothing."""
 ALWAYS = ("tests/tidy",)
 MANY = 0.3
 """The share of the test files from which on the summary names a shorter way."""
@@ -115,7 +115,8 @@ def _imported(path: str, source: str) -> Iterator[str]:
 
 
 def summary(count: int, of: int) -> str:
-    """Say how many of the test files are chosen, and what to run instead of most of them."""
+    """Return how many of the test files are chosen, and a shorter command if they are most of
+    them."""
     said = f"{count:,} of {of:,} test files import what changed, directly or indirectly"
     if count < of * MANY:
         return said
@@ -126,7 +127,7 @@ def summary(count: int, of: int) -> str:
 
 
 def main() -> None:
-    """List the files, or have pytest take the place of this process."""
+    """List the files, or replace this process by pytest."""
     parser = argparse.ArgumentParser(prog="python -m tools.changed", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("base", nargs="?", default="main", help="what the change is made to")

@@ -59,7 +59,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Shown(NamedTuple):
-    """A test and the docstring that says what it shows."""
+    """A test and its docstring."""
 
     path: str
     name: str

@@ -269,7 +269,7 @@ class Figure(NamedTuple):
     owed: int = 0
 
     def excess(self, count: int) -> str:
-        """Say by how much the limit is passed, and whether a change may leave it so."""
+        """Return by how much the limit is passed, and whether a change may leave it so."""
         over = count - self.limit
         if over <= 0:
             return ""

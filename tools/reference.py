@@ -48,7 +48,7 @@ def _plain(text: str) -> str:
 
 
 def paragraph(text: str) -> str:
-    """Return text as a paragraph of Markdown, wrapped for those who read the source."""
+    """Return text as a paragraph of Markdown, wrapped for readers of the source."""
     lines = textwrap.wrap(prose(text), 110, break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines) + "\n\n" if lines else ""
 
@@ -87,7 +87,7 @@ FOUND_BY: Final[Mapping[str, Sequence[Cause[Any]]]] = {
     "Preemption": (causes.NOMINATED,),
     "Volume claims, gangs, queues and quotas": causes.OF_NO_NODE,
 }
-"""The section of each refusal code, by what its filter looks at."""
+"""The section of each refusal code, by what its filter checks."""
 
 
 def scores_and_filters() -> str:
@@ -556,7 +556,7 @@ def _values(node: Any, schema: Mapping[str, Any], lines: list[str], prefix: str)
 
 
 def _first_on_line(key: Any, lines: list[str]) -> bool:
-    """Tell a key in block style from one inside `{...}`, which has no comment of its own."""
+    """Distinguish a key in block style from one inside `{...}`, which has no comment of its own."""
     return not lines[key.start_mark.line][: key.start_mark.column].strip()
 
 

@@ -27,7 +27,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs" / "console"
 POOLS = (("h100", 80, "8xH100-80GB"), ("a100", 60, "8xA100-40GB"), ("l40s", 30, "8xL40S-48GB"),
          ("a100-mig", 15, "4xA100-40GB:mig"), ("t4", 15, "4xT4"))  # fmt: skip
 SHAPES = (
-    # model, cards, MiB of each (0: whole), pods, namespace, names
+    # model, GPUs, MiB of each (0: whole), pods, namespace, names
     ("H100", 8, 0, 34, "pretrain", ("moe-16b", "dense-70b", "ctx-ext")),
     ("H100", 4, 0, 40, "research", ("rlhf-sweep", "ablate", "distill")),
     ("H100", 1, 40_000, 120, "serving", ("chat-70b", "embed", "rerank")),

@@ -1,6 +1,6 @@
 """Prepare pages for the site: a hook of mkdocs.yml.
 
-In a checkout, pages link to tests, sources and schemas beside `docs`. The site has only `docs`. A
+In a checkout, pages link to tests, sources and schemas next to `docs`. The site has only `docs`. A
 link to another file of the repository becomes its text, or a link below `repo_url` if mkdocs.yml
 sets one. Within code in a table, GitHub needs `|` escaped, and the site shows the backslash.
 Invariant: a link to a missing file stays as it is, so that the strict build reports it."""

@@ -1,4 +1,4 @@
-"""The committed kubelet messages are the generated ones; nobody edits them by hand."""
+"""The committed kubelet messages are the generated ones, and are never edited by hand."""
 
 import subprocess
 import sys

@@ -111,7 +111,8 @@ def reached(shape: Shape, ask: Ask, state: DeviceState) -> int:
 
 
 def assigned(shape: Shape, node: NodeState) -> tuple[Share, ...] | None:
-    """Return the pod's shares on the node, in the order of its asks; None if they do not fit."""
+    """Return the pod's shares on the node, in the order of its requests; None if they do not
+    fit."""
     ranked = sorted(range(len(shape.asks)), key=lambda at: _ease(shape.asks[at], node, at))
     for group in _groups(shape, node):
         shares = _searched(shape, ranked, group)
@@ -169,7 +170,7 @@ def _groups(shape: Shape, node: NodeState) -> Iterator[list[DeviceState]]:
 
 
 def _ease(ask: Ask, node: NodeState, at: int) -> tuple[bool, int, int, int]:
-    """Sort key of asks: exclusive ones first, then the most memory, then the most devices."""
+    """Sort key of requests: exclusive ones first, then the most memory, then the most devices."""
     wanted = [demand(ask, s.device) for s in node.devices if s.device.family == ask.family]
     sizes = [found for found in wanted if isinstance(found, Demand)]
     alone = any(found.alone for found in sizes)
@@ -179,7 +180,7 @@ def _ease(ask: Ask, node: NodeState, at: int) -> tuple[bool, int, int, int]:
 def _searched(
     shape: Shape, ranked: list[int], devices: list[DeviceState]
 ) -> dict[int, list[Share]] | None:
-    """The shares of these asks that fit together, by ask; the first choice in order."""
+    """The shares of these requests that fit together, by request; the first choice in order."""
     if not ranked:
         return {}
     at, *later = ranked

@@ -1,4 +1,4 @@
-"""For every placement: an unmodified device plugin reads what the ledger says."""
+"""For every placement: an unmodified device plugin reads the shares of the ledger."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +26,7 @@ STARTS = {"1g.5gb": (1, range(7)), "2g.10gb": (2, (0, 2, 4)), "3g.20gb": (4, (0,
 
 @st.composite
 def containers(draw: Any, *, cut: bool) -> list[tuple[Ask, list[Share]]]:
-    """Asks of some containers, with their shares."""
+    """Requests of some containers, with their shares."""
     found = []
     for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=5, unique=True)):
         devices = draw(st.lists(st.sampled_from(CUT if cut else SHARED), min_size=1, unique=True))

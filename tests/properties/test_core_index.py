@@ -65,7 +65,7 @@ TOGETHER = (
 
 
 def noted(ask: AskColumns, columns: Columns, row: int) -> list[bool]:
-    """Return for each device of the row whether it suffices for the ask, ignoring the host."""
+    """Return for each device of the row whether it suffices for the request, ignoring the host."""
     alone = AskColumns(ask.ask, ask.constraints, ask.chain, ask.geometries, host_need=0)
     alone.rebuild(columns, columns.every)
     look = ScoreInput(columns, np.zeros(1, np.int32).data)

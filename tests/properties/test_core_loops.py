@@ -42,7 +42,7 @@ needs = st.one_of(amounts, st.just(packed.NEVER))
 
 
 class Fleet:
-    """Random nodes and the demands of an ask on each kind of device, flat as the loops take
+    """Random nodes and the demands of a request on each kind of device, flat as the loops take
     them."""
 
     def __init__(self, draw: st.DrawFn) -> None:
@@ -73,7 +73,7 @@ def fleets(draw: st.DrawFn) -> Fleet:
 
 @given(fleets())
 def test_look_rank_and_pick_agree(fleet: Fleet) -> None:
-    """`look`, `rank` and `pick` agree for any ask."""
+    """`look`, `rank` and `pick` agree for any request."""
     ask: Any = (fleet.need, fleet.charge, fleet.fits, WIDTH, CUTS)
     size, wanted, found = len(fleet.rows), fleet.count * fleet.times, []
     looks: tuple[Any, ...] = (ask_loops.look, ASK_SOURCE.look)

@@ -124,7 +124,7 @@ class Books:
         )
 
     def take(self, revision: int, data: Any) -> str:
-        """Record an event that the fold accepted. Returns what is wrong with it, or ""."""
+        """Record an event that the fold accepted. Returns the error in it, or ""."""
         match data:
             case NodeReported():
                 self._report(revision, data)

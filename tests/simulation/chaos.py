@@ -134,7 +134,7 @@ class Chaos:
             await rest(1.0)
 
     def say(self, data: Payload) -> None:
-        """Append as the operator, or as the operator in the watcher's place."""
+        """Append as the operator, or as the operator instead of the watcher."""
         self._numbers += 1
         identity = f"operator/{self._numbers}"
         basis = self._server.last_revision
@@ -247,7 +247,7 @@ class Chaos:
         for payload in self._hostile.flood():
             self._server.send(hostile.SUBJECT, payload, reply="_INBOX_agent.hostile")
 
-    # ------------------------------------------------------------------ people and cards
+    # ------------------------------------------------------------------ people and GPUs
 
     def _order(self, verb: str) -> None:
         node, device = self._card()

@@ -44,9 +44,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Standing(NamedTuple):
-    """A pod of the cluster: its node, attempt, shares and uid.
-
-    If HAMi bound it, it is on a `card`, with a slice from `start` on; None means any slice."""
+    """A pod of the cluster: its node, attempt, shares and uid."""
 
     name: str
     ours: bool
@@ -96,7 +94,7 @@ class Judge:
             self._check_devices(now)
 
     def _check_binding(self, uid: str, now: Standing) -> None:
-        """Check that a binder bound it as its placement says, and this very pod."""
+        """Check that a binder bound this very pod according to its placement."""
         if not now.attempt:
             return
         self._bound[uid] = self._bound[now.told_uid] = (now.node, now.attempt)

@@ -1,4 +1,4 @@
-"""Shrink a failing run: fewer kinds of fault, fewer wishes of users, while it still fails.
+"""Shrink a failing run: fewer kinds of fault, fewer requests of users, while it still fails.
 
 That leaves less to read when looking for the cause.
 Invariant: the returned case failed when it was last tried."""
@@ -19,9 +19,7 @@ SEPARATOR = "; "  # kinds of fault have commas in their names
 
 @dataclass(frozen=True)
 class Case:
-    """A seed, the kinds of fault left out, and the number of wishes after which users stop.
-
-    `cluster` forces a side; None leaves it to the seed."""
+    """A seed, the kinds of fault left out, and the number of requests after which users stop."""
 
     seed: int
     spared: frozenset[str] = frozenset()

@@ -46,7 +46,7 @@ class Side(Protocol):
 
 
 class Folder:
-    """No cluster: users' wishes are a source, and a binding has no effect."""
+    """No cluster: users' requests are a source, and a binding has no effect."""
 
     quiet_s = 40.0
 

@@ -3,7 +3,7 @@
 Every fault is on in about half of the seeds, so that each is combined with the others and also
 alone.
 Invariant: all randomness comes from the seed, through one stream per purpose, so that an additional
-draw in one place does not change another."""
+draw for one purpose does not change another."""
 
 from __future__ import annotations
 

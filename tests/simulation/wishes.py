@@ -1,6 +1,6 @@
-"""What users want: pods and gangs that come, change and go, as a source for watchers.
+"""What users request: pods and gangs that come, change and go, as a source for watchers.
 
-Invariant: an observation is the same object until the wishes change, so a watcher that finds
+Invariant: an observation is the same object until the requests change, so a watcher that finds
 nothing new has nothing to do."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CORES = (0, 0, 10, 25, 30, 50, 100)
 
 
 class Wishes(Source):
-    """The wishes of users, shared by all watchers, because they watch one cluster."""
+    """The requests of users, shared by all watchers, because they watch one cluster."""
 
     def __init__(self, chance: random.Random, *, pods_max: int) -> None:
         self._chance = chance
@@ -53,7 +53,7 @@ class Wishes(Source):
 
     @property
     def wanted(self) -> list[str]:
-        """The pods that users want now, as `namespace/name`."""
+        """The pods that users request now, as `namespace/name`."""
         return list(self._pods)
 
     def stir(self) -> None:

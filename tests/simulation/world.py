@@ -301,7 +301,7 @@ def run(
 ) -> Outcome:
     """Play one whole run; `adjust` may change the weather first.
 
-    `spared` kinds of fault never strike, and users have at most `wishes_max` wishes. `cluster`
+    `spared` kinds of fault never strike, and users make at most `wishes_max` requests. `cluster`
     forces a run with or without one; None leaves that to the seed."""
     weather = Weather(seed, spared, cluster)
     if adjust is not None:

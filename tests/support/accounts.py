@@ -1,4 +1,4 @@
-"""An in-memory ledger with an account: the test says at which hour events happen.
+"""An in-memory ledger with an account: the test sets the hour of each event.
 
 Invariant: the period starts at hour 0, and events come in order of time."""
 

@@ -1,6 +1,6 @@
 """Run Helm over the project's chart, as a user does.
 
-Invariant: it reads and writes nothing of the user who runs the tests: it has its own home folder,
+Invariant: it reads and writes nothing of the user that runs the tests: it has its own home folder,
 and uses only the cluster that a test names."""
 
 from __future__ import annotations

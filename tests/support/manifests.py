@@ -55,7 +55,7 @@ def draft(document: object, **dialects: Any) -> PodDraft:
 
 
 def asks(document: object, **dialects: Any) -> tuple[Ask, ...]:
-    """Return the asks of the only pod that a document describes."""
+    """Return the requests of the only pod that a document describes."""
     return draft(document, **dialects).shape.asks
 
 

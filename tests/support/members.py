@@ -2,8 +2,8 @@
 
     Members(["a", "b"], rack("n1", 8)).submit(pod("p1", ask(4096))).decide_by("a")
 
-All share one state, so a decision of one member is known to the others at once. Tests can check who
-decides and where, but not what happens while a decision is in transit."""
+All share one state, so a decision of one member is known to the others at once. Tests can check
+which member decides and where, but not what happens while a decision is in transit."""
 
 from collections.abc import Sequence
 from typing import Self

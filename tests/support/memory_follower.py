@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class MemoryFollower:
-    """One reader. `deliver` is public, so that tests can tell readers apart."""
+    """One reader. `deliver` is public, so that tests can distinguish readers."""
 
     def __init__(
         self,

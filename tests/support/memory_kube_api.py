@@ -1,7 +1,7 @@
 """A connection to the in-memory API server: bytes in, bytes out, as in `runtime.kube.client`.
 
 Its `KubeLink` does everything that a network can do to a request.
-Invariant: a client cannot tell it from the real connection; the contract suite runs against
+Invariant: a client cannot distinguish it from the real connection; the contract suite runs against
 both."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Builders of asks, shapes and pods, so that a test states only what matters to it."""
+"""Builders of requests, shapes and pods, so that a test states only what matters to it."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -26,21 +26,21 @@ def ask(memory_mib: int | None = None, **fields: Any) -> Ask:
 
 
 def cards(count: int = 1, **fields: Any) -> Ask:
-    """Return an ask for whole GPUs."""
+    """Return a request for whole GPUs."""
     return ask(count=count, cores=100, **fields)
 
 
 def shape(
     *asks: Ask, devices: DeviceConstraints | None = None, node: Any = None, **fields: Any
 ) -> Shape:
-    """Return the asks and constraints of a pod."""
+    """Return the requests and constraints of a pod."""
     return Shape(
         asks=asks, devices=devices or DeviceConstraints(), node=node or NodeConstraints(), **fields
     )
 
 
 def pod(uid: str = "p1", *asks: Ask, **fields: Any) -> PodSubmitted:
-    """Return a pod with these asks, or with the given `shape`."""
+    """Return a pod with these requests, or with the given `shape`."""
     fields.setdefault("shape", shape(*asks))
     fields.setdefault("dialect", "hami")
     fields.setdefault("namespace", "default")

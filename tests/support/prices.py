@@ -15,7 +15,7 @@ CPU_STEPS = (0, 2, 8, 32, 128, 512)
 
 
 def piece(percent: int, **fields: Any) -> Ask:
-    """Return an ask for this percent of one device's memory and compute."""
+    """Return a request for this percent of one device's memory and compute."""
     return ask(None, memory_percent=percent, cores=percent, container="any", **fields)
 
 
@@ -29,7 +29,7 @@ def priced(wanted: Ask | None, value: int, cpu_milli: int = 1000, **fields: Any)
 
 
 def whole(count: int = 1) -> Ask:
-    """Return an ask for whole devices."""
+    """Return a request for whole devices."""
     return cards(count, container="any")
 
 

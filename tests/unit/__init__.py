@@ -1,1 +1,1 @@
-"""Unit tests ask: is this rule right?"""
+"""Unit tests: each checks one rule."""

@@ -1,8 +1,8 @@
 /* libcuda.so.1 of the fake driver: devices, contexts and memory of one process; see state.h.
  *
- * What a process takes stands in the shared state and goes when the process ends, however it ends.
- * Invariants: all processes together never hold more than a card (or a MIG instance) has; a limit
- * of MPS or of the process's cgroup holds for what its context takes, too.
+ * A process's memory is recorded in the shared state, and freed when the process ends in any way.
+ * Invariants: all processes together never use more than a GPU (or a MIG instance) has. A limit of
+ * MPS or of the process's cgroup includes the memory of its context.
  */
 #define _GNU_SOURCE
 #include "cuda.h"
@@ -26,7 +26,7 @@ struct context { Device device; };
 struct visible { uint32_t card, instance, compute; uint64_t bytes; };
 struct allocation { struct allocation *next; DevicePointer at; uint64_t bytes; Device device; };
 
-static pthread_mutex_t own = PTHREAD_MUTEX_INITIALIZER; /* of what follows, as far as it changes */
+static pthread_mutex_t own = PTHREAD_MUTEX_INITIALIZER; /* protects the variables below */
 static struct visible visible[DEVICES];
 static int visible_count = -1;
 static struct context primary[DEVICES];
@@ -55,7 +55,7 @@ static void show_mig(struct card *card, uint32_t index, const char *wanted) {
         }
 }
 
-/* By index, by id of a card, by id of a MIG device; NULL: all. */
+/* Select by index, GPU id or MIG device id; NULL means all. */
 static void show_named(struct state *state, const char *wanted) {
     char number[16];
     for (uint32_t index = 0; index < state->card_count; index++) {
@@ -69,7 +69,7 @@ static void show_named(struct state *state, const char *wanted) {
     }
 }
 
-/* Without a container runtime that hides the others, NVIDIA_VISIBLE_DEVICES counts here. */
+/* There is no container runtime here, so NVIDIA_VISIBLE_DEVICES applies directly. */
 static void find_devices(struct state *state) {
     const char *named = getenv("CUDA_VISIBLE_DEVICES");
     char copy[1024], *rest = copy;
@@ -180,7 +180,7 @@ int cuDeviceGetAttribute(int *value, int attribute, Device device) {
     return CUDA_OK;
 }
 
-/* ------------------------------------------------------------------ what a process may take */
+/* ------------------------------------------------------------------ memory limits of a process */
 
 static uint64_t bytes_in(const char *text) {
     char *unit;
@@ -190,7 +190,7 @@ static uint64_t bytes_in(const char *text) {
     return number << shift;
 }
 
-/* What MPS lets one client have: the default that its daemon keeps, or less by its own wish. */
+/* The MPS limit of one client: the daemon's default, or a lower one of its own. */
 static uint64_t limit_of_mps(Device device) {
     const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY");
     const char *wish = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
@@ -282,7 +282,7 @@ static void give_back(Device device, uint64_t bytes) {
 
 /* ------------------------------------------------------------------ contexts */
 
-/* The first context of a process on a device takes memory of its own, as on a real card. */
+/* The first context of a process on a device takes memory of its own, as on a real GPU. */
 static int retain(Device device) {
     pthread_mutex_lock(&own);
     int code = contexts[device] ? CUDA_OK : charge(device, state_current()->context_bytes);
@@ -445,7 +445,7 @@ int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
 
 /* ------------------------------------------------------------------ work */
 
-/* A kernel takes its time at once, and what it took counts as the process's use of the card. */
+/* A kernel runs synchronously, and its time counts as the process's utilization of the GPU. */
 int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
                    void *stream, void **parameters, void **extra) {
@@ -467,7 +467,7 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
     return gone ? CUDA_LAUNCH_FAILED : CUDA_OK;
 }
 
-/* What has no effect here: copies, modules, streams. Each wants a context, and finds one token. */
+/* Calls without effect: copies, modules, streams. Each needs a context, and returns one token. */
 static int token(void **out) {
     Device device;
     int code = present(&device);
@@ -535,7 +535,7 @@ int cuGetExportTable(const void **table, const void *id) {
     return CUDA_NOT_SUPPORTED;
 }
 
-/* The function of that name in its newest version, which is what the CUDA runtime asks for. */
+/* The newest version of the function with that name, as the CUDA runtime requests it. */
 int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *found) {
     static const char *versions[] = {"_v3", "_v2", ""};
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);

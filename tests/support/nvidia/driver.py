@@ -1,11 +1,10 @@
 """A fake NVIDIA driver under a test's control.
 
     driver = FakeDriver(tmp_path, "2xA100-40GB:mig+1xT4")
-    with driver.in_process():              # nvidia-ml-py in this process sees its cards
+    with driver.in_process():              # nvidia-ml-py in this process sees its GPUs
         driver.xid(0, 79)
-    subprocess.run([driver.probe, "alloc:600"], env=os.environ
+    subprocess.run([driver.probe, "alloc:600"], env=os.environ | driver.environment)
 
-driver.environment)
 Every process with `environment` sees the same GPUs and their faults.
 Invariants: a driver's state is one file in the given folder, so that several drivers can exist at
 once and nothing is left behind. GPUs are identified by their index from 0."""
@@ -202,7 +201,7 @@ class FakeDriver:
         self.stop()
         self.start()
 
-    # -------------------------------------------------------------- what the cards are
+    # -------------------------------------------------------------- what the GPUs are
 
     def mig(self, card: int, *, on: bool, pending: bool | None = None) -> None:
         """Set the GPU's MIG mode; `pending` is the mode after its next reset."""
@@ -254,7 +253,7 @@ class FakeDriver:
         """Set the GPU memory that a context takes, and the run time of a kernel."""
         self._library.fake_costs(self._state, context_mib * MIB, kernel_us)
 
-    # -------------------------------------------------------------- who uses them
+    # -------------------------------------------------------------- processes on GPUs
 
     def process(
         self, card: int, pid: int, mib: int, sm_percent: int = 0, *,

@@ -1,7 +1,7 @@
-/* libnvidia-ml.so.1 of the fake driver: its life, its devices and how they are; see nvml.h.
+/* libnvidia-ml.so.1 of the fake driver: its lifetime, its devices and their health; see nvml.h.
  *
- * Invariant: a handle is valid for one life of the driver, as with the real one: after a restart
- * every call fails until NVML is initialised again, and old handles stay invalid then.
+ * Invariant: a handle is valid until the driver restarts, as with the real one. After a restart
+ * every call fails until NVML is initialised again, and old handles stay invalid.
  */
 #define _DEFAULT_SOURCE
 #include "nvml.h"
@@ -14,7 +14,7 @@
 enum { FIELD_RECOVERY_ACTION = 230, VALUE_UNSIGNED = 1 };
 static const char SWITCH_BUS[] = "00000000:C1:00.0";
 
-/* What this process has of the driver; under the lock of its state. */
+/* This process's view of the driver, protected by the lock of its state. */
 static struct { struct state *state; uint64_t epoch; unsigned count; } session;
 
 /* ------------------------------------------------------------------ shared by the sources */
@@ -45,7 +45,7 @@ Handle handle_of(struct state *state, int kind, unsigned card, unsigned instance
 
 int leave(struct visit *visit, int code) { return finish(visit->state, code); }
 
-/* Wait without the lock for as long as calls about the card hang; begin again afterwards. */
+/* Wait without the lock while calls on the GPU hang, then start again. */
 static int wait_while_hung(struct state **state, unsigned card) {
     while (card < (*state)->card_count && (*state)->cards[card].hung) {
         state_unlock(*state);
@@ -101,7 +101,7 @@ int busy(struct state *state, unsigned card, int instance) {
     return 0;
 }
 
-/* ------------------------------------------------------------------ life */
+/* ------------------------------------------------------------------ lifetime */
 
 void fake_use(const char *path) {
     state_use(path);
@@ -171,7 +171,7 @@ int nvmlSystemGetCudaDriverVersion_v2(int *version) {
     return nvmlSystemGetCudaDriverVersion(version);
 }
 
-/* ------------------------------------------------------------------ which devices */
+/* ------------------------------------------------------------------ selecting devices */
 
 int nvmlDeviceGetCount_v2(unsigned *count) {
     struct state *state;
@@ -222,7 +222,7 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, Handle *out) {
     for (unsigned index = 0; index < state->card_count; index++) {
         struct card *card = &state->cards[index];
         if (card->unlisted) continue;
-        if ((code = wait_while_hung(&state, index))) return code; /* it asks each for its name */
+        if ((code = wait_while_hung(&state, index))) return code; /* the lookup reads every id */
         if (mig_device_named(state, index, uuid, out)) return finish(state, OK);
         if (strcmp(card->spec.uuid, uuid)) continue;
         if (card->lost) return finish(state, GPU_IS_LOST);
@@ -297,7 +297,7 @@ int nvmlDeviceGetPciInfo_v2(Handle device, Pci *out) {
 }
 int nvmlDeviceGetPciInfo(Handle device, Pci *out) { return nvmlDeviceGetPciInfo_v3(device, out); }
 
-/* One number of a card that answers. */
+/* A numeric property of a GPU that answers. */
 #define NUMBER(NAME, KINDS, EXPRESSION)                                                            \
     int NAME(Handle device, unsigned *out) {                                                       \
         struct visit visit;                                                                        \
@@ -360,7 +360,7 @@ int nvmlDeviceGetMemoryInfo_v2(Handle device, Memory2 *out) {
     return leave(&visit, OK);
 }
 
-/* Where a test said nothing, the card is as busy as its processes are together. */
+/* Unless a test planted a value, the GPU is as busy as all its processes together. */
 int nvmlDeviceGetUtilizationRates(Handle device, Utilisation *out) {
     struct visit visit;
     int code = enter(device, ANY_DEVICE, &visit);
@@ -391,7 +391,7 @@ int nvmlDeviceGetRemappedRows(Handle device, unsigned *corrected, unsigned *unco
     return leave(&visit, OK);
 }
 
-/* As the registration of the card with the NVLink fabric is; a card without one says so. */
+/* The GPU's registration with the NVLink fabric; not supported without a fabric. */
 int nvmlDeviceGetGpuFabricInfoV(Handle device, Fabric2 *out) {
     enum { VERSION_2 = sizeof(Fabric2) | 2 << 24 };
     struct visit visit;
@@ -417,7 +417,7 @@ int nvmlDeviceGetTotalEccErrors(Handle device, unsigned kind, unsigned counter, 
     struct visit visit;
     int code = enter(device, FULL_DEVICE, &visit);
     if (code) return code;
-    (void)counter; /* since the driver was loaded, or ever: a fake card is not that old */
+    (void)counter; /* volatile and aggregate counts are equal for a fake GPU */
     code = supported(visit.card->ecc_supported);
     if (code) return leave(&visit, code);
     if (kind >= ECC_KINDS) return leave(&visit, INVALID_ARGUMENT);
@@ -440,7 +440,7 @@ int nvmlDeviceGetFieldValues(Handle device, int count, Field *fields) {
 
 /* ------------------------------------------------------------------ links */
 
-/* Where a link leads, or LINK_NONE; a card without any link has no NVLink at all. */
+/* The target of a link, or LINK_NONE; a GPU without links has no NVLink. */
 static int link_at(struct visit *visit, unsigned link, unsigned *leads_to) {
     if (visit->card->links[0] == LINK_NONE) return NOT_SUPPORTED;
     if (link >= LINKS || visit->card->links[link] == LINK_NONE) return INVALID_ARGUMENT;

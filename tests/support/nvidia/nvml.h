@@ -1,4 +1,4 @@
-/* NVML as nvidia-ml-py calls it: its numbers and structures, and what the sources share.
+/* NVML as nvidia-ml-py calls it: its numbers and structures, and shared declarations.
  *
  * The layouts are those of pynvml.py. Invariant: `enter` succeeds with the lock held, and then
  * exactly one `leave` follows.
@@ -74,7 +74,7 @@ typedef struct { const char *name, *words, *unit; } MetricInfo;
 typedef struct { unsigned id; int code; double value; MetricInfo info; } Metric;
 typedef struct { unsigned version, count; Handle before, after; Metric metrics[]; } Metrics;
 
-/* What a handle means, while the lock is held. */
+/* The target of a handle, while the lock is held. */
 struct visit {
     struct state *state;
     struct card *card;
@@ -83,14 +83,14 @@ struct visit {
     struct instance *instance;
 };
 
-int begin(struct state **state);                              /* no device: the driver as such */
+int begin(struct state **state);                              /* for calls without a device */
 int enter(Handle handle, int kinds, struct visit *visit);
 int leave(struct visit *visit, int code);
 int finish(struct state *state, int code);
 Handle handle_of(struct state *state, int kind, unsigned card, unsigned instance, unsigned compute);
 int put_text(char *out, unsigned size, const char *text);
 void bus_id(const struct card *card, char *out, int size);
-int supported(uint32_t planted);                              /* SUPPORTED, or why not */
+int supported(uint32_t planted);                              /* SUPPORTED, or an error code */
 int busy(struct state *state, unsigned card, int instance);   /* whether processes are on it */
 
 #endif

@@ -1,7 +1,7 @@
-/* Events and processes of the fake NVML: what comes, who is on a card, and what it may take.
+/* Events and processes of the fake NVML: delivery, processes on a GPU, and memory limits.
  *
- * Invariant: an event reaches a set that was registered for it before it happened, once; a card
- * that fell off the bus takes its registrations with it, also when it comes back.
+ * Invariant: an event is delivered once to each set that was registered before it happened. A GPU
+ * that fell off the bus loses its registrations, even after it comes back.
  */
 #define _GNU_SOURCE
 #include "nvml.h"
@@ -63,7 +63,7 @@ int nvmlDeviceRegisterEvents(Handle device, Long types, struct set *set) {
     return leave(&visit, OK);
 }
 
-/* The next event of the set; TIMEOUT where none has come. With the lock held. */
+/* The next event of the set, or TIMEOUT. The lock must be held. */
 static int next(struct state *state, struct set *set, Event *out) {
     if (set->epoch != state->epoch) return INVALID_ARGUMENT;
     while (set->seen < state->event_count) {
@@ -110,7 +110,7 @@ static int on_device(const struct visit *visit, const struct process *process) {
                                  process->compute == visit->compute));
 }
 
-/* As the driver does: how many there are, and INSUFFICIENT_SIZE where they found no room. */
+/* As in the driver: the count, and INSUFFICIENT_SIZE if the buffer is too small. */
 static int list(Handle device, unsigned *count, Running *out, uint32_t kind) {
     struct visit visit;
     unsigned found = 0, room = out ? *count : 0;
@@ -132,7 +132,7 @@ static int list(Handle device, unsigned *count, Running *out, uint32_t kind) {
 int nvmlDeviceGetComputeRunningProcesses_v3(Handle device, unsigned *count, Running *out) {
     return list(device, count, out, KIND_COMPUTE);
 }
-/* The oldest form, which HAMi-core asks in, knows no instances. */
+/* The oldest version, which HAMi-core uses, has no instances. */
 int nvmlDeviceGetComputeRunningProcesses(Handle device, unsigned *count, RunningWhole *out) {
     Running found[PROCESSES];
     unsigned room = out ? *count : 0;
@@ -189,7 +189,7 @@ static int has_limits(const struct visit *visit) {
     return code || visit->card->mig != MIG_ON ? code : NOT_SUPPORTED;
 }
 
-/* As the real one, it opens the folder of the cgroup. */
+/* Open the folder of the cgroup, as the real driver does. */
 static int is_cgroup(const struct visit *visit, const char *path) {
     size_t length = strlen(visit->state->cgroups);
     return path && strlen(path) < PATH && !strncmp(path, visit->state->cgroups, length) &&

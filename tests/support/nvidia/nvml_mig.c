@@ -1,7 +1,7 @@
-/* MIG of the fake NVML: GPU instances, compute instances, and the devices that they make.
+/* MIG of the fake NVML: GPU instances, compute instances, and MIG devices.
  *
- * Invariants: instances of one card share no memory slice, they have no more compute slices
- * together than the card has, and each stands at a start that the driver lists for its profile.
+ * Invariants: instances of one GPU share no memory slice, together have no more compute slices than
+ * the GPU, and each is at a start that the driver lists for its profile.
  */
 #include "nvml.h"
 
@@ -30,7 +30,7 @@ static int has_instances(const struct card *card) {
     return 0;
 }
 
-/* A card that is in use stays as it is until it is free and the driver starts anew. */
+/* A GPU in use keeps its mode until it is idle and the driver restarts. */
 int nvmlDeviceSetMigMode(Handle device, unsigned mode, unsigned *activation) {
     struct visit visit;
     int code = enter(device, FULL_DEVICE, &visit);
@@ -54,10 +54,9 @@ int nvmlDeviceGetMaxMigDeviceCount(Handle device, unsigned *count) {
     return leave(&visit, OK);
 }
 
-/* ------------------------------------------------------------------ profiles and places */
+/* ------------------------------------------------------------------ profiles and placements */
 
-/* Enter a card in MIG mode, and find the profile by its kind or its id. Every question by id is for
- * privileged users alone. */
+/* Enter a GPU in MIG mode, and find the profile by its kind or id. Calls by id need privileges. */
 static int enter_profile(Handle device, struct visit *visit, const struct profile **out,
                          unsigned wanted, int by_id) {
     int code = enter(device, FULL_DEVICE, visit);

@@ -1,7 +1,7 @@
 /* The GPU performance monitor of the fake NVML: how busy a MIG instance was between two samples.
  *
- * As on real cards, only those of compute capability 9 and above have one. Invariant: a metric is
- * told of two samples of one instance, the earlier one first, or not at all.
+ * As in reality, only GPUs of compute capability 9 and above have one.
+ * Invariant: a metric needs two samples of the same instance, the earlier one first.
  */
 #include "nvml.h"
 

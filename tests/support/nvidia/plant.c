@@ -1,7 +1,7 @@
-/* What a test does to the fake driver: a library of its own, loaded by driver.py.
+/* Changes that a test makes to the fake driver: a separate library, loaded by driver.py.
  *
- * Invariant: everything here takes the state by its handle, so that one test process can hold any
- * number of fake drivers; the answer is 0 where the thing could be done.
+ * Invariant: every function takes the state as a handle, so that one test process can have any
+ * number of fake drivers. It returns 0 on success.
  */
 #include "state.h"
 
@@ -41,7 +41,7 @@ int fake_add_card(struct state *state, const struct card_spec *spec) {
     return done(state, 0);
 }
 
-/* ------------------------------------------------------------------ one number of a card */
+/* ------------------------------------------------------------------ numeric properties of a GPU */
 
 static const struct { const char *name; size_t offset; int wide; } NUMBERS[] = {
     {"compute_mode", offsetof(struct card, compute_mode), 0},
@@ -100,7 +100,7 @@ int fake_xid(struct state *state, unsigned card, unsigned long long xid, unsigne
     return fake_event(state, card, XID_EVENT, xid, instance, compute);
 }
 
-/* A card without power holds nothing: its processes and instances are gone. */
+/* A GPU that lost power has no processes and no instances. */
 static void forget(struct state *state, unsigned index) {
     struct process *process = state->processes;
     for (; process < state->processes + PROCESSES; process++)
@@ -131,7 +131,7 @@ void fake_unload(struct state *state) {
     done(state, 0);
 }
 
-/* A driver that starts lists the cards that it finds; MIG mode is kept on the card itself. */
+/* A starting driver lists the GPUs that it finds; MIG mode is stored on the GPU itself. */
 void fake_load(struct state *state) {
     state_lock(state);
     state->loaded = 1;

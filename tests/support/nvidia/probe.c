@@ -1,14 +1,14 @@
-/* A program of a user of the card, for tests: does what its arguments say, one after the other.
+/* A program that uses the GPU, for tests: it executes its arguments in order.
  *
- *     info            what the device is, and its memory
- *     alloc:MIB       take that much memory
- *     free            give back what was taken last
- *     launch:COUNT    run that many kernels
- *     spin:MS         run kernels for so many milliseconds, and tell how many
+ *     info            print the device and its memory
+ *     alloc:MIB       allocate this much memory
+ *     free            free the last allocation
+ *     launch:COUNT    run this many kernels
+ *     spin:MS         run kernels for this time, and print their number
  *     hold            wait until stdin is closed
  *
- * Each prints one line at once, so that a test waits for a line and never for a time. Exit status:
- * how many of them failed.
+ * Each prints one line at once, so that a test waits for a line and never for a time. The exit
+ * status is the number of failed actions.
  */
 #include "cuda.h"
 
@@ -17,8 +17,8 @@
 #include <string.h>
 #include <time.h>
 
-/* Kernels as large as real ones: HAMi-core lets so many blocks begin before it first looks, which of
-   small kernels is all that a slow machine launches in the time of a test. */
+/* Kernels as large as real ones: HAMi-core counts blocks, and limits only after many of them. With
+   small kernels, a slow machine would never reach that limit during a test. */
 enum { TAKEN = 64, BLOCKS = 4096, THREADS = 256 };
 static const size_t MIB = 1 << 20;
 static DevicePointer taken[TAKEN];

@@ -1,8 +1,8 @@
-/* A stand-in for HAMi-core's libvgpu.so, where a test has no built one: it honours the region and the
- * environment that a grant makes, and no more.
+/* A stand-in for HAMi-core's libvgpu.so, for tests without a built one: it honours only the region
+ * and the environment of a grant.
  *
- * The layout is that of HAMi-core 1.2. Invariants: what processes of one region hold together is
- * never more than its limit; and no answer about memory shows more than the share.
+ * The layout is that of HAMi-core 1.2. Invariants: all processes of one region together
+ * never use more than its limit, and no memory query returns more than the share.
  */
 #define _GNU_SOURCE
 #include "cuda.h"
@@ -62,7 +62,7 @@ static int attached(void) {
     return 1;
 }
 
-/* What closes it, or the process's end, lets the next one in: a descriptor of its own each time. */
+/* The lock is released when the descriptor is closed or the process ends. */
 static int locked(void) {
     const char *path = getenv(REGION);
     int file = open(path ? path : BARE, O_RDWR | O_CLOEXEC);
@@ -78,7 +78,7 @@ static uint64_t used(int position) {
     uint64_t bytes = 0;
     for (int at = 0; at < AT(int, COUNT) && at < SLOT_COUNT; at++) {
         char *slot = region + SLOTS + at * SLOT;
-        if (!kill(*(int *)slot, 0)) bytes += *used_by(slot, position); /* the dead hold nothing */
+        if (!kill(*(int *)slot, 0)) bytes += *used_by(slot, position); /* not if it ended */
     }
     return bytes;
 }
@@ -100,7 +100,7 @@ int cuMemAlloc_v2(DevicePointer *out, size_t bytes) {
     int (*allocate)(DevicePointer *, size_t) = real(NULL, "cuMemAlloc_v2");
     Device device = 0;
     if (!attached() || present(&device)) return allocate(out, bytes);
-    int file = locked(); /* two that look before either takes would both find room */
+    int file = locked(); /* check and allocate atomically */
     int code = take(out, bytes, device);
     if (file >= 0) close(file);
     return code;
@@ -128,7 +128,7 @@ int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     return code;
 }
 
-/* Held to a part of the time: after each kernel it waits in proportion to what that took. */
+/* Limit compute: after each kernel, wait in proportion to its duration. */
 int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
                    void *stream, void **parameters, void **extra) {
@@ -139,7 +139,7 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
                       parameters, extra);
     AT(uint64_t, LAST_KERNEL) = time(NULL);
     while (AT(int, SWITCH) && AT(int, RECENT) < 0) usleep(10000);
-    if (AT(int, SWITCH)) AT(int, RECENT) = 2; /* as HAMi-core of mid 2026: not while it is free */
+    if (AT(int, SWITCH)) AT(int, RECENT) = 2; /* as HAMi-core of mid 2026: not while idle */
     uint64_t began = clock_us(), limit = AT(uint64_t, CORES);
     int code = launch(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream,
                       parameters, extra);
@@ -148,7 +148,7 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
     return code;
 }
 
-/* What nvidia-smi and nvidia-ml-py ask, who find it by name in the library that they opened. */
+/* The function of nvidia-smi and nvidia-ml-py, which look it up by name in the library. */
 int nvmlDeviceGetMemoryInfo(Handle device, Memory *out) {
     static const char NVML[] = "libnvidia-ml.so.1";
     int (*ask)(Handle, Memory *) = real(NVML, "nvmlDeviceGetMemoryInfo");

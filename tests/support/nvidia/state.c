@@ -1,4 +1,4 @@
-/* The file of the fake driver: made, mapped, locked; see state.h. */
+/* Create, map and lock the file of the fake driver; see state.h. */
 #define _GNU_SOURCE
 #include "state.h"
 
@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WINDOW_US 200000 /* over this time utilisation is counted */
+#define WINDOW_US 200000 /* the window of utilisation */
 
 static struct state *current;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -75,7 +75,7 @@ struct state *state_current(void) {
     return __atomic_load_n(&current, __ATOMIC_ACQUIRE);
 }
 
-/* What was used before stays mapped: a thread may still be waiting in it. */
+/* The previous state stays mapped, since a thread may still be waiting in it. */
 void state_use(const char *path) {
     pthread_once(&once, open_named);
     __atomic_store_n(&current, state_open(path), __ATOMIC_RELEASE);
@@ -110,7 +110,7 @@ struct instance *instance_by_id(struct card *card, uint32_t id) {
     return NULL;
 }
 
-/* As with the real driver, the same instance of the same card always has the same name. */
+/* As with the real driver, the same instance of the same GPU always has the same name. */
 void mig_uuid(const struct card *card, uint32_t instance, uint32_t compute, char *out, int size) {
     const char *uuid = card->spec.uuid + strlen("GPU-");
     snprintf(out, size, "MIG-%.8s-%04x-5%03x-%s", uuid, instance, compute, uuid + 19);
@@ -123,7 +123,7 @@ static uint64_t own_namespace(void) {
     return stat("/proc/self/ns/pid", &about) ? 0 : about.st_ino;
 }
 
-/* When a process was started, in the kernel's ticks; 0 where it has ended, also if unburied. */
+/* The start of a process in kernel ticks; 0 if it has ended, reaped or not. */
 static uint64_t start_of(uint32_t pid) {
     char path[64], text[1024], life;
     unsigned long long started = 0;
@@ -140,7 +140,7 @@ static uint64_t start_of(uint32_t pid) {
     return found == 2 && life != 'Z' && life != 'X' ? started : 0;
 }
 
-/* Forget processes that ended; only those can be judged whose numbers mean the same to us. */
+/* Forget ended processes, but only those of our own PID namespace. */
 void process_reap(struct state *state) {
     uint64_t here = own_namespace();
     for (struct process *each = state->processes; each < state->processes + PROCESSES; each++)

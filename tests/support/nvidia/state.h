@@ -1,9 +1,9 @@
-/* What a kernel module would keep: the cards of the fake NVIDIA driver, in one file.
+/* The state of the fake NVIDIA driver's GPUs in one file, as a kernel module would keep it.
  *
  * Every library of the fake driver and the test itself map the same file, so that processes see one
- * another's memory, MIG instances and faults as through the real driver. Invariants: whoever reads
- * or writes holds the lock; a process that dies while it holds the lock blocks nobody; `changes`
- * grows with everything that a test plants, and who waits for events waits on it.
+ * another's memory, MIG instances and faults as through the real driver. Invariants: every reader
+ * and writer holds the lock; a process that dies while it holds the lock blocks no other; `changes`
+ * grows with everything that a test plants, and waiting for events waits on it.
  */
 #ifndef FAKE_STATE_H
 #define FAKE_STATE_H
@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <stdint.h>
 
-#define STATE_VARIABLE "APPORTION_FAKE_NVIDIA" /* names the file */
+#define STATE_VARIABLE "APPORTION_FAKE_NVIDIA" /* the path of the file */
 #define STATE_MAGIC 0x4e564641u
 #define ANY_INSTANCE (-1)
 
@@ -21,8 +21,8 @@ enum {
 };
 enum { MIG_OFF, MIG_ON, MIG_NONE };
 enum { LINK_NONE, LINK_DOWN, LINK_SWITCH, LINK_CARD /* plus the index of the peer */ };
-enum { UNSUPPORTED, SUPPORTED, PREDATED /* the driver is older than the question */ };
-enum { KIND_COMPUTE = 1, KIND_GRAPHICS = 2, KIND_MPS = 4 }; /* how a process uses a card: bits */
+enum { UNSUPPORTED, SUPPORTED, PREDATED /* the driver lacks the function */ };
+enum { KIND_COMPUTE = 1, KIND_GRAPHICS = 2, KIND_MPS = 4 }; /* bits: how a process uses a GPU */
 enum { ECC_CORRECTED, ECC_UNCORRECTED, ECC_KINDS };
 
 /* A size of GPU instance. `kind` is NVML_GPU_INSTANCE_PROFILE_*, `span` counts memory slices. */
@@ -32,7 +32,7 @@ struct profile {
     uint32_t starts[STARTS];
 };
 
-/* What a card is made of; driver.py has the same structure. */
+/* The hardware of a GPU; driver.py has the same structure. */
 struct card_spec {
     char name[64], uuid[48];
     uint64_t memory_mib;
@@ -41,14 +41,14 @@ struct card_spec {
 };
 
 struct compute { uint32_t used, profile, start, size; };
-/* A GPU instance; `id` is never 0, which stands for the whole card. */
+/* A GPU instance; `id` is never 0, which means the whole GPU. */
 struct instance { uint32_t used, id, profile, start; struct compute computes[COMPUTES]; };
 
 struct card {
     struct card_spec spec;
     uint32_t mig, mig_pending, unprivileged;
-    uint32_t hung;                  /* calls about it do not return until this is 0 */
-    uint32_t lost, unlisted, falls; /* unlisted: the driver started while the card was lost */
+    uint32_t hung;                  /* calls on it do not return until this is 0 */
+    uint32_t lost, unlisted, falls; /* unlisted: the driver started while the GPU was lost */
     uint32_t sm_percent, memory_percent, recovery_action, compute_mode, events_supported;
     uint32_t rows_corrected, rows_uncorrected, rows_pending, rows_failed;
     uint32_t ecc_supported, rows_supported, fabric_supported, fabric_state, fabric_status;
@@ -57,7 +57,7 @@ struct card {
     struct instance instances[INSTANCES];
 };
 
-/* A process on a card. One that a test planted lives until the test takes it away. */
+/* A process on a GPU. One that a test planted lives until the test removes it. */
 struct process {
     uint32_t pid, planted, kinds, card, instance, compute;
     uint64_t bytes, namespace, started;
@@ -73,7 +73,7 @@ struct state {
     uint32_t magic, card_count, changes, loaded;
     pthread_mutex_t lock;
     uint64_t epoch, event_count;     /* epoch: how often the driver was started */
-    uint64_t context_bytes, kernel_us; /* what a context takes, and how long a kernel runs */
+    uint64_t context_bytes, kernel_us; /* memory of a context, and duration of a kernel */
     uint32_t limits_supported, event_sets, clients;
     char cgroups[PATH];              /* the folder that the node's cgroups are mounted at */
     char version[32];
@@ -84,13 +84,13 @@ struct state {
 };
 
 struct state *state_create(const char *path);
-struct state *state_open(const char *path); /* NULL: there is no such driver */
+struct state *state_open(const char *path); /* NULL if there is no such driver */
 void state_close(struct state *state);
-struct state *state_current(void);          /* what this process uses: fake_use, or the variable */
-void state_use(const char *path);           /* another one from now on; NULL: none */
+struct state *state_current(void);          /* set by fake_use, else the variable */
+void state_use(const char *path);           /* use another one; NULL for none */
 void state_lock(struct state *state);
 void state_unlock(struct state *state);
-void state_changed(struct state *state);    /* wakes who waits; with the lock held */
+void state_changed(struct state *state);    /* wakes waiters; the lock must be held */
 
 uint64_t now_us(void);
 const struct profile *profile_of(const struct card *card, const struct instance *instance);

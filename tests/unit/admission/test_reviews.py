@@ -1,4 +1,4 @@
-"""The wire of the webhook: reviews in, answers out, and an error for everything else."""
+"""The webhook's wire format: it answers valid reviews and returns an error for anything else."""
 
 import asyncio
 import base64
@@ -44,7 +44,7 @@ class Webhook:
         )
 
     async def post(self, body: bytes) -> tuple[int, Any]:
-        """Status and answer."""
+        """Post the body and return the HTTP status and the decoded answer."""
         return await asyncio.to_thread(self._post, body)
 
     def _post(self, body: bytes) -> tuple[int, Any]:
@@ -56,7 +56,7 @@ class Webhook:
             return error.code, json.loads(error.read())
 
     async def ask(self, pod: Any, **fields: Any) -> Any:
-        """The answer about a new pod."""
+        """Return the response to a review of a new pod."""
         status, answer = await self.post(review(pod, **fields))
         assert status == 200, answer
         return answer["response"]
@@ -64,7 +64,7 @@ class Webhook:
 
 @pytest.fixture(params=[False])
 async def webhook(request: pytest.FixtureRequest) -> AsyncIterator[Webhook]:
-    """A webhook that listens; with DRA on where a test says so."""
+    """A listening webhook. DRA is on where the test parameter says so."""
     made = Webhook(dra=request.param)
     server = HttpServer(
         Address("127.0.0.1", 0),
@@ -98,13 +98,13 @@ def review(pod: Any, *, version: str = "v1", **fields: Any) -> bytes:
 
 
 def unnamed(limits: dict[str, str]) -> dict[str, Any]:
-    """A pod for which nobody named a scheduler."""
+    """A pod that leaves the default scheduler name."""
     return kube_pod("p", limits, schedulerName="default-scheduler")
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 async def test_a_review_is_answered_in_its_own_version(webhook: Webhook, version: str) -> None:
-    """With the uid of the request, and the patch in base64."""
+    """The webhook answers in the version of the review, with its uid and a base64 patch."""
     status, answer = await webhook.post(review(unnamed(share()), version=version))
     assert status == 200
     assert answer["apiVersion"] == f"admission.k8s.io/{version}"
@@ -117,7 +117,7 @@ async def test_a_review_is_answered_in_its_own_version(webhook: Webhook, version
 
 
 async def test_a_rejection_says_why(webhook: Webhook) -> None:
-    """The message is for people; the status for kubectl."""
+    """A rejection has status code 400 and a message with the fix."""
     response = await webhook.ask(unnamed({"tencent.com/vcuda-core": "150"}))
     assert response["allowed"] is False
     assert response["status"]["code"] == 400
@@ -125,7 +125,7 @@ async def test_a_rejection_says_why(webhook: Webhook) -> None:
 
 
 async def test_it_judges_by_the_newest_configuration(webhook: Webhook) -> None:
-    """Names and defaults come from the ledger, and from the ledger alone."""
+    """The webhook judges pods by the current configuration of the ledger."""
     pod = unnamed({"a.b/gpu": "1"})
     assert await webhook.ask(pod) == {"uid": "u-1", "allowed": True}
     nvidia = NvidiaConfiguration(resource_count_name="a.b/gpu")
@@ -134,14 +134,14 @@ async def test_it_judges_by_the_newest_configuration(webhook: Webhook) -> None:
 
 
 async def test_the_scheduler_that_is_filled_in_is_one_that_is_taken(webhook: Webhook) -> None:
-    """Where the configuration names others than we were told, a pod must not be lost."""
+    """The webhook fills in a scheduler name that the configuration accepts, not its own default."""
     webhook.configuration = Configuration(scheduler_names=("theirs", "more"))
     (patch,) = json.loads(base64.b64decode((await webhook.ask(unnamed(share())))["patch"]))
     assert patch["value"] == "theirs"
 
 
 async def test_what_is_no_pod_goes_through(webhook: Webhook) -> None:
-    """A rule that somebody wrote too wide harms nobody; nor does a part of a pod."""
+    """The webhook allows reviews of other resources, of subresources and of deletions."""
     deployments = {"group": "apps", "version": "v1", "resource": "deployments"}
     assert (await webhook.ask({}, resource=deployments))["allowed"]
     assert (await webhook.ask(unnamed({"a": "b"}), subResource="binding"))["allowed"]
@@ -165,7 +165,7 @@ async def test_what_is_no_pod_goes_through(webhook: Webhook) -> None:
 async def test_a_review_that_cannot_be_read_is_an_error_that_says_so(
     webhook: Webhook, body: bytes, words: str
 ) -> None:
-    """And the next one is answered."""
+    """The webhook answers an unreadable review with 400 and a fix, and goes on serving."""
     status, answer = await webhook.post(body)
     assert (status, words in answer["error"]) == (400, True), answer
     assert answer["fix"]
@@ -175,7 +175,7 @@ async def test_a_review_that_cannot_be_read_is_an_error_that_says_so(
 async def test_a_deeply_nested_pod_is_rejected_and_not_crashed_on(
     golden: Golden, webhook: Webhook
 ) -> None:
-    """Deeper than we read and shallower than a decoder gives up."""
+    """The webhook rejects a pod nested deeper than we parse, even if a JSON decoder accepts it."""
     pod = unnamed(share())
     for _ in range(300):
         pod["spec"]["affinity"] = {"x": pod["spec"].get("affinity")}
@@ -184,21 +184,22 @@ async def test_a_deeply_nested_pod_is_rejected_and_not_crashed_on(
 
 
 async def test_a_body_over_the_limit_is_refused(webhook: Webhook) -> None:
-    """With a status of its own, before it is all read."""
+    """The webhook refuses a body over the size limit with status 413 and a fix."""
     status, answer = await webhook.post(b" " * (LIMITS.body_bytes + 1))
     assert status == 413
     assert answer["fix"]
 
 
 async def test_who_does_not_know_the_configuration_judges_nobody(webhook: Webhook) -> None:
-    """None or an old one would judge wrongly; the API server does what its policy says."""
+    """A webhook without a current configuration answers 503, so the API server applies its own
+    policy."""
     webhook.reason = "reading"
     status, answer = await webhook.post(review(unnamed(share())))
     assert (status, webhook.reason in answer["error"]) == (503, True)
 
 
 async def test_outcomes_are_counted(webhook: Webhook) -> None:
-    """By case, so that a cluster without any taken pod is seen."""
+    """The metrics count reviews by outcome, so a webhook that never takes a pod is noticed."""
     await webhook.ask(unnamed(share()))
     await webhook.ask(unnamed({"tencent.com/vcuda-core": "150"}))
     told = webhook.metrics.render().decode()
@@ -217,7 +218,7 @@ async def test_outcomes_are_counted(webhook: Webhook) -> None:
     ],
 )
 def test_options_that_do_not_go_together_are_named(options: dict[str, Any], words: str) -> None:
-    """Before anything is started."""
+    """Contradictory options are refused with an error that names the fix."""
     given = {
         "listen": "127.0.0.1:0", "scheduler": "apportion", "schedulers": ("apportion",),
         "namespace": "apportion", "tls_cert": Path("crt"), "tls_key": Path("key"),
@@ -231,7 +232,7 @@ def test_options_that_do_not_go_together_are_named(options: dict[str, Any], word
 async def test_a_pod_with_claims_goes_through_where_they_are_read(
     webhook: Webhook, request: pytest.FixtureRequest
 ) -> None:
-    """The watcher reads them; without DRA it is refused by the name of the field."""
+    """A pod with ResourceClaims is allowed with DRA on; without, the error names the field."""
     on = request.node.callspec.params["webhook"]
     answer = await webhook.ask(claiming_pod("p", "mine"))
     assert answer["allowed"] is on
@@ -249,8 +250,8 @@ async def test_a_pod_with_claims_goes_through_where_they_are_read(
 async def test_a_pod_that_is_larger_than_pods_are_is_not_looked_at(
     webhook: Webhook, pod: Any, said: str
 ) -> None:
-    """What each container costs is paid for as many as there can be, and no more. Who makes one
-    that asks for devices is told so; one of others is none of our business."""
+    """The webhook rejects a new pod over the size limits only if it requests devices. Updates and
+    pods without device requests are allowed."""
     assert (await webhook.ask(pod))["allowed"]
     asking = pod | {"metadata": pod.get("metadata", {}) | {"labels": {"a": "nvidia.com/gpu"}}}
     answer = await webhook.ask(asking)

@@ -13,7 +13,7 @@ def event_of(data: Payload, event_id: str = "e") -> Event:
 
 
 def record_of(revision: int, data: Payload) -> Record:
-    """The payload as it stands in the ledger."""
+    """The payload as a record of the ledger."""
     return Record(revision, subject_of(data), encode(event_of(data)))
 
 

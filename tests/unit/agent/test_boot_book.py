@@ -1,4 +1,4 @@
-"""What an agent notes is on the disk: also when a write fails, and when several write at once."""
+"""An agent's notes reach the disk, even after a failed write or with several concurrent writers."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,12 +12,12 @@ CLAIMS = 8
 
 
 def book(folder: Path) -> BootBook[str]:
-    """As a life of the agent begins with it, of no boot."""
+    """The book as a new agent process opens it."""
     return BootBook(folder / "book.json", folder, str)
 
 
 def test_what_could_not_be_noted_is_noted_by_the_next_try(tmp_path: Path) -> None:
-    """A kubelet asks again, and an agent that is then killed has to know of it."""
+    """A note that could not be written fails, and the retry writes it."""
     away = tmp_path / "away"
     noted = book(away)
     with pytest.raises(FileNotFoundError):
@@ -29,7 +29,7 @@ def test_what_could_not_be_noted_is_noted_by_the_next_try(tmp_path: Path) -> Non
 
 
 def test_what_could_not_be_struck_out_is_struck_out_by_the_next_try(tmp_path: Path) -> None:
-    """Else it would come back with the next life of the agent, for ever."""
+    """An entry that could not be struck out stays, and the retry removes it."""
     here, away = tmp_path / "here", tmp_path / "away"
     here.mkdir()
     noted = book(here)
@@ -44,7 +44,7 @@ def test_what_could_not_be_struck_out_is_struck_out_by_the_next_try(tmp_path: Pa
 
 
 def test_of_several_who_note_at_once_all_are_on_the_disk(tmp_path: Path) -> None:
-    """Claims of several pods are prepared in threads beside one another."""
+    """Notes written by several threads at once all reach the disk."""
     noted = book(tmp_path)
     together = threading.Barrier(CLAIMS)
 

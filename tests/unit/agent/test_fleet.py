@@ -10,14 +10,14 @@ from tests.support.golden import Golden
 
 
 def written(folder: Path, name: str, text: str) -> Path:
-    """A fleet file."""
+    """Write a fleet file and return its path."""
     path = folder / name
     path.write_text(text, "utf-8")
     return path
 
 
 def test_names_by_pattern_and_descriptions_in_turn() -> None:
-    """Several descriptions make a mixed fleet."""
+    """Node names follow the pattern, and several descriptions alternate over the nodes."""
     nodes = numbered_nodes("gpu-{}.rack", 3, ["8xT4", "4xA10"])
     assert [node.name for node in nodes] == ["gpu-1.rack", "gpu-2.rack", "gpu-3.rack"]
     assert [len(node.devices) for node in nodes] == [8, 4, 8]
@@ -25,32 +25,32 @@ def test_names_by_pattern_and_descriptions_in_turn() -> None:
 
 
 def test_a_single_node_keeps_its_name() -> None:
-    """The number is added only where there are several."""
+    """A number is added to the name only if there are several nodes."""
     assert numbered_nodes("gpu", 1, ["1xT4"])[0].name == "gpu"
     assert numbered_nodes("gpu", 2, ["1xT4"])[1].name == "gpu-2"
 
 
 def test_no_description_no_simulated_node() -> None:
-    """Then the node has this machine's devices."""
+    """Without a description no node is simulated."""
     assert numbered_nodes("gpu", 1, []) == []
 
 
 @pytest.mark.parametrize("pattern", ["", "n" * 250])
 def test_the_name_is_bounded(pattern: str) -> None:
-    """With its number it must fit the ledger's limit."""
+    """A node name that is empty or too long is refused."""
     with pytest.raises(FleetInvalid, match="characters"):
         numbered_nodes(pattern, 1, ["1xT4"])
 
 
 @pytest.mark.parametrize("count", [0, -1, 20_001])
 def test_the_number_of_nodes_is_bounded(count: int) -> None:
-    """Neither none nor more than one process can carry."""
+    """A number of nodes below 1 or over the limit is refused."""
     with pytest.raises(FleetInvalid, match=str(count)):
         numbered_nodes("gpu", count, ["1xT4"])
 
 
 def test_a_csv_of_a_cluster_trace(tmp_path: Path) -> None:
-    """Columns sn, cpu_milli, memory_mib, gpu, model, as published with the trace."""
+    """A published cluster trace is read by its columns sn, cpu_milli, memory_mib, gpu and model."""
     path = written(
         tmp_path,
         "nodes.csv",
@@ -65,7 +65,7 @@ def test_a_csv_of_a_cluster_trace(tmp_path: Path) -> None:
 
 
 def test_a_csv_with_descriptions(tmp_path: Path) -> None:
-    """Columns node and devices; the host has an amount per device unless said."""
+    """A CSV with the columns node and devices is read."""
     path = written(tmp_path, "fleet.csv", "node, devices\na, 4xA100-40GB:mig\nb, 1xT4+1xA10\n")
     assert [[d.mode for d in node.devices] for node in read_fleet(path)] == [
         ["mig"] * 4,
@@ -74,7 +74,7 @@ def test_a_csv_with_descriptions(tmp_path: Path) -> None:
 
 
 def test_yaml(tmp_path: Path) -> None:
-    """A list of nodes; labels and pods may be given."""
+    """A YAML list of nodes is read, with labels and the number of pods."""
     path = written(
         tmp_path,
         "fleet.yaml",
@@ -121,7 +121,7 @@ def test_a_simulated_node_is_found_by_its_hostname() -> None:
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, name: str, text: str, named: str) -> None:
-    """File, place, field, value and fix, and no half of a fleet."""
+    """An error in a fleet file names the file, the location and the value; no node is returned."""
     path = written(tmp_path, name, text)
     with pytest.raises(FleetInvalid, match=named) as caught:
         read_fleet(path)
@@ -138,8 +138,8 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, text: str, named: str
 def test_a_new_fleet_has_names_that_nodes_may_have(
     golden: Golden, tmp_path: Path, file: str, text: str, lines: tuple[int, int]
 ) -> None:
-    """Each that is none is told with its line and the fix, beside what else is wrong with it; a
-    ledger that was begun with such names goes on with them."""
+    """A new fleet with invalid node names is refused, each with its line. An existing fleet with
+    such names is still read."""
     path = written(tmp_path, file, text)
     with pytest.raises(FleetInvalid) as caught:
         read_fleet(path, misnamed=misnamed)
@@ -154,7 +154,7 @@ def test_a_new_fleet_has_names_that_nodes_may_have(
 
 
 def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
-    """A line for each, in the order of the file; of very many the first, and how many more."""
+    """All errors are listed in the order of the file, up to 20, then the number of the rest."""
     text = "nodes:\n- {node: a, devices: 1xX99}\n- {node: b, gpus: 3}\n- {node: c}\n- {node: c}\n"
     with pytest.raises(FleetInvalid) as caught:
         read_fleet(written(tmp_path, "f.yaml", text))
@@ -169,8 +169,8 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
 
 
 def test_a_field_of_a_node_that_there_is_not(golden: Golden, tmp_path: Path) -> None:
-    """With its own line, the node's name and what to write; a name that comes twice is told of
-    beside it, also where what is wrong is the first of the two."""
+    """An unknown field of a node is reported with its line, next to duplicate names and other
+    errors."""
     text = (
         "nodes:\n- node: a\n  cpu: 3\n- node: a\n- {node: b, devics: 1xT4}\n- {node: c, zone: x}\n"
         "- {node: d, devices: 1xX99}\n- {node: d}\n- {node: e,\n   pods: many}\n"
@@ -184,7 +184,7 @@ def test_a_field_of_a_node_that_there_is_not(golden: Golden, tmp_path: Path) -> 
 
 
 def test_files_that_are_not_text_or_not_there(tmp_path: Path) -> None:
-    """The same error as for bad content, so that the command ends in one way."""
+    """A fleet file that is missing or not text is a FleetInvalid error."""
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe")
     for path in (tmp_path / "b.csv", tmp_path / "none.csv", tmp_path):
         with pytest.raises(FleetInvalid, match="cannot read it"):
@@ -192,7 +192,7 @@ def test_files_that_are_not_text_or_not_there(tmp_path: Path) -> None:
 
 
 def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
-    """A sparse file of 1 GiB costs nothing."""
+    """A fleet file over the size limit is refused without reading it."""
     path = tmp_path / "huge.csv"
     with path.open("wb") as file:
         file.truncate(1 << 30)
@@ -201,7 +201,7 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
 
 
 def test_a_node_may_have_no_device(tmp_path: Path) -> None:
-    """Pods without a device need a place as well."""
+    """A fleet may have nodes without devices, for pods that request none."""
     path = written(tmp_path, "f.yaml", "nodes: [{node: plain, cpu_milli: 4000}]")
     [node] = read_fleet(path)
     assert (node.devices, node.host.cpu_milli) == ((), 4000)

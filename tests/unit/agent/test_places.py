@@ -1,4 +1,4 @@
-"""Rights and labels of the agent on its node."""
+"""Privileges and labels of the agent on its node."""
 
 import os
 from pathlib import Path
@@ -23,14 +23,14 @@ from tests.support.nvidia.driver import fake_driver
 @pytest.mark.parametrize(
     ("status", "may"),
     [
-        ("Name:\tagent\nCapEff:\t0000000000080000\n", False),  # CAP_SYS_PTRACE alone
+        ("Name:\tagent\nCapEff:\t0000000000080000\n", False),  # CAP_SYS_PTRACE only
         ("Name:\tagent\nCapEff:\t0000000000280000\n", True),
         ("Name:\tagent\nCapEff:\t000001ffffffffff\n", True),
         ("", True),
     ],
 )
 def test_whether_the_driver_obeys_the_agent(tmp_path: Path, status: str, may: bool) -> None:
-    """Its test is CAP_SYS_ADMIN; what cannot be read leaves the answer to the driver."""
+    """The agent may administer MIG and MPS if it has CAP_SYS_ADMIN, or if that cannot be read."""
     (tmp_path / "status").write_text(status)
     assert may_administer(tmp_path / "status") is may
 
@@ -39,7 +39,7 @@ def test_whether_the_driver_obeys_the_agent(tmp_path: Path, status: str, may: bo
 def test_an_agent_without_the_right_closes_cards_that_need_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may: bool
 ) -> None:
-    """A card under MIG or MPS is reported with the reason, and no pod is placed there."""
+    """Without CAP_SYS_ADMIN, GPUs under MIG or MPS are unhealthy with that reason."""
     monkeypatch.setattr(main, "may_administer", lambda: may)
     with fake_driver(tmp_path, "1xT4") as driver:
         for name, value in driver.environment.items():
@@ -56,12 +56,12 @@ def test_an_agent_without_the_right_closes_cards_that_need_it(
 
 
 async def unused(_draft: Draft) -> Appended:
-    """Nothing is reported here."""
+    """Fail if a report is sent."""
     raise AssertionError
 
 
 def test_folders_are_labelled_where_selinux_is_on(tmp_path: Path) -> None:
-    """With the type that containers may use, and only there; a label that fails ends nothing."""
+    """Folders get the container SELinux label if SELinux is on; a missing folder is no error."""
     shares, on = tmp_path / "shares", tmp_path / "enforce"
     shares.mkdir()
     label_for_containers([shares], on)
@@ -87,7 +87,7 @@ def _label(path: Path) -> bytes:
     ],
 )
 def test_the_glibc_that_a_library_needs(tmp_path: Path, names: bytes, expected: str) -> None:
-    """The newest of the versions that it names."""
+    """A library needs the newest glibc version that it names."""
     library = tmp_path / "libvgpu.so"
     library.write_bytes(b"\x7fELF" + bytes(60) + names)
     assert needed_glibc(library) == expected
@@ -95,7 +95,7 @@ def test_the_glibc_that_a_library_needs(tmp_path: Path, names: bytes, expected: 
 
 
 def test_containers_decline_hami_core_in_the_named_namespaces_alone() -> None:
-    """None by default; `*` is every one."""
+    """Containers may opt out of HAMi-core only in the configured namespaces; `*` allows all."""
     nowhere = Places(Path("/cdi"), Path("/state"), Path("/run"))
     some = structs.replace(nowhere, unheld_namespaces=("trusted",))
     every = structs.replace(nowhere, unheld_namespaces=("*",))

@@ -11,7 +11,7 @@ from tests.unit.agent.events import event_of
 
 
 def test_a_mixed_node() -> None:
-    """Count, model and mode are read; indexes run through."""
+    """A mixed description gives count, model, mode and slots, with consecutive indexes."""
     devices = simulated_devices("n1", "2xA100-40GB:mig + 1xT4:mps+1xAscend310P")
     assert [d.index for d in devices] == [0, 1, 2, 3]
     assert [d.mode for d in devices] == ["mig", "mig", "mps", "vnpu"]
@@ -23,14 +23,14 @@ def test_a_mixed_node() -> None:
 
 
 def test_models_are_found_in_any_case() -> None:
-    """People do not remember which letters are big."""
+    """Model names are matched in any case."""
     upper, lower = (simulated_devices("n", each)[0] for each in ("1xH100-80GB", "1xh100-80gb"))
     assert lower == upper
     assert "H100" in lower.model
 
 
 def test_ids_depend_on_node_and_index_alone() -> None:
-    """A restart, or another mode of the same card, must not make a new device."""
+    """Device ids depend on node and index only, so a restart or another mode keeps them."""
     first = simulated_devices("n1", "2xA100-40GB")
     assert [d.id for d in first] == [d.id for d in simulated_devices("n1", "2xA100-40GB:mig")]
     others = simulated_devices("n2", "2xA100-40GB")
@@ -39,14 +39,14 @@ def test_ids_depend_on_node_and_index_alone() -> None:
 
 
 def test_nvlink_joins_like_with_like() -> None:
-    """Cards of one model are linked all to all; a card is no peer of itself or of others."""
+    """GPUs of the same model are NVLink peers of each other, and of no other GPU."""
     h100, other, t4 = simulated_devices("n", "2xH100-80GB+1xT4")
     assert h100.nvlink_lanes == {other.id: 18}
     assert not t4.nvlink_lanes
 
 
 def test_numa_from_four_cards_on() -> None:
-    """Two sockets share eight cards; a small node has one."""
+    """Eight simulated GPUs are split over two NUMA nodes; two GPUs share one."""
     assert [d.numa for d in simulated_devices("n", "8xT4")] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert {d.numa for d in simulated_devices("n", "2xT4")} == {0}
 
@@ -70,14 +70,14 @@ def test_numa_from_four_cards_on() -> None:
     ],
 )
 def test_bad_descriptions_name_the_fix(spec: str, named: str) -> None:
-    """Every mistake says what to write instead."""
+    """An invalid description is refused with an error that says what to write."""
     with pytest.raises(SimulationInvalid, match=named):
         simulated_devices("n", spec)
 
 
 @pytest.mark.parametrize("name", models())
 def test_every_model_makes_a_device_that_the_ledger_takes(name: str) -> None:
-    """Package data is checked whole: each model in each of its modes survives the codec."""
+    """Each model in each of its modes can be reported to the ledger."""
     for mode in models()[name].modes:
         report = NodeReported(
             node="n",
@@ -89,7 +89,7 @@ def test_every_model_makes_a_device_that_the_ledger_takes(name: str) -> None:
 
 
 async def test_fail_and_recover_wake_the_reporter() -> None:
-    """A change is seen once, and by whoever waits for it."""
+    """A health change wakes the waiting reporter, in either direction."""
     backend = SimulatedBackend(simulated_devices("n", "2xT4"))
     first, second = await backend.inventory()
     backend.set_health(first.id, healthy=False, reason="fan broken")
@@ -103,14 +103,14 @@ async def test_fail_and_recover_wake_the_reporter() -> None:
 
 
 async def test_a_command_for_a_device_elsewhere_is_refused() -> None:
-    """The error lists what the node has."""
+    """A health command for an unknown device is refused with the list of the node's devices."""
     backend = SimulatedBackend(simulated_devices("n", "1xT4"))
     with pytest.raises(DeviceUnknown, match=r"GPU-x.*devices: GPU-"):
         backend.set_health("GPU-x", healthy=False)
 
 
 async def test_restored_failures() -> None:
-    """What the ledger calls unhealthy stays so in a new process; devices of the past do not."""
+    """Unhealthy devices stay unhealthy after a restart; devices of the past are ignored."""
     devices = simulated_devices("n", "2xT4")
     before = SimulatedBackend(devices)
     before.set_health(devices[1].id, healthy=False, reason="fan broken")
@@ -121,7 +121,7 @@ async def test_restored_failures() -> None:
 
 
 def test_the_scarcest_resource_bounds_what_a_card_is_cut_into() -> None:
-    """Of templates as many as memory, cores and CPU have room for; memory never runs short here."""
+    """The scarcest resource bounds how many vNPU templates fit on an NPU."""
     roomy = {
         family: Model(model="x", family=family, memory_mib=1 << 20).slots("vnpu")
         for family in ("ascend310p", "ascend910a")

@@ -1,4 +1,4 @@
-"""The books of a machine without a kubelet, over real processes."""
+"""Processes recorded on a machine without a kubelet, over real processes."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ PROC = Path("/proc")
 
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[bytes]]:
-    """One that ends with its stdin."""
+    """A process that ends when its stdin closes."""
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as running:
         yield running
         running.communicate()
@@ -26,7 +26,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def left_behind(pod: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that a command of this pod has started."""
+    """A process started by a command of this pod."""
     environment = {**os.environ, "APPORTION_POD": pod}
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env=environment) as running:
         yield running
@@ -34,7 +34,7 @@ def left_behind(pod: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def life(process: subprocess.Popen[bytes]) -> Life:
-    """Which one it is."""
+    """The identity of the process."""
     found = life_of(process.pid)
     assert found is not None
     return found
@@ -43,7 +43,7 @@ def life(process: subprocess.Popen[bytes]) -> Life:
 async def test_a_run_stands_there_until_its_process_ends(
     tmp_path: Path, process: subprocess.Popen[bytes]
 ) -> None:
-    """Also for an agent that starts meanwhile."""
+    """A run is listed until its process ends, even after a restart of the agent."""
     runs = Runs(tmp_path, PROC)
     runs.begin("uid-1", life(process), in_container=False)
     assert await runs.pods() == {"uid-1"}
@@ -58,7 +58,7 @@ async def test_a_run_stands_there_until_its_process_ends(
 async def test_what_its_process_started_keeps_it_there(
     tmp_path: Path, process: subprocess.Popen[bytes]
 ) -> None:
-    """Found by the mark that it inherited."""
+    """A run is listed while a child process that inherited its mark still runs."""
     runs = Runs(tmp_path, PROC)
     with left_behind("uid-of-this-test"):
         runs.begin("uid-of-this-test", life(process), in_container=False)
@@ -70,7 +70,8 @@ async def test_what_its_process_started_keeps_it_there(
 async def test_what_an_agent_cannot_see_goes_on_until_its_end_is_told(
     tmp_path: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A command of another user may have left something that only root can tell to be its own."""
+    """A run of another user is listed until its end is reported, since only root sees all its
+    processes."""
     monkeypatch.setattr(os, "geteuid", lambda: Path(f"/proc/{process.pid}").stat().st_uid + 1)
     runs = Runs(tmp_path, PROC)
     runs.begin("uid-1", life(process), in_container=False)
@@ -83,7 +84,7 @@ async def test_what_an_agent_cannot_see_goes_on_until_its_end_is_told(
 async def test_a_container_outlives_who_asked_for_it(
     tmp_path: Path, process: subprocess.Popen[bytes]
 ) -> None:
-    """Until somebody says that it has ended."""
+    """A container run is listed until its end is reported, even if the requesting process ended."""
     runs = Runs(tmp_path, PROC)
     runs.begin("uid-1", life(process), in_container=True)
     process.communicate()
@@ -94,7 +95,7 @@ async def test_a_container_outlives_who_asked_for_it(
 
 
 def test_a_process_that_is_not_seen_here_is_refused(tmp_path: Path) -> None:
-    """One of another machine or container may have an id that is somebody else's here."""
+    """A process that is not the one visible here under its id is refused."""
     own = life_of(os.getpid())
     assert own is not None
     runs = Runs(tmp_path, PROC)
@@ -106,7 +107,7 @@ def test_a_process_that_is_not_seen_here_is_refused(tmp_path: Path) -> None:
 async def test_after_a_reboot_nothing_runs(
     tmp_path: Path, process: subprocess.Popen[bytes]
 ) -> None:
-    """Ids and times begin anew."""
+    """A run of an earlier boot is not listed."""
     runs = Runs(tmp_path, PROC)
     runs.begin("uid-1", life(process), in_container=True)
     boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
@@ -116,13 +117,13 @@ async def test_after_a_reboot_nothing_runs(
 
 
 async def test_a_book_that_cannot_be_read_is_left(tmp_path: Path) -> None:
-    """Said, and begun anew."""
+    """An unreadable book of runs counts as empty."""
     (tmp_path / "runs.json").write_text("{")
     assert await Runs(tmp_path, PROC).pods() == set()
 
 
 def test_a_process_is_its_command_s_or_an_ancestor_s(tmp_path: Path) -> None:
-    """Whatever a command starts; and nobody's where there is no such command."""
+    """A process belongs to the run of its nearest ancestor; without one, it has no pod."""
     runs = Runs(tmp_path, PROC)
     with subprocess.Popen(["/bin/sh", "-c", "cat; :"], stdin=subprocess.PIPE) as shell:
         child = Path(f"/proc/{shell.pid}/task/{shell.pid}/children")
@@ -141,7 +142,7 @@ def test_a_process_is_its_command_s_or_an_ancestor_s(tmp_path: Path) -> None:
 
 
 def test_a_container_s_process_is_known_by_its_region(tmp_path: Path) -> None:
-    """An engine starts it, so that no ancestor tells."""
+    """A container's process is matched to its run by the region that it mounts."""
     proc = tmp_path / "proc"
     boot = proc / "sys/kernel/random"
     boot.mkdir(parents=True)

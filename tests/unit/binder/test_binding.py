@@ -1,4 +1,4 @@
-"""What becomes of a delivered placement: the state decides, not the delivery."""
+"""How a delivered placement is handled: the state decides, not the delivery."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ SUBJECT = "apportion.v1.placement.n"
 
 
 class Answers:
-    """A target that gives the answers of a test, in order, and counts the asking."""
+    """A target that gives the test's answers in order, and counts its calls."""
 
     def __init__(self, *outcomes: Outcome | None) -> None:
         self._outcomes = list(outcomes)
@@ -60,7 +60,7 @@ class Answers:
         self.expected = PLACED
 
     async def evict(self, evicted: PodEvicted) -> Failed | None:
-        """The next answer."""
+        """Return the next answer."""
         assert evicted == EVICTED
         self.asked += 1
         outcome = self._outcomes.pop(0)
@@ -68,7 +68,7 @@ class Answers:
         return outcome
 
     async def resize(self, resized: PodResized) -> Failed | None:
-        """The next answer."""
+        """Return the next answer."""
         assert resized == RESIZED
         self.asked += 1
         outcome = self._outcomes.pop(0)
@@ -76,7 +76,7 @@ class Answers:
         return outcome
 
     async def bind(self, placed: PodPlaced) -> Outcome:
-        """The next answer."""
+        """Return the next answer."""
         assert placed == self.expected
         self.asked += 1
         outcome = self._outcomes.pop(0)
@@ -93,20 +93,20 @@ class Handed:
         self.answer = ""
 
     async def ack(self) -> None:
-        """Done with."""
+        """Record the acknowledgement."""
         self.answer = "ack"
 
     async def retry(self, delay_s: float) -> None:
-        """Again later."""
+        """Record the retry and its delay."""
         self.answer = f"retry in {delay_s}"
 
     async def progress(self) -> None:
-        """Not needed by a bind that has a time limit."""
+        """Fail, since a bind with a time limit needs no progress."""
         raise AssertionError
 
 
 class Desk:
-    """A binding over a state in which pod p is placed at revision 7, and what it appended."""
+    """A binding over a state with pod p placed at revision 7, and the drafts that it appended."""
 
     def __init__(self, *outcomes: Outcome | None) -> None:
         submitted = PodSubmitted(uid="p", namespace="d", name="p", shape=Shape(), dialect="x")
@@ -133,26 +133,26 @@ class Desk:
     async def settle(
         self, data: Payload = PLACED, *, revision: int = 7, attempt: int = 1
     ) -> Handed:
-        """Hand the event over as it would be delivered."""
+        """Deliver the event."""
         draft = self._pen.draft(data, event_id="x", basis=0)
         return await self.hand(draft.payload, draft.subject, revision, attempt)
 
     async def hand(
         self, payload: bytes, subject: str = SUBJECT, revision: int = 7, attempt: int = 1
     ) -> Handed:
-        """Hand these bytes over."""
+        """Deliver these bytes."""
         handed = Handed(Record(revision, subject, payload), attempt)
         await self.binding.settle(handed)
         return handed
 
     @property
     def said(self) -> list[Payload]:
-        """What was appended."""
+        """The appended events."""
         return [decode(draft.payload, subject=draft.subject).data for draft in self.drafts]
 
 
 async def test_a_live_placement_is_bound() -> None:
-    """Bound, recorded under an id of pod and attempt with its cause, then acknowledged."""
+    """A live placement is bound, recorded with its cause under a fixed id, then acknowledged."""
     desk = Desk(Bound())
     handed = await desk.settle()
     assert desk.said == [PodBound(pod="p", node="n", attempt=3)]
@@ -163,7 +163,7 @@ async def test_a_live_placement_is_bound() -> None:
 
 @pytest.mark.parametrize("why", ["gone", "bound", "allocated", "pending", "other", "failing"])
 async def test_what_is_no_longer_so_is_passed_over(why: str) -> None:
-    """The pod is gone, bound already, voided, placed elsewhere, or given up: no effect."""
+    """A placement is skipped if its pod is gone, bound, placed elsewhere or given up."""
     desk = Desk()
     match why:
         case "gone":
@@ -181,7 +181,8 @@ async def test_what_is_no_longer_so_is_passed_over(why: str) -> None:
 async def test_a_pod_with_a_share_waits_a_while_for_an_agent_that_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The kubelet would fail it for good; not for ever, and one without a device does not wait."""
+    """A pod with shares waits a limited time for a silent agent; one without shares does not
+    wait."""
     desk = Desk(Bound(), Bound())
     node = desk.state.nodes["n"]
     node.silent = "2026-01-01T00:00:00Z"
@@ -197,7 +198,8 @@ async def test_a_pod_with_a_share_waits_a_while_for_an_agent_that_is_away(
 
 
 async def test_whose_turn_has_not_come_waits_and_says_so_once() -> None:
-    """On a node without CDI, behind a pod that the kubelet may be about to ask for."""
+    """On a node without CDI a pod waits behind one that the kubelet may still start, and records
+    that once."""
     desk = Desk(Bound())
     card = Device(
         id="GPU-1", index=0, family="nvidia", model="T4", memory_mib=9000, physical_memory_mib=9000
@@ -215,7 +217,7 @@ async def test_whose_turn_has_not_come_waits_and_says_so_once() -> None:
     assert isinstance(failed, BindFailed)
     assert (failed.final, desk.target.asked) == (False, 0)
     assert failed.message
-    desk.pod.last_failure = failed.message  # as the fold has it then
+    desk.pod.last_failure = failed.message  # as the fold has it at that time
     assert (await desk.settle(attempt=9)).answer == f"retry in {TURN.after(9)}"
     assert len(desk.said) == 1
     first.phase = Phase.ALLOCATED
@@ -224,14 +226,14 @@ async def test_whose_turn_has_not_come_waits_and_says_so_once() -> None:
 
 
 async def test_other_events_of_the_channel_are_passed_over() -> None:
-    """Voids stand on the same subjects."""
+    """Other events on the subject, such as voids, are acknowledged without effect."""
     desk = Desk()
     handed = await desk.settle(PlacementVoided(pod="p", attempt=3, node="n", reason="x"))
     assert (desk.drafts, handed.answer) == ([], "ack")
 
 
 async def test_bytes_that_are_no_event_do_not_block_the_queue() -> None:
-    """Every fold refuses them; delivering them again for ever would help nobody."""
+    """A delivery that is not an event is acknowledged without effect."""
     desk = Desk()
     handed = await desk.hand(b"\xff{", revision=8)
     assert (desk.drafts, handed.answer) == ([], "ack")
@@ -246,7 +248,8 @@ def written(**attributes: object) -> bytes:
 
 @pytest.mark.parametrize("revision", [7, 8], ids=["live", "whatever the fold holds"])
 async def test_what_a_newer_build_placed_is_left_to_it(revision: int) -> None:
-    """Not acknowledged but given back; and this binder says why it takes no more."""
+    """A placement of a newer, enabled format is redelivered, and the binder reports that it
+    needs an upgrade."""
     desk = Desk()
     desk.state.rules.enable(1, FormatEnabled(format="PodPlaced", version=3, by="ada"))
     handed = await desk.hand(written(schemaversion=3), revision=revision)
@@ -258,7 +261,7 @@ async def test_what_a_newer_build_placed_is_left_to_it(revision: int) -> None:
 
 
 async def test_what_no_operator_has_enabled_is_passed_over() -> None:
-    """No fold takes it, of whichever build."""
+    """A placement in a format that is not enabled is acknowledged without effect."""
     desk = Desk()
     handed = await desk.hand(written(schemaversion=3), revision=8)
     assert (desk.drafts, handed.answer) == ([], "ack")
@@ -266,7 +269,8 @@ async def test_what_no_operator_has_enabled_is_passed_over() -> None:
 
 
 async def test_what_the_fold_holds_and_this_binder_cannot_read_is_left() -> None:
-    """The fold has it from a snapshot, so another build took these bytes for a placement."""
+    """A placement that is in the state but unreadable here is redelivered, and readiness names
+    the field."""
     desk = Desk()
     handed = await desk.hand(written(data={"zone": "a"}))
     assert (desk.drafts, handed.answer) == ([], "retry in 0")
@@ -274,7 +278,7 @@ async def test_what_the_fold_holds_and_this_binder_cannot_read_is_left() -> None
 
 
 async def test_a_failure_for_now_is_recorded_and_tried_again_later() -> None:
-    """Each try has an id of its own; the pod rests meanwhile."""
+    """A temporary failure is recorded under a new id for each try, and retried with back-off."""
     desk = Desk(Failed("busy", final=False), Failed("busy", final=False))
     first, second = await desk.settle(), await desk.settle(attempt=2)
     assert [draft.id for draft in desk.drafts] == ["p/3/bind-failed/1", "p/3/bind-failed/2"]
@@ -283,7 +287,7 @@ async def test_a_failure_for_now_is_recorded_and_tried_again_later() -> None:
 
 
 async def test_a_failure_for_good_is_not_tried_again() -> None:
-    """The target says so, or it has failed often enough; the scheduler voids the placement."""
+    """A final failure, or too many temporary ones, is recorded as final and not retried."""
     desk = Desk(Failed("no such pod", final=True), Failed("busy", final=False))
     for handed in (await desk.settle(), await desk.settle(attempt=TRIES_MAX)):
         assert handed.answer == "ack"
@@ -291,7 +295,7 @@ async def test_a_failure_for_good_is_not_tried_again() -> None:
 
 
 async def test_what_nobody_answered_is_never_given_up() -> None:
-    """The pod may be bound all the same, and its devices in use."""
+    """A bind without an answer is never recorded as final, since the pod may be bound."""
     desk = Desk(Failed("no answer", final=False, unknown=True))
     handed = await desk.settle(attempt=TRIES_MAX)
     assert handed.answer == f"retry in {BACK_OFF.longest_s}"
@@ -301,7 +305,7 @@ async def test_what_nobody_answered_is_never_given_up() -> None:
 
 
 async def test_an_endless_message_is_cut() -> None:
-    """An API server's answer may be of any length; an event's may not."""
+    """A failure message is cut to the limit of an event."""
     desk = Desk(Failed("x" * 100_000, final=True))
     await desk.settle()
     (event,) = desk.said
@@ -310,7 +314,7 @@ async def test_an_endless_message_is_cut() -> None:
 
 
 async def test_a_target_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It costs its own pod a try, not the binder its life."""
+    """A target that never answers fails the try, not the binder."""
 
     class Silent:
         async def bind(self, placed: PodPlaced) -> Outcome:
@@ -340,7 +344,7 @@ async def test_a_target_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_an_eviction_is_tried_until_it_has_effect() -> None:
-    """It is acknowledged once the pod is told to go, and nothing is written of it."""
+    """An eviction is retried until the target accepts it, and writes no event."""
     desk = Desk(Failed("forbidden", final=False), None)
     desk.state.evictions["p"] = EVICTED
     assert (await desk.settle(EVICTED)).answer == f"retry in {BACK_OFF.after(1)}"
@@ -349,14 +353,14 @@ async def test_an_eviction_is_tried_until_it_has_effect() -> None:
 
 
 async def test_an_eviction_that_is_over_is_passed_over() -> None:
-    """The pod has gone, or another eviction of it counts."""
+    """An eviction that is no longer current is acknowledged without a call."""
     desk = Desk()
     assert (await desk.settle(EVICTED)).answer == "ack"
     assert desk.target.asked == 0
 
 
 async def test_a_target_that_never_answers_an_eviction(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked again."""
+    """An eviction without an answer is retried."""
     monkeypatch.setattr("apportion.binder.binding.BIND_TIMEOUT_S", 0.01)
     desk = Desk()
 
@@ -377,7 +381,7 @@ async def test_a_target_that_never_answers_an_eviction(monkeypatch: pytest.Monke
 
 
 async def test_a_resize_is_told_until_the_pod_says_it() -> None:
-    """A pod that is gone says nothing any more, and that is an end, too."""
+    """A resize is retried until the target accepts it or the pod is gone."""
     gone, busy = Failed("no such pod", final=True), Failed("busy", final=False)
     desk = Desk(busy, None, gone)
     assert (await desk.settle(RESIZED)).answer == f"retry in {BACK_OFF.after(1)}"
@@ -387,7 +391,7 @@ async def test_a_resize_is_told_until_the_pod_says_it() -> None:
 
 
 async def test_a_resize_that_another_one_followed_is_passed_over() -> None:
-    """The pod says what it holds now, and nothing older after it."""
+    """A resize that is no longer the pod's current state is acknowledged without a call."""
     desk = Desk()
     desk.pod.placement = placement_of(
         structs.replace(PLACED, shares=(Share(container="c", device="g", memory_mib=1, cores=0),))
@@ -399,7 +403,7 @@ async def test_a_resize_that_another_one_followed_is_passed_over() -> None:
 
 
 async def test_a_target_that_never_answers_a_resize(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked again."""
+    """A resize without an answer is retried."""
     monkeypatch.setattr("apportion.binder.binding.BIND_TIMEOUT_S", 0.01)
 
     class Silent(Answers):

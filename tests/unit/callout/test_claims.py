@@ -1,4 +1,4 @@
-"""Tokens of NATS: what of a server's question is read, and what of ours it can check."""
+"""NATS tokens: decoding a server's authorization request, and signing our answer."""
 
 import base64
 import json
@@ -33,7 +33,8 @@ def _question(**nats: Any) -> dict[str, Any]:
 
 
 def test_a_question_says_who_asks_and_what_is_shown() -> None:
-    """As a server writes it; fields that we do not know are passed over."""
+    """An authorization request is decoded with its server, client and password; unknown fields
+    are ignored."""
     shown = {"user": "s-1", "pass": "token", "lang": "go"}
     request = read_request(_token(_question(connect_opts=shown, client_info={"host": "h"})))
     assert (request.server, request.user_key, request.host) == ("N1", "U1", "h")
@@ -54,13 +55,13 @@ def test_a_question_says_who_asks_and_what_is_shown() -> None:
     ],
 )
 def test_what_is_no_question_is_none(data: bytes) -> None:
-    """However it is broken."""
+    """A malformed authorization request raises NoRequest."""
     with pytest.raises(NoRequest):
         read_request(data)
 
 
 def test_an_answer_is_signed_for_the_server_that_asked() -> None:
-    """By the issuer's key, over exactly what was said; the same claims make the same token."""
+    """An answer is signed by the issuer's key and addressed to the requesting server."""
     request = read_request(_token(_question()))
     may = Permissions(("a.>",), ("a.b",), ("c",), responses=True)
     user = user_claims("s-1", "APPORTION", may, subs=7, user_key="U1", ends_s=99)
@@ -82,7 +83,7 @@ def test_an_answer_is_signed_for_the_server_that_asked() -> None:
 
 
 def test_the_issuers_key_is_made_of_the_secret_alone() -> None:
-    """Replicas agree; too little to guess is no secret."""
+    """The issuer's key depends on the secret only, and a secret that is too short is refused."""
     assert issuer("x" * 40).public == KEY.public
     assert issuer("y" * 40).public != KEY.public
     assert KEY.public.startswith("A")

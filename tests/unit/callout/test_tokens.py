@@ -1,4 +1,4 @@
-"""What an API server says of a token, newer and older ones, and what is no answer."""
+"""TokenReviews of older and newer API servers, and answers that are errors."""
 
 import base64
 import contextlib
@@ -32,12 +32,12 @@ ENDS_S = 2_000_000_000
 
 
 def token(payload: object) -> str:
-    """A token with this in the middle."""
+    """A token with this payload."""
     return token_of(json.dumps(payload).encode())
 
 
 def token_of(payload: bytes) -> str:
-    """A token with these bytes in the middle."""
+    """A token with these payload bytes."""
     text = base64.urlsafe_b64encode(payload).decode().rstrip("=")
     return f"e30.{text}.c2ln"
 
@@ -47,7 +47,7 @@ DEEP = token_of(b'{"x":' + b"[" * 3_000 + b"]" * 3_000 + b"}")
 
 
 class Answers:
-    """What the API server answers; by default as Kubernetes 1.29 does, without a node."""
+    """The API server's answers; by default those of Kubernetes 1.29, without a node."""
 
     def __init__(self) -> None:
         self.status = 201
@@ -62,18 +62,18 @@ class Answers:
         self.asked: list[Any] = []
 
     async def review(self, request: web.Request) -> web.Response:
-        """A TokenReview."""
+        """Answer a TokenReview."""
         self.asked.append((await request.json())["spec"])
         return web.json_response({"status": self.said | {"user": self.user}}, status=self.status)
 
     async def get_pod(self, _: web.Request) -> web.Response:
-        """The pod, or that there is none."""
+        """Answer with the pod, or 404."""
         return web.json_response(self.pod or {}, status=200 if self.pod else 404)
 
 
 @pytest.fixture
 async def answers() -> Answers:
-    """A server that knows one agent's token."""
+    """An API server that accepts one agent's token."""
     return Answers()
 
 
@@ -83,19 +83,19 @@ class Time:
     now_s = 1_000.0
 
     def __call__(self) -> float:
-        """Now."""
+        """Return the current time."""
         return self.now_s
 
 
 @pytest.fixture
 def clock() -> Time:
-    """By which the reviews go."""
+    """The clock of the reviews."""
     return Time()
 
 
 @pytest.fixture
 async def tokens(answers: Answers, clock: Time, tmp_path: Path) -> AsyncIterator[Tokens]:
-    """Reviews by that server, over HTTP."""
+    """A reviewer that asks that server over HTTP."""
     app = web.Application()
     app.add_routes(
         [
@@ -122,7 +122,7 @@ async def tokens(answers: Answers, clock: Time, tmp_path: Path) -> AsyncIterator
 
 
 async def test_a_token_is_its_pods(tokens: Tokens, answers: Answers) -> None:
-    """Where the API server does not say the node, the pod does; where it does, it is not asked."""
+    """The token's node comes from the review, or from the pod if the review has none."""
     agent = Bearer("apportion", "agent", "agent-x", "n1")
     assert await tokens.review(GOOD) == Reviewed(agent, ENDS_S)
     assert answers.asked == [{"token": GOOD, "audiences": [AUDIENCE]}]
@@ -145,7 +145,7 @@ async def test_a_token_is_its_pods(tokens: Tokens, answers: Answers) -> None:
 async def test_what_does_not_count_is_said_without_the_token(
     tokens: Tokens, answers: Answers, change: dict[str, Any], words: str
 ) -> None:
-    """Whatever the API server says, or a server of before audiences does not say."""
+    """A rejected token is an error with the reason, and the token is not in the message."""
     for name, value in change.items():
         setattr(answers, name, value)
     with pytest.raises(NoToken, match=words) as refused:
@@ -159,7 +159,7 @@ async def test_what_does_not_count_is_said_without_the_token(
 async def test_what_is_no_token_is_not_asked_about(
     tokens: Tokens, answers: Answers, shown: str
 ) -> None:
-    """A password that somebody mistyped does not go to the API server."""
+    """Text that is not a token is rejected without asking the API server."""
     with pytest.raises(NoToken):
         await tokens.review(shown)
     assert answers.asked == []
@@ -168,14 +168,14 @@ async def test_what_is_no_token_is_not_asked_about(
 async def test_an_api_server_that_forbids_to_ask_is_no_answer(
     tokens: Tokens, answers: Answers
 ) -> None:
-    """It is told apart from a token that does not count."""
+    """An API server that forbids the review is a different error from a rejected token."""
     answers.status = 403
     with pytest.raises(KubeRefused):
         await tokens.review(GOOD)
 
 
 async def show(tokens: Tokens, host: str, count: int, user: str = "") -> None:
-    """Show so many made-up tokens, whatever comes of it."""
+    """Show this number of made-up tokens and ignore the errors."""
     for _ in range(count):
         with contextlib.suppress(NoToken, Limited):
             await tokens.review(token({"exp": ENDS_S, "n": next(NUMBERS)}), host, user)
@@ -184,7 +184,7 @@ async def show(tokens: Tokens, host: str, count: int, user: str = "") -> None:
 async def test_made_up_tokens_cost_a_review_a_second(
     tokens: Tokens, answers: Answers, clock: Time
 ) -> None:
-    """454 of one host in four seconds; another host is reviewed, and a client that was let in."""
+    """Made-up tokens are limited per host. Known clients and other hosts are still reviewed."""
     tokens.let_in("10.0.0.1", "agent-x")
     answers.said = {"authenticated": False}
     for count in (114, 114, 113, 113):
@@ -202,7 +202,7 @@ async def test_made_up_tokens_cost_a_review_a_second(
 
 
 async def test_a_flood_under_a_known_name_is_limited_too(tokens: Tokens, answers: Answers) -> None:
-    """It keeps that client waiting, and no other one of the host."""
+    """A flood under a known client's name limits that client only."""
     for name in ("agent-x", "agent-y"):
         tokens.let_in("10.0.0.1", name)
     answers.said = {"authenticated": False}
@@ -216,7 +216,7 @@ async def test_a_flood_under_a_known_name_is_limited_too(tokens: Tokens, answers
 async def test_a_refused_token_is_remembered_for_a_moment(
     tokens: Tokens, answers: Answers, clock: Time
 ) -> None:
-    """Whichever client shows it. After that the API server is asked again, and may know it."""
+    """A refused token is remembered briefly for all hosts, then reviewed again."""
     answers.said = {"authenticated": False}
     for host in ("10.0.0.1", "10.0.0.1", "10.0.0.2"):
         with pytest.raises(NoToken, match="rejected the token"):
@@ -230,7 +230,7 @@ async def test_a_refused_token_is_remembered_for_a_moment(
 async def test_a_token_that_gets_nothing_counts_against_its_host(
     tokens: Tokens, answers: Answers
 ) -> None:
-    """A pod of any account may have a token for us, and none that it gets a role for."""
+    """A valid token without a role counts against its host, or its IPv6 network."""
     for _ in range(100):
         try:
             await tokens.review(GOOD, "fd00::1:2")
@@ -239,14 +239,14 @@ async def test_a_token_that_gets_nothing_counts_against_its_host(
         tokens.charge("fd00::1:2", "")
     assert len(answers.asked) == REFUSED_BURST + 1
     with pytest.raises(Limited):
-        await tokens.review(GOOD, "fd00::1:3")  # the same network
+        await tokens.review(GOOD, "fd00::1:3")  # same network
     await tokens.review(GOOD, "fd00:0:0:1::1")
 
 
 async def test_an_api_server_that_is_away_counts_against_nobody(
     tokens: Tokens, answers: Answers
 ) -> None:
-    """Everybody asks again until it is there."""
+    """Failures of the API server count against no client."""
     answers.status = 500
     for _ in range(3 * int(REFUSED_BURST)):
         with pytest.raises(KubeRefused):
@@ -258,7 +258,8 @@ async def test_an_api_server_that_is_away_counts_against_nobody(
 async def test_a_token_opens_a_limited_number_of_connections(
     tokens: Tokens, answers: Answers, clock: Time
 ) -> None:
-    """One that was stolen opens no more, at whichever host; that of another pod does."""
+    """A token opens a limited number of connections over all hosts; other tokens are not
+    affected."""
     for number in range(int(OPENED_BURST)):
         await tokens.review(GOOD, f"10.0.0.{number}")
     for _ in range(100):

@@ -1,5 +1,5 @@
-"""Every sentence of the gateway and of the verbs is another one: verbs end with the same exit codes
-and print the same facts."""
+"""With all sentences of the gateway and verbs replaced, verbs end with the same exit codes and
+print the same facts."""
 
 import json
 from typing import Any
@@ -37,7 +37,7 @@ FLOWS = (
 
 
 def answers() -> dict[str, Answer]:
-    """Of a fleet where two pods run, one waits, and one could never fit."""
+    """Answers of a fleet with two running pods, one pending, and one that can never fit."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), rack("small", 1, model=T4))
     ledger.submit(pod("holds-1", ask(70_000)), pod("holds-2", ask(70_000))).settle()
     ledger.submit(pod("large", ask(60_000)), pod("never", ask(900_000))).settle()
@@ -59,20 +59,20 @@ def answers() -> dict[str, Answer]:
 
 
 def other(answer: Answer) -> Answer:
-    """The answer with other sentences."""
+    """The answer with its sentences replaced."""
     decoded = msgspec.json.decode(msgspec.json.encode(answer))
     return msgspec.convert(reworded(decoded), type(answer), strict=False)
 
 
 def done(answered: dict[str, Answer], flow: tuple[str, ...], *options: str) -> Result:
-    """One verb, asked of a gateway that answers so."""
+    """Run a verb against a gateway with these answers."""
     with answering(answered) as url:
         return CliRunner().invoke(root, [*flow, "--gateway", url, *options])
 
 
 @pytest.mark.parametrize("flow", FLOWS, ids=" ".join)
 def test_verbs_read_no_sentence(monkeypatch: pytest.MonkeyPatch, flow: tuple[str, ...]) -> None:
-    """The exit code for a person and a script, and the facts of `--json`."""
+    """Exit codes and the facts of `--json` do not depend on any sentence."""
     known = answers()
     shown, printed = done(known, flow), done(known, flow, "--json")
     assert replaced(monkeypatch.setattr) > 50
@@ -84,7 +84,7 @@ def test_verbs_read_no_sentence(monkeypatch: pytest.MonkeyPatch, flow: tuple[str
 
 
 def test_other_sentences_are_shown() -> None:
-    """The flows above do show them, and a plan with a pod that never fits says so by its code."""
+    """Replaced sentences do reach the output, and a plan's exit code comes from its outcome."""
     known: dict[str, Any] = {path: other(answer) for path, answer in answers().items()}
     assert LOREM in done(known, ("why", "default/large")).stdout
     plan_line = known["plan"]

@@ -1,4 +1,4 @@
-"""The table of verbs: all there, all documented, and none imported before it is asked for."""
+"""The table of verbs: complete, documented and imported lazily."""
 
 import re
 import subprocess
@@ -18,11 +18,11 @@ from apportion_schemas import Policy
 from tests.support.golden import Golden
 
 WITHOUT_JSON = {"up", "token", "help", *RUN}
-"""A service logs, `up` and `help` are for people, and `token` writes a row of a file."""
+"""Services log, `up` and `help` are for people, and `token` writes a row of a file."""
 
 
 def leaves(name: str) -> Iterator[tuple[str, click.Command]]:
-    """The commands that do something: those of a group, or the verb itself."""
+    """The runnable commands: those of a group, or the verb itself."""
     command = root.get_command(click.Context(root), name)
     assert command is not None
     if isinstance(command, click.Group):
@@ -34,7 +34,7 @@ def leaves(name: str) -> Iterator[tuple[str, click.Command]]:
 
 @pytest.mark.parametrize("name", VERBS)
 def test_verb_is_documented(name: str) -> None:
-    """Each has a help text, an example, and knows `--json` where it answers."""
+    """Each verb has help, an example, and `--json` if it returns data."""
     for title, command in leaves(name):
         assert command.help, title
         assert f"apportion {title}" in (command.epilog or ""), title
@@ -44,7 +44,7 @@ def test_verb_is_documented(name: str) -> None:
 
 @pytest.mark.parametrize("name", VERBS)
 def test_verbs_that_take_a_device_say_how_it_may_be_named(name: str) -> None:
-    """In the same words: a beginning that one verb takes another one takes too."""
+    """Every verb that takes a device explains its short forms in the same words."""
     for title, command in leaves(name):
         for param in command.params:
             context = click.Context(command)
@@ -55,7 +55,7 @@ def test_verbs_that_take_a_device_say_how_it_may_be_named(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(VERBS) - set(RUN)))
 def test_exit_codes_are_told(name: str) -> None:
-    """A script must not have to guess what 1 means."""
+    """The help of every verb lists its exit codes."""
     command = root.get_command(click.Context(root), name)
     assert command is not None
     said = (command.help or "") + "".join(leaf.help or "" for _, leaf in leaves(name))
@@ -63,7 +63,7 @@ def test_exit_codes_are_told(name: str) -> None:
 
 
 def test_help_lists_every_verb() -> None:
-    """The first page is the whole list."""
+    """The main help lists every verb."""
     shown = CliRunner().invoke(root, ["--help"])
     assert shown.exit_code == 0
     for name, verb in VERBS.items():
@@ -72,7 +72,7 @@ def test_help_lists_every_verb() -> None:
 
 
 def test_every_policy_is_told_apart() -> None:
-    """`policy set` explains each; `why` shows their scores and says where they are explained."""
+    """`policy set` explains each policy, and `why` refers to it."""
     shown = CliRunner().invoke(root, ["policy", "set", "--help"]).output
     for policy in get_args(Policy):
         assert re.search(rf"^  {policy} +\w", shown, re.MULTILINE), policy
@@ -81,7 +81,7 @@ def test_every_policy_is_told_apart() -> None:
 
 
 def test_help_imports_nothing_of_weight() -> None:
-    """`apportion --help` is instant because it imports click and the table, and no verb."""
+    """`apportion --help` imports no heavy package and no verb."""
     code = (
         "import sys; from apportion.cli.main import root; root.main(['--help'], "
         "standalone_mode=False); "
@@ -95,7 +95,7 @@ def test_help_imports_nothing_of_weight() -> None:
 
 
 def imported(module: str) -> set[str]:
-    """The packages that a process has which imports this module alone."""
+    """The top-level packages that are loaded after importing this module."""
     code = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
@@ -104,7 +104,7 @@ def imported(module: str) -> set[str]:
 
 
 def test_up_imports_nothing_of_weight_before_the_fork_server_begins() -> None:
-    """What both import, they import beside each other: `standalone` comes after the fork server."""
+    """`up` imports heavy packages only after the fork server has started."""
     heavy = {"aiohttp", "nats", "numpy", "rich", "structlog", "uvloop", "yaml"}
     assert not imported("apportion.cli.up.main") & heavy
     assert {"nats", "rich"} <= imported("apportion.cli.up.standalone")
@@ -112,12 +112,12 @@ def test_up_imports_nothing_of_weight_before_the_fork_server_begins() -> None:
 
 @pytest.mark.parametrize("name", ["agent", "binder", "gateway", "scheduler"])
 def test_a_service_of_up_imports_no_client_of_kubernetes(name: str) -> None:
-    """It is 26 MB on disk, and nobody needs it who runs on one machine; certificates neither."""
+    """Services of `up` do not import the Kubernetes client or cryptography."""
     assert not imported(f"apportion.{name}.main") & {"kubernetes_asyncio", "cryptography"}
 
 
 def test_mistyped_verb_is_met_with_the_nearest(golden: Golden) -> None:
-    """A person who types `sumbit` is told `submit`."""
+    """A mistyped verb gets a suggestion."""
     shown = CliRunner().invoke(root, ["sumbit"])
     assert shown.exit_code == USAGE
     inner = CliRunner().invoke(root, ["get", "podz"])
@@ -127,7 +127,7 @@ def test_mistyped_verb_is_met_with_the_nearest(golden: Golden) -> None:
 def test_internal_error_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever goes wrong inside ends with 70 and a way to see where, not with a traceback."""
+    """An internal error exits with 70 and one line, without a traceback."""
 
     def fail(**_: object) -> None:
         raise KeyError("x")
@@ -143,7 +143,6 @@ def test_internal_error_is_one_line(
 
 
 def test_no_verb_imports_the_engine_to_ask_a_question() -> None:
-    """Numpy and its threads cost more than the rest of a verb; whoever decides anew needs it, as
-    `replay` does once it has begun."""
+    """No verb imports numpy when it is loaded, except the services."""
     verbs = {f"apportion.{verb.module}" for name, verb in VERBS.items() if name not in RUN}
     assert "numpy" not in imported(", ".join(sorted(verbs)))

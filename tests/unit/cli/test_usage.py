@@ -1,4 +1,4 @@
-"""What is answered to usage that comes of other tools and of haste."""
+"""Usage errors that come from habits with other tools."""
 
 import re
 
@@ -44,7 +44,7 @@ WRONG = [
 
 
 def test_wrong_usage_is_met_with_what_to_write(golden: Golden) -> None:
-    """Before anything is asked of a gateway."""
+    """Wrong usage is answered with the right form, before any request."""
     told = {}
     for typed in WRONG:
         tried = CliRunner().invoke(root, typed.split(), env=NOWHERE)
@@ -55,7 +55,7 @@ def test_wrong_usage_is_met_with_what_to_write(golden: Golden) -> None:
 
 @pytest.mark.parametrize("typed", ["get pods -A", "get pods --phase pending", "get pods -n a"])
 def test_what_people_know_from_elsewhere_is_taken(typed: str) -> None:
-    """It comes as far as the gateway, which is not there."""
+    """Options known from kubectl are accepted and reach the gateway."""
     tried = CliRunner().invoke(root, typed.split(), env=NOWHERE)
     assert tried.exit_code == UNREACHABLE, tried.output
 
@@ -68,7 +68,7 @@ CONNECTION_FLAGS = (
 
 
 def flags(*typed: str) -> set[str]:
-    """The options that a help page lists."""
+    """The options listed on a help page."""
     shown = CliRunner().invoke(root, [*typed])
     assert shown.exit_code == 0, shown.output
     return set(re.findall(r"^ {2}(?:-\w, )?(--[\w-]+)", shown.output, re.MULTILINE))
@@ -76,7 +76,8 @@ def flags(*typed: str) -> set[str]:
 
 @pytest.mark.parametrize("verb", ["cordon", "get pods", "ledger check", "run", "submit"])
 def test_connection_options_are_listed_by_a_topic_only(verb: str) -> None:
-    """A verb's help names the topic instead, and the verb still takes the options."""
+    """Connection options are listed only in the `connection` topic, to which a verb's help
+    refers."""
     shown = CliRunner().invoke(root, [*verb.split(), "--help"]).output
     assert flags(*verb.split(), "--help").isdisjoint(CONNECTION_FLAGS)
     assert "apportion help connection" in shown
@@ -92,7 +93,7 @@ def test_help_of_a_verb() -> None:
 
 
 def test_exit_codes_are_a_list() -> None:
-    """One line each, in --help as well as for `man`."""
+    """Exit codes are extracted from the help as a list."""
     command = root.get_command(click.Context(root), "plan")
     assert command is not None
     text, codes = described(command)

@@ -1,4 +1,4 @@
-"""The extender's answers: forms, reasons, scores, and what comes of a binding."""
+"""The extender's answers: formats, reasons, scores and the outcomes of bindings."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ EXTENDED = ConfigurationChanged(
 
 
 class World(Ledger):
-    """A ledger with the extender over it; `asked` are the choices that reached the schedulers."""
+    """A ledger with the extender over it; `asked` has the choices that reached the schedulers."""
 
     def __init__(self, *payloads: Any, timeout_s: float = 20.0) -> None:
         super().__init__()
@@ -68,29 +68,29 @@ class World(Ledger):
         return msgspec.json.encode(self.answer)
 
     def take(self, data: Any) -> Change:
-        """Fold one event, and tell everybody of it."""
+        """Fold one event, and pass the change to the extender."""
         change = super().take(data)
         self.fit_query.observe(change)
         self.binding.observe(change)
         return change
 
     def filter(self, of: Any, **nodes: Any) -> Any:
-        """The answer of `filter`."""
+        """The answer to `filter`."""
         body = json.dumps({"Pod": of, **nodes}).encode()
         return json.loads(self.extender.filtered(decode_filter(body)))
 
     def failed(self, of: Any, *names: str) -> dict[str, str]:
-        """Why these nodes fail."""
+        """The failed nodes with their reasons."""
         found: dict[str, str] = self.filter(of, NodeNames=[*names])["FailedNodes"]
         return found
 
     def bind(self, node: str = "n1", uid: str = "p") -> asyncio.Task[str]:
-        """A binding under way."""
+        """Start a binding."""
         args = BindingArgs(pod_name=uid, pod_namespace="default", pod_uid=uid, node=node)
         return asyncio.ensure_future(_awaited(self.binding.bind(args)))
 
     async def chosen(self, count: int = 1) -> None:
-        """Wait until so many choices have reached the schedulers."""
+        """Wait until this number of choices has reached the schedulers."""
 
         async def there() -> bool:
             return len(self.asked) >= count
@@ -103,19 +103,19 @@ async def _awaited(awaitable: Awaitable[str]) -> str:
 
 
 def wanted(limits: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    """A pod as kube-scheduler shows it."""
+    """A pod as kube-scheduler sends it."""
     made = kube_pod("p", share() if limits is None else limits, schedulerName=CHOOSER, **fields)
     made["metadata"] |= {"uid": "p", "namespace": "default"}
     return made
 
 
 def of_chooser(uid: str = "p") -> Any:
-    """The pod as the ledger has it."""
+    """The pod as it is in the ledger."""
     return pod(uid, ask(1000), chooser=CHOOSER)
 
 
 def node_object(name: str) -> dict[str, Any]:
-    """A node with more in it than its name."""
+    """A node object with more fields than its name."""
     return {"metadata": {"name": name, "labels": {"a": "b"}}, "status": {"x": [1, 2.50]}}
 
 
@@ -123,7 +123,8 @@ def node_object(name: str) -> dict[str, Any]:
 
 
 def test_nodes_come_back_in_the_form_in_which_they_came() -> None:
-    """Names as names; objects as the very objects, under either spelling of the fields."""
+    """Nodes are returned as names or as unchanged objects, as they were sent, with fields in
+    either case."""
     world = World(rack("n1"), rack("n2"))
     assert world.filter(wanted(), NodeNames=["n2", "n1"])["NodeNames"] == ["n2", "n1"]
     objects = [node_object(name) for name in ("n1", "n2", "n3")]
@@ -135,7 +136,8 @@ def test_nodes_come_back_in_the_form_in_which_they_came() -> None:
 
 
 def test_every_node_that_fails_has_words(golden: Golden) -> None:
-    """The same for the same cause, and in both maps, so that nobody is evicted for nothing."""
+    """Every failing node has a reason and counts as unresolvable, so kube-scheduler evicts no
+    pod needlessly."""
     world = World(rack("n1", 1), rack("n2", 1))
     answer = world.filter(wanted(share(999_999)), NodeNames=["n1", "n2"])
     assert answer["FailedNodes"].keys() == {"n1", "n2"}
@@ -154,24 +156,25 @@ def test_every_node_that_fails_has_words(golden: Golden) -> None:
     ],
 )
 def test_a_pod_that_cannot_be_read_fits_nowhere_and_says_why(of: Any, words: str) -> None:
-    """In the words of the reader, on every node; a name that nobody told us of is one such."""
+    """An unreadable pod, or one of an unknown scheduler name, fails on every node with the
+    reason."""
     assert words in World(rack("n1")).failed(of, "n1")["n1"]
 
 
 def test_what_kube_scheduler_minds_is_not_our_business() -> None:
-    """A claim that ties the pod to a node, an unknown class: the devices are there."""
+    """Volumes, unknown priority classes and scheduling gates do not affect the filter."""
     volume = {"name": "v", "persistentVolumeClaim": {"claimName": "c"}}
     of = wanted(volumes=[volume], priorityClassName="mine", schedulingGates=[{"name": "g"}])
     assert World(rack("n1")).failed(of, "n1") == {}
 
 
 def test_a_pod_without_a_device_fits_everywhere() -> None:
-    """Also where nobody told of the node."""
+    """A pod without devices fits on every node, including unreported ones."""
     assert World().failed(wanted({"cpu": "1"}), "n1", "n2") == {}
 
 
 def test_a_pod_that_has_devices_fits_where_they_are(golden: Golden) -> None:
-    """After a binding whose answer was lost, the next filter leads to the same node."""
+    """A placed pod fits only on its node, so a retry after a lost answer leads there."""
     world = World(rack("n1"), rack("n2"), of_chooser(), placed("p", "n1", [held("n1-g0")]))
     failed = world.failed(wanted(), "n1", "n2")
     assert failed.keys() == {"n2"}
@@ -179,7 +182,7 @@ def test_a_pod_that_has_devices_fits_where_they_are(golden: Golden) -> None:
 
 
 def test_the_score_of_a_used_node_is_higher_under_binpack() -> None:
-    """Spread over the whole range, so that the policy has an effect beside others."""
+    """Under binpack a used node scores higher, and scores span the whole range."""
     world = World(rack("n1", 1), rack("n2", 1), of_chooser("x"))
     world.play(placed("x", "n2", [held("n2-g0", 20_000)]))
     args = decode_filter(json.dumps({"Pod": wanted(), "NodeNames": ["n1", "n2", "n3"]}).encode())
@@ -200,7 +203,7 @@ def test_the_score_of_a_used_node_is_higher_under_binpack() -> None:
     ],
 )
 def test_points_become_scores(points: dict[str, int], scores: dict[str, int]) -> None:
-    """From 0 to 10, whatever the range of the points."""
+    """Points are scaled to scores from 0 to 10."""
     assert scaled(points) == scores
 
 
@@ -217,13 +220,13 @@ def test_points_become_scores(points: dict[str, int], scores: dict[str, int]) ->
     ],
 )  # fmt: skip
 def test_filter_arguments_that_cannot_be_read_are_an_error(body: bytes) -> None:
-    """Not an empty answer, which would mean that no node fits."""
+    """Unreadable filter arguments are an error, not an empty list of nodes."""
     with pytest.raises(msgspec.MsgspecError):
         decode_filter(body)
 
 
 def test_binding_arguments_are_read_in_either_spelling() -> None:
-    """And a missing or an empty one is an error."""
+    """Binding arguments are read in either spelling, and missing or empty ones are an error."""
     said = {"PodName": "p", "PodNamespace": "d", "PodUID": "u", "Node": "n"}
     lower = {name[0].lower() + name[1:]: value for name, value in said.items()}
     assert decode_binding(json.dumps(said).encode()) == decode_binding(json.dumps(lower).encode())
@@ -236,7 +239,8 @@ def test_binding_arguments_are_read_in_either_spelling() -> None:
 
 
 async def test_a_binding_is_done_when_the_ledger_says_so(golden: Golden) -> None:
-    """Not when it was placed; and then nobody is asked any more."""
+    """A binding succeeds once the pod is bound, not when it is placed. A repeated request needs
+    no scheduler."""
     world = World(rack("n1"), of_chooser())
     binding = world.bind()
     await world.chosen()
@@ -255,7 +259,7 @@ async def test_a_binding_is_done_when_the_ledger_says_so(golden: Golden) -> None
 
 
 async def test_a_refusal_is_told_with_its_amounts() -> None:
-    """One from before the choice is not the answer to it."""
+    """A refusal after the choice ends the binding with its reason; an earlier refusal does not."""
     refusal = PodRefused(
         pod="p", namespace="default", name="p", reasons={RefusalCode.DEVICE_CORDONED: 1}, nodes=1
     )
@@ -269,7 +273,7 @@ async def test_a_refusal_is_told_with_its_amounts() -> None:
 
 
 async def test_a_placement_that_comes_to_nothing_is_an_error(golden: Golden) -> None:
-    """The binder gave up, and the scheduler took the placement back."""
+    """A voided placement ends the binding with the error."""
     world = World(rack("n1"), of_chooser())
     binding = world.bind()
     await world.chosen()
@@ -280,7 +284,7 @@ async def test_a_placement_that_comes_to_nothing_is_an_error(golden: Golden) -> 
 
 
 async def test_the_ledger_may_hear_of_the_pod_a_moment_later(golden: Golden) -> None:
-    """kube-scheduler may be faster than the watcher."""
+    """A binding waits for the pod to reach the ledger, and fails if the pod is gone."""
     world = World(rack("n1"))
     binding = world.bind()
     await asyncio.sleep(0)
@@ -291,7 +295,8 @@ async def test_the_ledger_may_hear_of_the_pod_a_moment_later(golden: Golden) -> 
 
 
 async def test_who_cannot_be_bound_is_told_why(golden: Golden) -> None:
-    """Rejected by the watcher, placed by ourselves, or refused by a scheduler."""
+    """A binding fails with the reason if the pod was rejected, has our own scheduler, or its
+    choice is refused."""
     rejected = PodRejected(
         uid="r", namespace="default", name="r", field="f", value="v", problem="p", fix="x"
     )
@@ -304,7 +309,8 @@ async def test_who_cannot_be_bound_is_told_why(golden: Golden) -> None:
 
 
 async def test_a_choice_that_nobody_decides_is_handed_over_again(golden: Golden) -> None:
-    """A scheduler may be away, or be killed once it has heard; the error says who was missing."""
+    """A choice that no scheduler decides is sent again, and the final error says that none took
+    it."""
     world = World(rack("n1"), of_chooser(), timeout_s=0.3)
     world.away = "nobody takes it"
     golden({"nobody takes it": await world.bind()})
@@ -318,7 +324,8 @@ async def test_a_choice_that_nobody_decides_is_handed_over_again(golden: Golden)
 
 
 async def test_a_binding_that_takes_too_long_is_left_to_the_next_try(golden: Golden) -> None:
-    """It may still be placed; the pod is not bound by two requests at once."""
+    """A binding times out with an error, and a concurrent request for the pod is refused. A
+    retry can succeed."""
     world = World(rack("n1"), of_chooser(), timeout_s=0.2)
     first, second = world.bind(), world.bind()
     golden({"second request": await second, "first request": await first})
@@ -328,7 +335,7 @@ async def test_a_binding_that_takes_too_long_is_left_to_the_next_try(golden: Gol
 
 
 async def test_a_filter_waits_for_the_placement_that_is_being_decided() -> None:
-    """Until it is placed or refused, or has given up; not until it is bound."""
+    """A filter waits until all chosen pods are placed or refused, not until they are bound."""
     world = World(rack("n1"), of_chooser("p"), of_chooser("q"))
     await asyncio.wait_for(world.binding.decided(), DECIDED_TIMEOUT_S / 2)
     first, second = world.bind(uid="p"), world.bind(uid="q")
@@ -346,7 +353,7 @@ async def test_a_filter_waits_for_the_placement_that_is_being_decided() -> None:
 
 
 async def _decided(binding: ExtenderBinding) -> bool:
-    """Whether it was decided before the wait ran out."""
+    """Whether the wait ended before its timeout."""
     began_s = asyncio.get_running_loop().time()
     await binding.decided()
     return asyncio.get_running_loop().time() - began_s < DECIDED_TIMEOUT_S

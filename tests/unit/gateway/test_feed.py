@@ -1,4 +1,4 @@
-"""The feed: names, the window of newest events, and waiting for a revision."""
+"""The feed: pods by name, the window of newest events, and waiting for a revision."""
 
 import asyncio
 
@@ -14,14 +14,14 @@ from tests.support.pods import pod
 
 
 def tell(feed: Feed, *payloads: Payload) -> None:
-    """Hand events to the feed as a reader does."""
+    """Apply events to the feed as a reader does."""
     for data in payloads:
         event = event_of(data)
         feed.apply(Record(feed.state.revision + 1, subject_of(data), encode(event)), event)
 
 
 def test_pods_by_name() -> None:
-    """The newest of several under one name, and none once they are gone."""
+    """A name means the newest live pod with it."""
     feed = Feed()
     tell(feed, pod("u1", name="a"), pod("u2", name="a"))
     found = feed.pod("default/a")
@@ -36,7 +36,7 @@ def test_pods_by_name() -> None:
 
 
 def test_refused_event_leaves_names_alone() -> None:
-    """A second submission of one uid changes nothing, and the end of the pod still works."""
+    """A refused event does not change the names."""
     feed = Feed()
     tell(feed, pod("u1", name="a"), pod("u1", name="b"))
     assert feed.pod("default/b") is None
@@ -45,7 +45,8 @@ def test_refused_event_leaves_names_alone() -> None:
 
 
 def test_window() -> None:
-    """What is behind a revision, up to a limit; None where the window begins later."""
+    """The window returns the records after a revision, up to a limit, or None if it starts
+    later."""
     feed = Feed(events=3)
     tell(feed, *(pod(f"u{number}") for number in range(5)))
     assert feed.after(1, 10) is None
@@ -60,7 +61,7 @@ def test_window() -> None:
 
 
 def test_window_is_bounded_in_bytes() -> None:
-    """A few large events do not hold more memory than many small ones."""
+    """The window is bounded in bytes."""
     feed = Feed(size_bytes=2_000)
     tell(feed, *(pod(f"u{number}", owner="x" * 900) for number in range(5)))
     assert feed.after(0, 10) is None
@@ -70,7 +71,7 @@ def test_window_is_bounded_in_bytes() -> None:
 
 
 def test_bytes_that_are_no_event_are_in_the_window_too() -> None:
-    """Whoever follows along sees every revision."""
+    """Records that are not events are in the window too."""
     feed = Feed()
     feed.refuse(Record(1, "apportion.v1.workload.x", b"?"), "not JSON")
     assert feed.refused_count == 1
@@ -80,7 +81,7 @@ def test_bytes_that_are_no_event_are_in_the_window_too() -> None:
 
 
 async def test_reached() -> None:
-    """Returns at once for what is folded, and wakes every waiter when its revision comes."""
+    """Waiting for a revision returns once that revision is folded."""
     feed = Feed()
     tell(feed, pod("u1"))
     await feed.reached(1)
@@ -94,7 +95,7 @@ async def test_reached() -> None:
 
 
 async def test_given_up_wait_leaves_nothing_behind() -> None:
-    """A client that waits for a revision of the far future costs nothing once it has left."""
+    """A wait that was given up leaves nothing behind."""
     feed = Feed()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):

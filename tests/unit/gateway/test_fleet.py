@@ -1,4 +1,4 @@
-"""Rows of the fleet: whoever takes what changed holds what whoever asks for all of it gets."""
+"""Rows of the fleet: following changes gives the same rows as reading the whole fleet."""
 
 from pathlib import Path
 
@@ -22,14 +22,14 @@ LEDGERS = sorted((Path(__file__).parents[2] / "golden" / "ledgers").glob("*.json
 
 
 class Screen:
-    """What a page knows: rows by node, out of the answers that it took."""
+    """A page's rows by node, from the answers that it received."""
 
     def __init__(self) -> None:
         self.revision = -1
         self.rows: dict[str, PackedNode] = {}
 
     def take(self, answer: FleetAnswer) -> None:
-        """As the page does it."""
+        """Apply the answer as the page does."""
         if answer.whole:
             self.rows.clear()
         for row in answer.nodes:
@@ -41,14 +41,14 @@ class Screen:
 
 
 def shown(state: State) -> dict[str, PackedNode]:
-    """What the state says, all of it."""
+    """All rows of the state."""
     screen = Screen()
     screen.take(whole_fleet(state))
     return screen.rows
 
 
 class Followed:
-    """A fold, its rows, and a page that takes what changed."""
+    """A fold, its rows, and a page that follows the changes."""
 
     def __init__(self) -> None:
         self.fold = StateFold(State())
@@ -62,7 +62,7 @@ class Followed:
             self.rows.observe(self.fold.apply(record, event_of(data)))
 
     async def look(self) -> FleetAnswer:
-        """The page asks for what changed, and takes it."""
+        """Fetch the changes and apply them to the page."""
         answer = await self.rows.answer(self.screen.revision)
         self.screen.take(answer)
         return answer
@@ -71,7 +71,7 @@ class Followed:
 @pytest.mark.parametrize("path", LEDGERS, ids=[path.stem for path in LEDGERS])
 @pytest.mark.parametrize("every", [1, 7])
 async def test_changes_add_up_to_the_whole(path: Path, every: int) -> None:
-    """After any number of events of a recorded ledger, the page shows what the state says."""
+    """After any events of a recorded ledger, the followed page equals the state."""
     followed = Followed()
     followed.fold.rules.foresee(read_said([path]))
     for record in read_archive(path):
@@ -83,7 +83,7 @@ async def test_changes_add_up_to_the_whole(path: Path, every: int) -> None:
 
 
 async def test_an_answer_holds_what_changed_and_no_more() -> None:
-    """One pod on one of a hundred nodes is one row."""
+    """A change on one node sends one row."""
     followed = Followed()
     followed.play(*(rack(f"n{at}", 1) for at in range(100)))
     assert len((await followed.look()).nodes) == 100
@@ -94,7 +94,7 @@ async def test_an_answer_holds_what_changed_and_no_more() -> None:
 
 
 async def test_a_device_that_moved_changes_both_rows() -> None:
-    """It is absent where it was reported before, and there is nothing else to say that there."""
+    """A device that moved changes the rows of both nodes."""
     followed = Followed()
     followed.play(node("n1", gpu("g0")), observed("n1"), observed("n2"))
     await followed.look()
@@ -104,7 +104,7 @@ async def test_a_device_that_moved_changes_both_rows() -> None:
 
 
 async def test_the_first_word_of_a_cluster_takes_nodes_away() -> None:
-    """Nodes that Kubernetes does not know leave the picture."""
+    """Once Kubernetes reports its nodes, unknown nodes are removed from the page."""
     followed = Followed()
     followed.play(rack("n1", 1), rack("n2", 1))
     await followed.look()
@@ -114,17 +114,17 @@ async def test_the_first_word_of_a_cluster_takes_nodes_away() -> None:
 
 
 async def test_a_fold_that_began_later_answers_all() -> None:
-    """What changed before a snapshot was taken is not known, and so everything is told."""
+    """A revision from before the fold began, or beyond it, gets the whole fleet."""
     followed = Followed()
     followed.play(rack("n1", 1), rack("n2", 1))
     rows = FleetRows(followed.fold.state)
     assert (await rows.answer(1)).whole
     assert not (await rows.answer(2)).whole
-    assert (await rows.answer(99)).whole  # of another ledger
+    assert (await rows.answer(99)).whole  # a revision of another ledger
 
 
 async def test_many_rows_are_made_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the answer is still of one revision, with what came meanwhile."""
+    """Many rows are computed in slices, and the answer has a single revision."""
     monkeypatch.setattr(fleet, "SLICE_NODES", 2)
     followed = Followed()
     followed.play(*(rack(f"n{at}", 1) for at in range(9)))

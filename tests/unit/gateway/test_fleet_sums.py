@@ -1,4 +1,4 @@
-"""The fleet in sums: after any history what was followed is what a fresh look at the state says."""
+"""Totals of the fleet: following changes gives the same totals as recomputing them."""
 
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -33,7 +33,7 @@ BEGAN = datetime.fromisoformat(TIME)
 
 
 class LateClock(SystemClock):
-    """An hour after all events of these tests."""
+    """A clock one hour after all events of these tests."""
 
     def now(self) -> datetime:
         """See Clock."""
@@ -41,12 +41,12 @@ class LateClock(SystemClock):
 
 
 def said(sums: FleetSums) -> dict[tuple[str, ...], float]:
-    """Name and labels of each series, and its value."""
+    """The value of each series by name and labels."""
     return {(family.name, *labels): value for family, labels, value in sums.samples()}
 
 
 class Followed:
-    """A fold and its sums."""
+    """A fold and its totals."""
 
     def __init__(self) -> None:
         self.fold = StateFold(State())
@@ -62,14 +62,14 @@ class Followed:
             self.sums.observe(change)
 
     def afresh(self) -> dict[tuple[str, ...], float]:
-        """What somebody says who has followed nothing."""
+        """The totals computed from the state alone."""
         state = self.fold.state
         return said(FleetSums(state, FleetRows(state), LateClock()))
 
 
 @pytest.mark.parametrize("path", LEDGERS, ids=[path.stem for path in LEDGERS])
 def test_what_was_followed_is_what_the_state_says(path: Path) -> None:
-    """At every seventh event of a recorded ledger, so that changes pile up between two scrapes."""
+    """After every seventh event of a recorded ledger, followed totals equal recomputed ones."""
     followed = Followed()
     followed.fold.rules.foresee(read_said([path]))
     for record in read_archive(path):
@@ -82,7 +82,8 @@ def test_what_was_followed_is_what_the_state_says(path: Path) -> None:
 
 
 def test_devices_shares_and_who_waits() -> None:
-    """By model and namespace; a share is its part of the card, and memory is in bytes."""
+    """Totals count devices by model and state, shares as parts of a device, memory in bytes, and
+    pending pods."""
     followed = Followed()
     cards = [gpu(f"g{at}", model=T4, memory_mib=16_000) for at in range(3)]
     followed.play(
@@ -109,7 +110,7 @@ def test_devices_shares_and_who_waits() -> None:
 
 
 def test_a_scrape_says_them_in_prometheus_text() -> None:
-    """Whoever begins anew says so again, and is the one that is asked."""
+    """A scrape has the totals of the fold that was exposed last."""
     metrics = Metrics()
     Followed().sums.expose(metrics)
     followed = Followed()

@@ -1,4 +1,4 @@
-"""What shares use: the newest sample of each node that there is, and nothing of who fell silent."""
+"""Usage of shares: the newest sample of each node, until the node falls silent."""
 
 import msgspec
 import pytest
@@ -25,7 +25,7 @@ class Clock(SystemClock):
 
 @pytest.fixture
 def ledger() -> Ledger:
-    """One node with one pod on one card of 80 GB."""
+    """One node with one pod on one GPU of 80 GB."""
     return Ledger(rack("n1", 1), pod("a", ask(40_960, cores=50))).settle()
 
 
@@ -42,7 +42,7 @@ def sample(*uses: tuple[int, int, int | None], node: str = "n1") -> bytes:
 
 
 def told(uses: Uses, heard: int = 0) -> list[PackedUse]:
-    """The rows behind `heard`."""
+    """The rows newer than `heard`."""
     return [msgspec.json.decode(row, type=PackedUse) for row in uses.rows(heard)[1]]
 
 
@@ -53,14 +53,15 @@ def told(uses: Uses, heard: int = 0) -> list[PackedUse]:
 async def test_busy_is_work_or_else_memory(
     ledger: Ledger, use: tuple[int, int, int | None], busy: float
 ) -> None:
-    """Work against the cores granted; where nobody tells work, memory against what is granted."""
+    """Utilization is cores used of cores granted, or memory used of memory granted if cores are
+    unknown."""
     uses = Uses(ledger.state, Clock())
     await uses.note("apportion.usage.n1", sample(use))
     assert told(uses) == [PackedUse("n1", (("default/a", 0, busy),))]
 
 
 async def test_what_cannot_be_is_passed_over(ledger: Ledger) -> None:
-    """No JSON, a node that is not there, more shares than the node has: nothing is kept of it."""
+    """An invalid sample, or one that contradicts the state, is ignored."""
     uses = Uses(ledger.state, Clock())
     for payload in (b"?", b"{}", sample(node="n2"), sample((1, 1, 1), (1, 1, 1))):
         await uses.note("apportion.usage.n1", payload)
@@ -68,14 +69,14 @@ async def test_what_cannot_be_is_passed_over(ledger: Ledger) -> None:
 
 
 async def test_an_agent_speaks_of_its_own_node_alone(ledger: Ledger) -> None:
-    """By the subject, on which the server lets nobody else send."""
+    """A sample counts only on the subject of its own node."""
     uses = Uses(ledger.state, Clock())
     await uses.note("apportion.usage.n2", sample((40_960, 0, 5)))
     assert uses.rows(0) == (0, ())
 
 
 async def test_only_what_is_newer_is_told(ledger: Ledger) -> None:
-    """By the number that the answer before gave."""
+    """Only samples newer than the previous answer are returned."""
     uses = Uses(ledger.state, Clock())
     await uses.note("apportion.usage.n1", sample((40_960, 0, 5)))
     heard, rows = uses.rows(0)
@@ -86,7 +87,7 @@ async def test_only_what_is_newer_is_told(ledger: Ledger) -> None:
 
 
 async def test_who_falls_silent_is_forgotten(ledger: Ledger) -> None:
-    """It is told once that nothing is known any more, and then nothing is kept."""
+    """A silent node's usage is reported as unknown once, then forgotten."""
     clock = Clock()
     uses = Uses(ledger.state, clock)
     await uses.note("apportion.usage.n1", sample((40_960, 0, 5)))
@@ -98,7 +99,7 @@ async def test_who_falls_silent_is_forgotten(ledger: Ledger) -> None:
 
 
 async def test_who_heard_of_a_life_before_is_given_everything(ledger: Ledger) -> None:
-    """A gateway that began anew counts from the beginning, and browsers stay open."""
+    """A client with a number from an earlier process gets all rows."""
     uses = Uses(ledger.state, Clock())
     await uses.note("apportion.usage.n1", sample((40_960, 100, 25)))
     assert [row.node for row in told(uses, heard=700)] == ["n1"]

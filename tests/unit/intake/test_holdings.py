@@ -1,4 +1,4 @@
-"""Use that comes after its pod ended or moved: what the ledger's records prove of it."""
+"""Usage reported after its pod ended or moved, checked against the ledger's records."""
 
 import asyncio
 from typing import Any
@@ -32,12 +32,12 @@ from tests.support.pods import ask, placed, pod, share
 
 
 def at(hour: int, minute: int = 0) -> str:
-    """A time of the day of the test."""
+    """A time on the day of the test."""
     return f"2026-01-0{1 + hour // 24}T{hour % 24:02}:{minute:02}:00.000000Z"
 
 
 async def ledger_of(*events: tuple[str, str, Payload, int]) -> tuple[StateFold, MemoryLedger]:
-    """A ledger of these: who appends it, when, what, and of which cause; and its state."""
+    """A ledger with these events (writer, time, payload, cause), and its state."""
     server, fold = MemoryServer(), StateFold()
     for number, (role, time, said, cause) in enumerate(events, 1):
         data = said
@@ -55,7 +55,7 @@ async def ledger_of(*events: tuple[str, str, Payload, int]) -> tuple[StateFold, 
 
 
 def used(uid: str, bound: int, device: str = "n1-g0", **more: Any) -> ShareUsed:
-    """A minute's use."""
+    """A minute of usage."""
     fields: dict[str, Any] = {"name": uid, "seconds": 60, **more}
     return ShareUsed(
         pod=uid, namespace="default", container="main", device=device, memory_mib=1_000,
@@ -92,11 +92,11 @@ EVENTS: tuple[tuple[str, str, Payload, int], ...] = (
         (used("invented", 0), "implausible-use"),
         (used("invented", 5), "implausible-use"),
         (used("invented", 99), "implausible-use"),
-        (used("ended", 4), "implausible-use"),  # a placement is no binding
+        (used("ended", 4), "implausible-use"),  # a placement, not a binding
         (used("ended", 9), "implausible-use"),  # another pod's
-        (used("ended", 5, "n1-g1"), "implausible-use"),  # of another card
+        (used("ended", 5, "n1-g1"), "implausible-use"),  # on another GPU
         (used("ended", 5, name="other"), "implausible-use"),
-        (used("ended", 5, seconds=5_000), "implausible-use"),  # it lived for ten minutes
+        (used("ended", 5, seconds=5_000), "implausible-use"),  # longer than its life of ten minutes
         (used("moved", 12), "implausible-use"),  # on another node
         (used("found", 13), "implausible-use"),
         (used("waits", 0), "implausible-use"),
@@ -105,7 +105,7 @@ EVENTS: tuple[tuple[str, str, Payload, int], ...] = (
 )
 @pytest.mark.parametrize("hours", [1, 72])
 def test_use_is_of_a_pod_that_held_the_device(share: ShareUsed, cause: str, hours: int) -> None:
-    """Of one that ended before the time that the record is about it comes too late."""
+    """Usage is accepted only for a pod that held the device, and refused as late after its time."""
 
     async def judged() -> str:
         fold, ledger = await ledger_of(*EVENTS)
@@ -123,7 +123,7 @@ def test_use_is_of_a_pod_that_held_the_device(share: ShareUsed, cause: str, hour
 
 
 def test_bindings_that_were_dropped_prove_nothing() -> None:
-    """The beginning of a ledger may be trimmed."""
+    """A binding that was trimmed from the ledger proves nothing, so the usage is refused."""
 
     async def judged() -> Refusal | None:
         fold, ledger = await ledger_of(*EVENTS)
@@ -139,7 +139,7 @@ def test_bindings_that_were_dropped_prove_nothing() -> None:
 
 
 def test_a_binding_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often an agent names it."""
+    """A binding is read from the ledger once, however often it is named."""
 
     async def read() -> list[int]:
         fold, ledger = await ledger_of(*EVENTS)

@@ -1,4 +1,4 @@
-"""How much an intake holds of what agents ask and it has not answered."""
+"""Limits of what an intake holds of unanswered agent requests."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ from apportion_schemas.usage import ShareUsed
 
 @dataclass
 class Sent:
-    """A request whose answer nobody waits for."""
+    """A request whose answer is ignored."""
 
     payload: bytes
     subject: str = ""
@@ -34,7 +34,7 @@ LARGEST = Sent(bytes(UNANSWERED_BYTES_MAX))
 
 
 def test_a_lane_and_all_of_them_together_hold_no_more_than_their_share() -> None:
-    """Whoever speaks for every node fills no process; what is answered makes room again."""
+    """Unanswered requests are bounded for each lane and in total; an answer makes room again."""
     lanes = Lanes()
     many = BYTES_OF_ALL_MAX // UNANSWERED_BYTES_MAX
     for number in range(many):
@@ -52,7 +52,7 @@ def test_a_lane_and_all_of_them_together_hold_no_more_than_their_share() -> None
 def test_room_for_one_more_node_is_made_without_a_look_at_all_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All wait for answers but the eighth, which makes room; whoever waits is not forgotten."""
+    """Making room for one more node checks few lanes, and removes no lane with waiting requests."""
     monkeypatch.setattr(lanes_module, "LANES_MAX", 1_000)
     looked: list[str] = []
     idle = Lane.idle
@@ -83,7 +83,7 @@ def lane_of(lanes: Lanes, node: str) -> Lane:
 
 
 def test_a_node_appends_so_many_records_and_bytes_in_an_hour() -> None:
-    """A stolen agent's key does not fill the ledger; an hour later there is room again."""
+    """A node may append a limited number of records and bytes per hour."""
     lane = lane_of(Lanes(), "n0")
     small = sum(lane.may_append(1, 0.0) for _ in range(2 * RECORDS_AN_HOUR))
     assert small == RECORDS_AN_HOUR
@@ -94,7 +94,7 @@ def test_a_node_appends_so_many_records_and_bytes_in_an_hour() -> None:
 
 
 def test_the_same_seconds_are_not_recorded_twice() -> None:
-    """The next hour is; so is the same event, whose answer was lost."""
+    """Usage of the same seconds is recorded once; a retry of the same event is accepted."""
 
     def said(time: str, identity: str) -> str:
         share = ShareUsed(

@@ -1,6 +1,7 @@
-"""A card of a node that has left: another node may say that it has it, for cards and nodes do move.
+"""A device of a node that has left may be reported by another node, since devices and nodes
+move.
 
-An agent that was taken over may say so as well. What it gains by that, and what ends it, is here.
+A compromised agent could do that too. These tests show its effect and how it ends.
 """
 
 from apportion.core.devices.simulating import simulated_devices
@@ -16,13 +17,13 @@ FIRST = CARDS[:1]
 
 
 def claim(driver: str = "simulated") -> NodeReported:
-    """The other node says that it has the first of them."""
+    """A report of the other node with the first device."""
     return NodeReported(node="other", devices=FIRST, host=HOST, driver=driver, simulated=True)
 
 
 def test_a_card_of_a_node_that_left_is_taken_and_kept_until_whoever_took_it_is_gone() -> None:
-    """The node that comes back says within minutes that it has it, though all is as it last said,
-    and is out until then; that is told by name. Nor does the other get the card back."""
+    """A device of a node that left can be claimed by another node. When its own node returns, it
+    is refused until the claimant is gone, then accepted within minutes."""
 
     async def stolen() -> None:
         services = Services()

@@ -1,4 +1,4 @@
-"""What an intake says aloud of a node's agent: by a name that tells what to do about it."""
+"""Refused reports are recorded with a cause that says what to do."""
 
 from apportion_schemas import Device, DeviceHealthChanged, Host, NodeReported, ReportRefused
 from tests.simulation.loop import rest, run_virtually
@@ -12,7 +12,8 @@ REPORT = NodeReported(node="n1", devices=(T4,), host=Host(cpu_milli=1, memory_mi
 
 
 def test_a_card_that_fails_and_recovers_all_the_time_is_flapping() -> None:
-    """It is no flood: all is taken in the end, at the pace of one a second."""
+    """A device that changes health all the time is accepted at one change a second, with the
+    cause `flapping`."""
 
     async def flap() -> None:
         services = Services()

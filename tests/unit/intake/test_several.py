@@ -1,7 +1,8 @@
-"""Several intakes share what agents ask; each holds a jump until it has seen it twice itself.
+"""Several intakes share the agents' requests; each holds back a jump until it has seen it twice.
 
-So one that asks another intake at once gains nothing, and an honest agent, whose repetitions come
-to whichever intake, is believed after one more look than there are intakes."""
+Asking another intake at once gains nothing. An honest agent is believed after one look more than
+there are intakes.
+"""
 
 from msgspec import structs
 
@@ -18,12 +19,12 @@ INTAKES = 2
 
 
 def report(*devices: Device) -> NodeReported:
-    """What the agent of the node says of these devices."""
+    """The report of these devices by the node's agent."""
     return NodeReported(node="n1", devices=devices, host=HOST, driver="simulated", simulated=True)
 
 
 async def several() -> Services:
-    """Two intakes that take turns, and a node with four cards."""
+    """Two intakes that take turns, and a node with four GPUs."""
     services = Services()
     for _ in range(INTAKES):
         await services.intake()
@@ -32,7 +33,7 @@ async def several() -> Services:
 
 
 def test_a_jump_that_one_intake_holds_is_not_believed_by_the_other() -> None:
-    """Nor by either for being asked again and again, in whatever turn, until it is later."""
+    """A jump is not accepted by repeating it to any intake before the hold time has passed."""
 
     async def asked() -> None:
         services = await several()
@@ -49,7 +50,7 @@ def test_a_jump_that_one_intake_holds_is_not_believed_by_the_other() -> None:
 
 
 def test_one_that_each_intake_has_seen_once_is_believed_by_neither() -> None:
-    """What one has seen is not known to the other: twice is twice by the same."""
+    """A jump that each intake has seen once is accepted by neither."""
 
     async def seen() -> None:
         services = await several()
@@ -62,7 +63,8 @@ def test_one_that_each_intake_has_seen_once_is_believed_by_neither() -> None:
 
 
 def test_an_honest_agent_is_believed_after_one_look_more_than_there_are_intakes() -> None:
-    """All of its cards are gone, as by a driver that was taken away; and it is said once."""
+    """An agent that lost all GPUs is believed after the hold time for each intake, and reports
+    once."""
 
     async def lost() -> None:
         services = await several()
@@ -78,7 +80,7 @@ def test_an_honest_agent_is_believed_after_one_look_more_than_there_are_intakes(
 
 
 def test_what_is_no_jump_is_believed_at_once_by_either() -> None:
-    """While one is held as well: a card that fails waits for nothing."""
+    """A change that is not a jump is accepted at once, even while a jump is held."""
 
     async def failed() -> None:
         services = await several()

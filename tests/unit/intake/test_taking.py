@@ -1,4 +1,4 @@
-"""What still comes to an intake when its life is over."""
+"""Requests to an intake that is shutting down."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ from tests.support.memory_server import MemoryServer
 
 
 class Question(msgspec.Struct):
-    """See Request: one that no agent makes."""
+    """A request that no agent makes."""
 
     subject: str
     reply: str = "_INBOX_agent.1"
@@ -34,12 +34,12 @@ class Question(msgspec.Struct):
 
 
 async def unused(_draft: Draft) -> Appended:
-    """Nothing that is asked here is worth an append."""
+    """Fail if something is appended."""
     raise AssertionError
 
 
 def taking_of(ledger: MemoryLedger) -> tuple[Taking, Reader[Change]]:
-    """An intake of this connection, and what reads for it."""
+    """An intake over this ledger, and its reader."""
     clock, metrics, cluster = SkewedClock(random.Random(0), skew_s=0.0), Metrics(), StateFold()
     reader: Reader[Change] = Reader(ledger, cluster, metrics=metrics, writes="agent")
     refusals = Refusals(Publisher("intake", clock, unused), clock, metrics)
@@ -49,7 +49,7 @@ def taking_of(ledger: MemoryLedger) -> tuple[Taking, Reader[Change]]:
 
 @pytest.mark.filterwarnings("error")
 def test_what_is_asked_once_a_life_is_over_is_passed_over() -> None:
-    """Its sender asks again, another life; until the connection is closed requests come."""
+    """A request that arrives after the intake has stopped is ignored without a warning."""
 
     async def ask() -> None:
         taking, reader = taking_of(MemoryLedger(MemoryServer(), role="intake"))

@@ -1,1 +1,1 @@
-"""Unit tests of the laboratory."""
+"""Unit tests of the lab."""

@@ -1,4 +1,4 @@
-"""What a plan says, by small clusters whose answer a person can work out."""
+"""Plans of small clusters whose answer a person can work out."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def draft(name: str, *asks: Ask, **fields: Any) -> PodDraft:
 
 
 def planned(ledger: Ledger, *drafts: PodDraft, **fields: Any) -> PlanAnswer:
-    """The plan for these pods, with these changes; the state must be as it was."""
+    """The plan for these pods and changes; the state must not change."""
     groups = fields.pop("groups", ())
     before = digest(ledger.state)
     answer = plan(ledger.state, Plan(pods=drafts, groups=groups, changes=Changes(**fields)))
@@ -44,13 +44,13 @@ def planned(ledger: Ledger, *drafts: PodDraft, **fields: Any) -> PlanAnswer:
 
 
 def only(answer: PlanAnswer) -> PlannedPod:
-    """The one pod of the plan."""
+    """The only pod of the plan."""
     (one,) = answer.pods
     return one
 
 
 def full(nodes: int = 2, count: int = 2) -> Ledger:
-    """Nodes of whole cards, each of them taken: pods n1-0, n1-1, n2-0, …"""
+    """Nodes with all GPUs allocated to the pods n1-0, n1-1, n2-0, …"""
     ledger = Ledger(*(rack(f"n{node}", count) for node in range(1, nodes + 1)))
     for node in range(1, nodes + 1):
         for index in range(count):
@@ -61,7 +61,7 @@ def full(nodes: int = 2, count: int = 2) -> Ledger:
 
 
 def test_a_pod_that_fits_is_told_where_and_beside_whom(golden: Golden) -> None:
-    """The node, the devices, and who shares them already."""
+    """A pod that fits gets its node, its devices, and the pods that share them."""
     ledger = Ledger(rack("n1", 1)).submit(pod("old", ask(4096)))
     ledger.decide()
     answer = planned(ledger, draft("new", ask(8192)))
@@ -76,7 +76,7 @@ def test_a_pod_that_fits_is_told_where_and_beside_whom(golden: Golden) -> None:
 
 
 def test_a_pod_that_fits_on_an_empty_fleet_waits() -> None:
-    """Not now: the cards are there, and taken."""
+    """A pod that would fit on an empty fleet is `not-now`, with its causes."""
     one = only(planned(full(), draft("new", cards(2))))
     assert one.outcome == "not-now"
     assert one.refused is not None
@@ -84,7 +84,7 @@ def test_a_pod_that_fits_on_an_empty_fleet_waits() -> None:
 
 
 def test_who_would_be_submitted_has_not_started_before_who_runs() -> None:
-    """Nor does it count as more important than those, where nobody says what time it is."""
+    """A planned pod counts as younger than running ones, and is evicted first."""
     ledger = Ledger(rack("n1", 2), pod("old", cards())).settle()
     course = Course(copied(ledger.state))
     for comes in (pod("younger", cards()), pod("top", cards(), priority=5)):
@@ -94,7 +94,7 @@ def test_who_would_be_submitted_has_not_started_before_who_runs() -> None:
 
 
 def test_who_comes_and_goes_within_a_plan_is_not_among_those_that_would_go() -> None:
-    """It waits before and after; only whoever holds a place now can leave one."""
+    """A pending pod that would be placed and evicted within the plan is not listed as evicted."""
     ledger = Ledger(rack("n1", 2), pod("old", cards())).settle().submit(pod("late", cards()))
     answer = planned(ledger, draft("top", cards(2), priority=5))
     assert [(gone.pod, gone.node) for gone in answer.evicted] == [("old", "n1")]
@@ -104,7 +104,7 @@ def test_who_comes_and_goes_within_a_plan_is_not_among_those_that_would_go() -> 
 
 
 def test_who_is_evicted_twice_goes_once_and_from_where_it_is() -> None:
-    """Where it was in between, nobody will see."""
+    """A pod evicted twice within a plan is listed once, from its present node."""
     ledger = Ledger(rack("n1", 1), pod("there", cards())).settle()
     ledger.play(rack("n2", 2, model=T4))
     small = shape(cards(), devices=DeviceConstraints(use_types=("T4",)))
@@ -122,7 +122,7 @@ def test_who_is_evicted_twice_goes_once_and_from_where_it_is() -> None:
 
 
 def test_no_time_is_promised_to_a_pod_that_would_wait() -> None:
-    """Nobody says how long pods run, so the answer says that; where nobody waits, nothing."""
+    """A plan says why there is no start time if a pod stays pending, and nothing otherwise."""
     assert planned(full(), draft("new", cards(2))).when
     assert planned(Ledger(rack("n1", 2)), draft("new", cards(2))).when == ""
 
@@ -138,7 +138,7 @@ def test_no_time_is_promised_to_a_pod_that_would_wait() -> None:
     ids=["more cards than a node has", "more memory than a card has", "CPU", "another family"],
 )
 def test_what_no_empty_node_takes_can_never_fit(wanted: Any) -> None:
-    """Whoever ends, it helps nobody; so it is told apart."""
+    """A pod that no empty node could hold is `never`."""
     answer = planned(full(), draft("new", shape=wanted))
     assert answer.outcome == only(answer).outcome == "never"
     refused = only(answer).refused
@@ -148,7 +148,7 @@ def test_what_no_empty_node_takes_can_never_fit(wanted: Any) -> None:
 
 
 def test_cordons_and_failures_pass_and_are_no_never() -> None:
-    """A node that is cordoned or silent comes back, and so does a card that has failed."""
+    """Cordons and failures are temporary, so a pod that needs those nodes is `not-now`."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), rack("n3", 1))
     ledger.play(
         NodeCordoned(node="n1", by="me", reason="fan"),
@@ -159,7 +159,7 @@ def test_cordons_and_failures_pass_and_are_no_never() -> None:
 
 
 def test_a_claim_that_is_not_bound_is_no_never() -> None:
-    """It may be bound any moment."""
+    """An unbound volume claim makes a pod `not-now`, since it may be bound later."""
     ledger = Ledger(rack("n1", 1), observed("n1", version=1))
     ledger.play(VolumeClaimObserved(namespace="default", claim="data", state="unbound"))
     one = only(planned(ledger, draft("new", cards(), volume_claims=("data",))))
@@ -168,7 +168,7 @@ def test_a_claim_that_is_not_bound_is_no_never() -> None:
 
 
 def test_a_pod_that_has_a_place_is_unchanged(golden: Golden) -> None:
-    """As `submit` leaves it alone: it is said where it is, and on which devices."""
+    """A pod that is already placed is `unchanged`, with its node and devices."""
     answer = planned(full(), draft("n1-0", cards()))
     one = only(answer)
     assert (one.outcome, one.was, one.node) == ("unchanged", "n1", "n1")
@@ -179,7 +179,8 @@ def test_a_pod_that_has_a_place_is_unchanged(golden: Golden) -> None:
 
 
 def test_what_is_wrong_with_the_place_of_a_pod_is_said(golden: Golden) -> None:
-    """Its node is not ready, its device has failed, the manifest is another one."""
+    """A placed pod with a silent node, a failed device or a changed manifest is reported as
+    such."""
     ledger = full()
     ledger.play(
         NodeSilent(node="n1", grace_s=40),
@@ -189,7 +190,7 @@ def test_what_is_wrong_with_the_place_of_a_pod_is_said(golden: Golden) -> None:
 
 
 def waiting() -> Ledger:
-    """One card, and who waits for it."""
+    """One GPU, and a pod that is pending for it."""
     ledger = full(nodes=1, count=1).submit(pod("late", cards()))
     while ledger.decide():
         pass
@@ -197,7 +198,8 @@ def waiting() -> Ledger:
 
 
 def test_a_pod_that_waits_already_is_decided_anew(golden: Golden) -> None:
-    """Why it waits and since when, never if it never fits, and where it fits with a change."""
+    """A pending pod is decided again: the answer says since when it waits and where it fits with
+    a change."""
     ledger = waiting()
     since = ledger.pod("late").submitted_revision
     answer = planned(ledger, draft("late", cards()))
@@ -216,7 +218,7 @@ def test_a_pod_that_waits_already_is_decided_anew(golden: Golden) -> None:
 
 
 def test_a_manifest_that_asks_for_something_else_takes_the_place_of_what_waits() -> None:
-    """As `submit --replace`: two pods of the name would wait for one another."""
+    """A changed manifest replaces the pending pod of its name."""
     ledger = full(nodes=1, count=1)
     ledger.play(rack("n2", 1, model=T4)).submit(pod("big", ask(60_000)))
     while ledger.decide():
@@ -233,7 +235,7 @@ def test_a_manifest_that_asks_for_something_else_takes_the_place_of_what_waits()
 
 
 def test_what_is_out_of_reach_is_broken_as_well() -> None:
-    """As the console's fleet counts: a card that failed, and all of a node that nobody hears."""
+    """Devices of a silent node count as unhealthy, as in the console."""
     ledger = full()
     ledger.play(NodeSilent(node="n1", grace_s=40))
     ledger.play(DeviceHealthChanged(node="n2", device="n2-g0", healthy=False, reason="XID 79"))
@@ -243,7 +245,7 @@ def test_what_is_out_of_reach_is_broken_as_well() -> None:
 
 
 def test_a_pod_of_the_manifest_that_loses_its_place_is_told_so(golden: Golden) -> None:
-    """On a lost node it moves or waits; for one of higher priority it goes."""
+    """A manifest's pod that would lose its place is reported as moved, pending or evicted."""
     lost = planned(full(), draft("n1-0", cards()), lose=("n1",))
     assert (only(lost).outcome, only(lost).was) == ("not-now", "n1")
     assert [each.name for each in lost.moved] == ["n1-0", "n1-1"]
@@ -263,7 +265,7 @@ def test_a_pod_of_the_manifest_that_loses_its_place_is_told_so(golden: Golden) -
 
 
 def test_a_pod_of_the_manifests_that_would_be_evicted_is_counted_once(golden: Golden) -> None:
-    """It is one of those that would wait, and none of the others."""
+    """A manifest's pod that would be evicted is counted once, as pending."""
     ledger = Ledger(rack("n1", 1), pod("low", cards())).settle()
     answer = planned(ledger, draft("low", cards()), draft("high", cards(), priority=9))
     assert [gone.pod for gone in answer.evicted] == ["low"]
@@ -271,7 +273,8 @@ def test_a_pod_of_the_manifests_that_would_be_evicted_is_counted_once(golden: Go
 
 
 def test_whoever_would_be_evicted_is_named(golden: Golden) -> None:
-    """A pod of higher priority takes the place of one of lower, which leaves in the plan alone."""
+    """A pod that would be evicted is listed with the pod of higher priority that takes its
+    place."""
     ledger = full(nodes=1, count=1)
     answer = planned(ledger, draft("urgent", cards(), priority=10))
     one = only(answer)
@@ -282,7 +285,8 @@ def test_whoever_would_be_evicted_is_named(golden: Golden) -> None:
 
 @pytest.mark.parametrize(("owner", "to"), [("", "n2"), ("Process/n1/7/9", "")])
 def test_whoever_is_evicted_without_kubernetes_comes_again(owner: str, to: str) -> None:
-    """As the watcher submits it, for another place; a command of `apportion run` ends."""
+    """An evicted pod is submitted again and may be placed elsewhere. A command of `apportion
+    run` is not."""
     ledger = Ledger(rack("n1", 1), pod("there", cards(), owner=owner)).settle()
     ledger.play(rack("n2", 1, model=T4))
     asked = shape(cards(), devices=DeviceConstraints(use_types=("A100",)))
@@ -291,7 +295,7 @@ def test_whoever_is_evicted_without_kubernetes_comes_again(owner: str, to: str) 
 
 
 def test_those_that_wait_before_it_are_counted_and_say_why(golden: Golden) -> None:
-    """Of the same priority who came first; of a higher one whoever."""
+    """Pods ahead of a planned one are counted by priority and age, and listed with their causes."""
     ledger = full(nodes=1, count=1)
     ledger.submit(pod("first", cards()), pod("low", cards(), priority=-5))
     while ledger.decide():
@@ -304,7 +308,7 @@ def test_those_that_wait_before_it_are_counted_and_say_why(golden: Golden) -> No
 
 
 def test_of_those_that_wait_for_the_same_all_are_counted_and_the_first_named() -> None:
-    """A gang is cut where the list ends, and its number is that of all of it."""
+    """Groups of pending pods are counted completely, though only the first are listed."""
     ledger = full(nodes=1, count=1)
     alike = [pod(f"alike-{number}", cards(9)) for number in range(WAITING_NAMED + 7)]
     ledger.submit(pod("other", cards()), *alike)
@@ -320,7 +324,7 @@ def test_of_those_that_wait_for_the_same_all_are_counted_and_the_first_named() -
 
 
 def test_a_lost_node_moves_its_pods_or_lets_them_wait() -> None:
-    """Who has room elsewhere moves, by priority and age; the others wait."""
+    """Pods of a lost node move if there is room, by priority and age; the others are pending."""
     ledger = Ledger(rack("n1", 2), rack("n2", 2))
     for name in ("a", "b", "c"):
         ledger.submit(pod(name, cards()))
@@ -340,14 +344,14 @@ def test_a_lost_node_moves_its_pods_or_lets_them_wait() -> None:
 
 
 def test_what_is_lost_twice_is_said_once() -> None:
-    """As it is lost once."""
+    """A node that is lost twice in the request is listed once."""
     answer = planned(full(), lose=("n1", "n1"), add=("1x1xT4", "1x1xT4"))
     found = [(each.kind, each.node, each.value) for each in answer.changes]
     assert found == [("lose", "n1", ""), ("add", "", "1x1xT4"), ("add", "", "1x1xT4")]
 
 
 def test_a_lost_node_is_no_node_of_the_fleet_any_more(golden: Golden) -> None:
-    """Whoever waits is told of the others alone, as is whoever can never fit."""
+    """A lost node is not counted in the causes of pending pods."""
     ledger = full(nodes=3, count=1).submit(pod("late", cards()), pod("never", cards(9))).settle()
     answer = planned(ledger, lose=("n3",))
     said = [each.sentence for each in answer.moved] + [each.cause for each in answer.waiting]
@@ -357,7 +361,7 @@ def test_a_lost_node_is_no_node_of_the_fleet_any_more(golden: Golden) -> None:
 
 
 def test_a_lost_device_moves_its_pods_alone() -> None:
-    """Those on the other devices of its node stay, and nobody goes back to it."""
+    """A lost device moves only its own pods, and none is placed on it again."""
     ledger = Ledger(rack("n1", 2), rack("n2", 1))
     ledger.submit(pod("a", cards()), pod("b", cards()), pod("c", ask(1024))).settle()
     before = {uid: held.placement for uid, held in ledger.state.pods.items()}
@@ -379,8 +383,8 @@ def test_a_lost_device_moves_its_pods_alone() -> None:
 
 
 def test_enough_of_a_device_s_id_will_do() -> None:
-    """The beginning that tables show, with which the answer names it, and its node, however little
-    was given; one that several have is refused, and these are named."""
+    """A lost device may be given by an unambiguous prefix of at least four characters. An
+    ambiguous one is refused with its matches."""
     cards_there = (gpu("GPU-0a1b2c3d-x"), gpu("GPU-0a1b2c3d-y"), gpu("GPU-ffffffff-z"))
     ledger = Ledger(fleet.node("n1", *cards_there)).submit(pod("p", ask(1024))).settle()
     for given in ("GPU-ffffffff-z", "GPU-ffff"):
@@ -396,7 +400,7 @@ def test_enough_of_a_device_s_id_will_do() -> None:
 
 
 def test_added_nodes_take_what_waits_and_are_like_their_like() -> None:
-    """They have the labels that all nodes of the model have, and those that wait go there."""
+    """Added nodes have the labels common to all nodes of their model, and take pending pods."""
     ledger = Ledger(rack("n1", 1, model=A100_80))
     ledger.play(
         observed("n1", labels={"pool": "train", "kubernetes.io/hostname": "n1"}, version=1),
@@ -415,7 +419,7 @@ def test_added_nodes_take_what_waits_and_are_like_their_like() -> None:
 
 
 def test_an_added_node_has_its_own_hostname() -> None:
-    """The only node of a model does not give its name to those that are added like it."""
+    """An added node has its own hostname label."""
     ledger = Ledger(rack("n1", 1, model=A100_80))
     ledger.play(observed("n1", labels={"kubernetes.io/hostname": "n1"}))
     wants = shape(cards(), node=NodeConstraints(selector={"kubernetes.io/hostname": "added-2"}))
@@ -424,7 +428,7 @@ def test_an_added_node_has_its_own_hostname() -> None:
 
 
 def test_a_slip_of_the_pen_is_told_of() -> None:
-    """As `submit` and `check` tell of it; the plan is made all the same."""
+    """A probable typo in a manifest is a warning of the plan."""
     ledger = Ledger(rack("n1", 1))
     text = """
 apiVersion: v1
@@ -441,7 +445,7 @@ spec:
 
 
 def test_counts_of_one_are_said_of_one(golden: Golden) -> None:
-    """Not `1 fit`."""
+    """The summary uses the singular for one pod."""
     ledger = Ledger(rack("n1", 1))
     answer = planned(ledger, draft("a", cards()), draft("b", cards()))
     assert [each.outcome for each in answer.pods] == ["fits", "not-now"]
@@ -449,7 +453,8 @@ def test_counts_of_one_are_said_of_one(golden: Golden) -> None:
 
 
 def test_why_nobody_would_go_for_an_urgent_pod_is_said_beforehand() -> None:
-    """As `submit` and `why` say it afterwards; where nobody is of lower priority, nothing."""
+    """A plan says why an urgent pod evicts none, as `why` does; without lower-priority pods it
+    does not."""
     ledger = Ledger(rack("n1", 1)).submit(pod("a", ask(70_000), queue="other")).settle()
     urgent = only(planned(ledger, draft("b", ask(60_000), priority=9)))
     spared = (
@@ -463,7 +468,7 @@ def test_why_nobody_would_go_for_an_urgent_pod_is_said_beforehand() -> None:
 
 
 def test_another_policy_goes_elsewhere() -> None:
-    """Binpack joins, spread keeps apart; both are told."""
+    """A plan with another policy places the pod by that policy."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1)).submit(pod("old", ask(4096)))
     ledger.decide()
     was = ledger.pod("old").placement
@@ -487,7 +492,7 @@ def test_another_policy_goes_elsewhere() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused_by_field(fields: dict[str, Any], field: str) -> None:
-    """Each with what to write instead."""
+    """An invalid change is refused with its field and the fix."""
     with pytest.raises(WishInvalid) as refused:
         planned(full(), **fields)
     assert refused.value.field == field
@@ -498,20 +503,20 @@ def test_what_makes_no_sense_is_refused_by_field(fields: dict[str, Any], field: 
     ("text", "problem"), [("0x8xT4", "add is '0x8xT4'"), ("2x0xT4", "'0xT4' has no device")]
 )
 def test_a_count_of_none_is_met_with_that_it_is_none(text: str, problem: str) -> None:
-    """And not with the form, which it has."""
+    """A count of zero is refused as such, not as malformed."""
     with pytest.raises(WishInvalid, match=f"{problem}; write a count of 1 or more"):
         planned(full(), add=(text,))
 
 
 @pytest.mark.parametrize("nodes", ["5001", "99999999", "9" * 18])
 def test_more_nodes_than_may_be_added_are_met_with_the_limit(nodes: str) -> None:
-    """And not with the form, which they have."""
+    """Too many added nodes are refused with the limit."""
     with pytest.raises(WishInvalid, match=r"add has more than 5,000 nodes; add fewer"):
         planned(full(), add=(f"{nodes}x8xT4",))
 
 
 def test_a_name_of_nothing_is_met_with_what_is_near_or_there() -> None:
-    """A node before a device, since devices of one maker are all alike."""
+    """An unknown name is refused with similar nodes, similar devices, or the list of nodes."""
     ledger = Ledger(rack("rack-a", 1), fleet.node("rack-b", gpu("GPU-0a1b2c3d-4e5f-6071-8293")))
     for name, fix in (
         ("rack-aa", "did you mean rack-a, rack-b?"),
@@ -526,7 +531,7 @@ def test_a_name_of_nothing_is_met_with_what_is_near_or_there() -> None:
 
 
 def test_a_gang_is_planned_whole() -> None:
-    """All of it or none, and a gang that no empty fleet takes never fits."""
+    """A gang is planned as a whole, and is `never` if no empty fleet could hold it."""
     ledger = Ledger(rack("n1", 2), rack("n2", 2, model=T4))
     told = PodGroupObserved(group="default/job", min_available=5)
     pods = [draft(f"w{index}", cards(), group="default/job") for index in range(5)]
@@ -543,7 +548,7 @@ def test_a_gang_is_planned_whole() -> None:
 
 @pytest.mark.parametrize("name", ["job", "job-{}"], ids=["one name", "names of their own"])
 def test_a_few_lines_that_ask_for_millions_of_pods_are_refused_unread(name: str) -> None:
-    """A million takes a third of a GiB, and a request of a MiB can ask for thirty."""
+    """A manifest that stands for too many pods is refused before they are built."""
     job = (
         '{{"apiVersion": "batch/v1", "kind": "Job", "metadata": {{"name": "{}"}}, "spec": '
         '{{"parallelism": 10000, "completions": 10000, "template": {{"spec": {{"containers": '

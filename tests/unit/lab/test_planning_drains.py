@@ -1,4 +1,4 @@
-"""What a plan says of nodes that are drained: as the verb would do it."""
+"""Plans with drained nodes behave like `drain`."""
 
 from tests.support.fleet import A100_80, T4, rack
 from tests.support.golden import Golden
@@ -8,7 +8,8 @@ from tests.unit.lab.test_planning import planned
 
 
 def test_what_only_the_drained_node_could_hold_waits_while_it_is_cordoned(golden: Golden) -> None:
-    """It is not lost: uncordoned it takes the pod again."""
+    """A pod that only the drained node could hold is `not-now`, while one of a lost node is
+    `never`."""
     ledger = Ledger(rack("n1", 1, model=A100_80), rack("n2", 1, model=T4))
     ledger.submit(pod("large", ask(60_000))).settle()
     (moved,) = planned(ledger, drain=("n1",)).moved
@@ -19,7 +20,7 @@ def test_what_only_the_drained_node_could_hold_waits_while_it_is_cordoned(golden
 
 
 def test_a_drain_moves_one_by_one() -> None:
-    """By priority and then by age, as the verb submits them; a command stays where it is."""
+    """A drain moves pods one by one, by priority and age, and leaves commands alone."""
     ledger = Ledger(rack("n1", 4), rack("n2", 4))
     ledger.submit(pod("old", cards()), pod("urgent", cards(), priority=5)).settle()
     ledger.submit(pod("command", cards(), owner="Process/1")).settle()
@@ -37,7 +38,8 @@ def test_a_drain_moves_one_by_one() -> None:
 
 
 def test_a_gang_that_is_drained_begins_anew_also_where_it_was() -> None:
-    """Who comes back to the node where he was has not moved."""
+    """A drained gang restarts as a whole; a member that returns to its node is reported as
+    restarted, not moved."""
     ledger = Ledger(rack("n1", 1), rack("n2", 3), gang("default/g"))
     ledger.submit(
         *(member(f"w-{number}", cards(), group="default/g") for number in range(2))

@@ -1,4 +1,4 @@
-"""What a plan says of pods that a queue keeps out: whose fault it is, and what is too small."""
+"""Plans of pods that a queue keeps out: which limit applies, and what is too small."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.unit.lab.test_planning import draft, only, planned
 
 
 def test_a_queue_of_the_manifest_counts(golden: Golden) -> None:
-    """What it would allow is compared with what is allowed today, and nobody is told to submit."""
+    """A queue in the manifest applies to the plan's pods, and is compared with the present one."""
     ledger = Ledger(rack("n1", 4))
     small = """
 apiVersion: scheduling.volcano.sh/v1beta1
@@ -40,8 +40,8 @@ spec:
 
 
 def test_a_queue_that_nobody_declares_is_doubtful(golden: Golden) -> None:
-    """By the line of its field, once; not `default`, nor what the manifest declares, nor where no
-    queue is declared at all."""
+    """A pod in an undeclared queue gets a warning with its line, unless the queue is `default`
+    or in the manifest. Without any declared queue there is none."""
     ledger = Ledger(rack("n1", 4))
     head = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {}\n  annotations:\n    {}: {}\n"
     spec = "spec: {schedulerName: apportion, containers: [{name: main, image: x}]}\n---\n"
@@ -61,7 +61,7 @@ def test_a_queue_that_nobody_declares_is_doubtful(golden: Golden) -> None:
 
 
 def test_a_queue_of_a_gang_is_doubtful_too() -> None:
-    """Of a job of Volcano, whose queue is a field of its own."""
+    """A Volcano job in an undeclared queue gets a warning at spec.queue."""
     ledger = Ledger(rack("n1", 4)).play(QueueObserved(queue="train"))
     template = "{spec: {schedulerName: volcano, containers: [{name: main, image: x}]}}"
     job = (
@@ -80,7 +80,8 @@ def test_a_queue_of_a_gang_is_doubtful_too() -> None:
 def test_a_gang_that_its_queue_never_holds_is_no_fault_of_the_fleet(
     golden: Golden, capability: dict[str, int]
 ) -> None:
-    """The queue is named with what it allows in all; what could be held is not counted off."""
+    """A gang that exceeds its queue's limit is `never`, and the cause names the queue, not the
+    fleet."""
     ledger = Ledger(rack("n1", 4)).play(QueueObserved(queue="ml", capability=capability))
     told = PodGroupObserved(group="default/job", min_available=3, queue="ml")
     wants = shape(ask(1000), node=NodeConstraints(cpu_milli=1000))
@@ -99,7 +100,7 @@ def test_a_gang_that_its_queue_never_holds_is_no_fault_of_the_fleet(
 
 
 def test_a_limit_that_depends_on_the_device_is_named_all_the_same(golden: Golden) -> None:
-    """What the engine found on an empty fleet is told of it."""
+    """A queue limit by device model is named as the cause of `never`."""
     cards_of = QueueObserved(queue="ml", cards={"H100": 1})
     ledger = Ledger(rack("n1", 4)).play(cards_of)
     answer = planned(ledger, draft("p", ask(1000), queue="ml"))

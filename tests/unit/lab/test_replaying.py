@@ -1,4 +1,4 @@
-"""A replay of small histories whose figures a person can work out."""
+"""Replays of small histories whose figures a person can work out."""
 
 import pytest
 from msgspec import structs
@@ -17,7 +17,7 @@ HOUR = 3600.0
 
 
 def queue_of_three() -> VirtualLedger:
-    """One card, and three pods at once that want it for an hour each."""
+    """One GPU, and three pods that request it at once for an hour each."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1))
     for name in ("a", "b", "c"):
@@ -28,7 +28,7 @@ def queue_of_three() -> VirtualLedger:
 
 
 def test_what_happened_in_figures() -> None:
-    """One waits an hour and one two; the card is held for three of four hours."""
+    """The figures of what happened: waiting times, GPU-hours and peak."""
     happened = queue_of_three().recorded(end_s=4 * HOUR).happened
     assert (happened.arrived, happened.placed, happened.unplaced) == (3, 3, 0)
     assert happened.gpu_hours == pytest.approx(4)
@@ -41,7 +41,7 @@ def test_what_happened_in_figures() -> None:
 
 
 def test_without_changes_it_is_what_happened() -> None:
-    """Every figure, and every place at its time."""
+    """A replay without changes equals what happened, with every placement at its time."""
     ledger = queue_of_three()
     one = Replay(ledger.recorded(end_s=4 * HOUR), Otherwise(), kept=True)
     answer = one.run()
@@ -53,7 +53,7 @@ def test_without_changes_it_is_what_happened() -> None:
 
 
 def test_more_nodes_save_waiting_and_take_more_devices() -> None:
-    """With two cards more nobody waits, and three are held at the peak."""
+    """With two more nodes no pod waits, and more devices are used at the peak."""
     recorded = queue_of_three().recorded(end_s=4 * HOUR)
     answer = replay(recorded, Otherwise(changes=Changes(add=("2x1xA100-80GB",))))
     assert answer.replayed.gpu_hours_waited == 0
@@ -63,7 +63,7 @@ def test_more_nodes_save_waiting_and_take_more_devices() -> None:
 
 
 def test_another_fleet_takes_the_place_of_all_nodes() -> None:
-    """Two cards for three pods: the third waits an hour."""
+    """Another fleet replaces all nodes of the replay."""
     recorded = queue_of_three().recorded(end_s=4 * HOUR)
     fleet = tuple(numbered_nodes("m-{}", 2, ["1xA100-80GB"]))
     answer = replay(recorded, Otherwise(fleet=fleet))
@@ -74,7 +74,7 @@ def test_another_fleet_takes_the_place_of_all_nodes() -> None:
 
 
 def test_who_ran_before_goes_on_for_as_long_as_it_had_left() -> None:
-    """The span begins while a pod runs; on another fleet it runs what is left of its time."""
+    """A pod that ran before the span runs for its remaining time in the replay."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1))
     ledger.submit(pod("a", cards()), runs_s=2 * HOUR)
@@ -95,7 +95,7 @@ def test_who_ran_before_goes_on_for_as_long_as_it_had_left() -> None:
 
 
 def test_a_lost_node_lets_its_pods_begin_again() -> None:
-    """What ran there waits for the card that is left."""
+    """Pods of a lost node run again on the remaining one."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1), rack("n2", 1))
     for name in ("a", "b"):
@@ -111,7 +111,7 @@ def test_a_lost_node_lets_its_pods_begin_again() -> None:
 
 
 def resized() -> VirtualLedger:
-    """Half of a card for two hours, and all of it from the second hour on."""
+    """A pod with half a GPU for two hours, resized to a whole one after the first."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1))
     ledger.submit(pod("a", ask(40_960)), runs_s=2 * HOUR)
@@ -125,7 +125,7 @@ def resized() -> VirtualLedger:
 
 
 def test_a_resize_has_its_effect_at_its_time() -> None:
-    """Nobody binds in a replay, and whoever has a place there runs."""
+    """A resize takes effect at its time in the replay."""
     answer = replay(resized().recorded(end_s=2 * HOUR), Otherwise())
     assert answer.passed_over == 0
     assert answer.happened.gpu_hours_used == pytest.approx(1.5)
@@ -133,14 +133,14 @@ def test_a_resize_has_its_effect_at_its_time() -> None:
 
 
 def test_facts_that_come_to_nothing_in_the_other_course_are_told_by_kind() -> None:
-    """A resize of a pod that never runs there: the other fleet has no card for it."""
+    """Events without effect in the replay are counted by type."""
     fleet = tuple(numbered_nodes("m", 1, ["1xT4"]))
     answer = replay(resized().recorded(end_s=2 * HOUR), Otherwise(fleet=fleet))
     assert (answer.passed_over, answer.passed_over_types) == (1, {"ResizeAsked": 1})
 
 
 def two_cards(names: str) -> VirtualLedger:
-    """One node with two cards, and pods at once that want one for an hour each."""
+    """One node with two GPUs, and pods that request one at once for an hour each."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 2))
     for name in names:
@@ -151,10 +151,10 @@ def two_cards(names: str) -> VirtualLedger:
 
 @pytest.mark.parametrize("began", [False, True])
 def test_a_lost_device_is_as_if_it_had_failed(*, began: bool) -> None:
-    """Reported in the span or before it; its node stays, and whoever had it waits for the other."""
+    """A lost device counts as failed for the whole replay, and its pods wait for the other one."""
     ledger = two_cards("ab")
     after = ledger.state.revision if began else 0
-    ledger.write(rack("n1", 2))  # the node tells of it again, as of one that is well
+    ledger.write(rack("n1", 2))  # the node reports the device again as healthy
     ledger.until(4 * HOUR)
     recorded = ledger.recorded(after=after, end_s=4 * HOUR)
     one = Replay(recorded, Otherwise(changes=Changes(lose=("n1-g1",))), kept=True)
@@ -166,7 +166,7 @@ def test_a_lost_device_is_as_if_it_had_failed(*, began: bool) -> None:
 
 
 def test_what_is_lost_must_be_there_at_some_time() -> None:
-    """Before anything is replayed; the beginning of a node's name is not taken for its devices."""
+    """A lost node or device must exist in the span, or the replay is refused."""
     recorded = two_cards("a").recorded(end_s=HOUR)
     for name, problem in (
         ("n1-g7", "no node or device 'n1-g7' in this time; did you mean n1-g1, n1-g0\\?"),
@@ -183,8 +183,8 @@ def test_what_is_lost_must_be_there_at_some_time() -> None:
 
 
 def test_a_gang_that_is_drained_whole_has_its_place_again() -> None:
-    """It comes anew before its pods end; in the replay these end first, and its declaration with
-    them."""
+    """A drained gang, whose new pods come before the old ones end, is placed again in the
+    replay."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 2), rack("n2", 2), gang(min_available=2))
     for name in ("a", "b"):
@@ -204,7 +204,8 @@ def test_a_gang_that_is_drained_whole_has_its_place_again() -> None:
 
 
 def test_who_makes_way_for_one_of_its_name_goes_when_that_comes() -> None:
-    """As whoever is drained, also off a node that is lost: nobody comes between the two."""
+    """A drained pod ends in the replay when its replacement arrives, so no other pod takes its
+    place."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1), rack("n2", 1))
     drained = structs.replace(pod("a", cards()), priority=10)
@@ -230,7 +231,7 @@ def test_who_makes_way_for_one_of_its_name_goes_when_that_comes() -> None:
 
 
 def evicted(runs: dict[str, float | None]) -> VirtualLedger:
-    """Two cards and two pods, then one of higher priority: who is evicted comes again."""
+    """Two GPUs and two pods, then one of higher priority; the evicted pod comes again."""
     ledger = VirtualLedger(watched=True)
     ledger.write(rack("n1", 1), rack("n2", 1))
     for name in ("a", "b"):
@@ -244,7 +245,7 @@ def evicted(runs: dict[str, float | None]) -> VirtualLedger:
 
 
 def test_who_was_evicted_and_came_again_is_replayed_so() -> None:
-    """Once, not as what was recorded and as its own besides; from the beginning and from later."""
+    """A recorded eviction is replayed once, from the beginning or from a later revision."""
     ledger = evicted({"a": 2 * HOUR, "b": 4 * HOUR, "high": HOUR})
     recorded = ledger.recorded(end_s=6 * HOUR)
     assert recorded.happened.evicted == 1
@@ -256,7 +257,8 @@ def test_who_was_evicted_and_came_again_is_replayed_so() -> None:
 
 
 def test_who_was_evicted_then_and_is_not_here_comes_once() -> None:
-    """On a larger fleet nobody goes, and each runs as long as it and its successor did."""
+    """A pod evicted in the record, but not in the replay, arrives once and runs for its total
+    time."""
     recorded = evicted({"a": 2 * HOUR, "b": 4 * HOUR, "high": HOUR}).recorded(end_s=6 * HOUR)
     answer = replay(recorded, Otherwise(changes=Changes(add=("1x1xA100-80GB",))))
     assert (answer.happened.evicted, answer.replayed.evicted) == (1, 0)
@@ -266,7 +268,7 @@ def test_who_was_evicted_then_and_is_not_here_comes_once() -> None:
 
 
 def test_who_is_evicted_only_here_comes_again() -> None:
-    """A smaller fleet does not look better for those that it turned out."""
+    """A pod evicted only in the replay comes again, so a smaller fleet does not look better."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1), rack("n2", 1))
     ledger.submit(pod("a", cards()), runs_s=3 * HOUR)
@@ -288,7 +290,7 @@ def test_who_is_evicted_only_here_comes_again() -> None:
 
 
 def test_a_command_that_is_evicted_does_not_come_again() -> None:
-    """Nobody makes it anew."""
+    """A command that is evicted in the replay does not come again."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1), rack("n2", 1))
     ledger.submit(structs.replace(pod("a", cards()), owner=f"{PROCESS}/1"), runs_s=3 * HOUR)
@@ -303,7 +305,7 @@ def test_a_command_that_is_evicted_does_not_come_again() -> None:
 
 
 def test_who_was_deleted_while_waiting_leaves_at_that_time() -> None:
-    """It never ran, so nobody knows how long it would have."""
+    """A pod that was deleted while pending leaves at that time in the replay."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1))
     ledger.submit(pod("a", cards()), runs_s=None)
@@ -318,7 +320,7 @@ def test_who_was_deleted_while_waiting_leaves_at_that_time() -> None:
 
 
 def test_shares_count_as_parts() -> None:
-    """Half a card is half a GPU hour in an hour, and the other half of it is left over."""
+    """Shares count as parts of a GPU-hour, and the remainder counts as fragmented."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 2))
     ledger.submit(pod("a", ask(memory_percent=50, cores=50)), runs_s=None)
@@ -330,7 +332,8 @@ def test_shares_count_as_parts() -> None:
 
 
 def test_every_event_is_taken_from_the_ledger_or_made_anew() -> None:
-    """Whoever adds an event says what a replay does with it: `DECIDED`, `OF_NODES`, or these."""
+    """Every event type is declared as replayed, decided or of nodes, so adding one needs a
+    decision."""
     from_outside = {
         "PodSubmitted", "PodChanged", "PodGone", "PodAdopted", "PodGroupObserved", "PodGroupGone",
         "QueueObserved", "QuotaObserved", "QuotaGone", "BudgetObserved", "BudgetGone",

@@ -1,4 +1,5 @@
-"""A shadow: each pod that another placed is decided anew at its moment; nothing else changes."""
+"""A shadow decides each pod that another scheduler placed at that time, and changes nothing
+else."""
 
 from typing import Any
 
@@ -27,7 +28,7 @@ from tests.support.pods import ask, member, pod, share
 
 
 def adopted(wish: PodSubmitted, node: str, *shares: Share, **fields: Any) -> PodAdopted:
-    """What the watcher says of a pod that HAMi bound."""
+    """The watcher's event of a pod that HAMi bound."""
     return PodAdopted(
         pod=wish.uid, node=node, submitted=wish, shares=shares, evidence="hami.io", **fields
     )
@@ -41,7 +42,7 @@ class Followed:
         self.revision = 0
 
     def play(self, *payloads: Payload) -> list[ShadowPod]:
-        """The next events of the ledger; what was compared so far."""
+        """Play the next events of the ledger, and return the compared pods."""
         for data in payloads:
             self.revision += 1
             record = Record(self.revision, subject_of(data), encode(event_of(data)))
@@ -50,7 +51,8 @@ class Followed:
 
 
 def test_the_same_place_another_card_and_another_node() -> None:
-    """Each is judged on the cluster as it was, with all that the other had placed before."""
+    """A pod's verdict is same node, other devices or other node, judged with all earlier
+    placements of the other scheduler."""
     followed = Followed()
     followed.play(rack("n1", 2, model=T4), rack("n2", 2, model=T4))
     a, b, c = (pod(uid, ask(4_000)) for uid in "abc")
@@ -69,7 +71,8 @@ def test_the_same_place_another_card_and_another_node() -> None:
 
 
 def test_what_we_would_not_have_placed_says_why() -> None:
-    """A cordoned node, as ours to obey; the next pod counts what was placed there all the same."""
+    """A pod that we would not have placed has the reason; the next pod still counts that
+    placement."""
     followed = Followed()
     followed.play(rack("n1", 1, model=T4), NodeCordoned(node="n1", by="me", reason="fan"))
     for number, uid in enumerate("ab", 1):
@@ -82,7 +85,7 @@ def test_what_we_would_not_have_placed_says_why() -> None:
 
 
 def test_who_waits_for_us_and_gangs_do_not_disturb_it() -> None:
-    """Pods of ours that wait are decided in their turn; a member of a gang is asked for alone."""
+    """Our own pending pods and gang members do not affect the comparison."""
     followed = Followed()
     followed.play(rack("n1", 1, model=T4), pod("waits", ask(99_000)))
     followed.play(adopted(member("m", ask(4_000)), "n1", share("n1-g0", 4_000)))
@@ -92,7 +95,7 @@ def test_who_waits_for_us_and_gangs_do_not_disturb_it() -> None:
 
 
 def test_a_node_of_the_others_plugin_is_judged_as_if_our_agent_handed_out() -> None:
-    """The plugin of HAMi keeps our placements off the node; a shadow asks what would be then."""
+    """A node of HAMi's device plugin is compared as if our agent handed out its devices."""
     followed = Followed()
     theirs = observed("n1", labels={DEVICE_PLUGIN: "hami"})
     followed.play(rack("n1", 1, model=T4), theirs)
@@ -101,7 +104,7 @@ def test_a_node_of_the_others_plugin_is_judged_as_if_our_agent_handed_out() -> N
 
 
 def test_what_is_not_anothers_decision_is_not_compared() -> None:
-    """What we placed in an earlier ledger, and what lies before the span."""
+    """Our own earlier placements, and those before the span, are not compared."""
     followed = Followed(after=2)
     followed.play(rack("n1", 1, model=T4), adopted(pod("old", ask(1_000)), "n1", share("n1-g0")))
     ours = PodAdopted(
@@ -112,7 +115,7 @@ def test_what_is_not_anothers_decision_is_not_compared() -> None:
 
 
 def test_more_pods_than_are_kept_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A span that memory would not hold ends with what to do."""
+    """A span with more pods than the limit is refused, with the fix."""
     monkeypatch.setattr(shadowing, "PODS_MAX", 1)
     followed = Followed()
     followed.play(rack("n1", 1, model=T4), adopted(pod("a", ask(1_000)), "n1", share("n1-g0")))
@@ -121,7 +124,7 @@ def test_more_pods_than_are_kept_are_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_without_devices_told_the_node_is_compared() -> None:
-    """As of the default scheduler, whose pods have no annotation."""
+    """A placement without devices is compared by its node only."""
     followed = Followed()
     followed.play(rack("n1", 2, model=T4))
     (found,) = followed.play(adopted(pod("a", ask(4_000)), "n1"))
@@ -131,7 +134,7 @@ def test_without_devices_told_the_node_is_compared() -> None:
 
 @pytest.mark.parametrize("held", [0, 3])
 def test_it_is_what_a_scheduler_of_ours_would_do(held: int) -> None:
-    """The place is that of the engine on a copy of the same state, which itself stays as it is."""
+    """The shadow's placement is that of the engine on a copy of the state."""
     followed = Followed()
     facts: list[Payload] = [rack("n1", 2, model=T4), rack("n2", 4, model=T4)]
     for number in range(held):

@@ -1,1 +1,1 @@
-"""Unit tests of the fake NVIDIA driver: a double must be as strict as what it stands for."""
+"""Unit tests of the fake NVIDIA driver, which must be as strict as the real one."""

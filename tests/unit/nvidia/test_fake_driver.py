@@ -1,4 +1,4 @@
-"""The fake driver itself: what its processes see of one another, and how drivers are kept apart."""
+"""The fake driver itself: what its processes see of one another, and how drivers are isolated."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ NO_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """A driver with an A100 and a T4, and NVML ready."""
+    """A driver with an A100 and a T4, and NVML initialized."""
     with fake_driver(tmp_path, "1xA100-40GB+1xT4") as made:
         pynvml.nvmlInit()
         yield made
@@ -31,17 +31,17 @@ def driver(tmp_path: Path) -> Iterator[FakeDriver]:
 
 @pytest.fixture
 def card(driver: FakeDriver) -> Any:
-    """The A100."""
+    """The handle of the A100."""
     return pynvml.nvmlDeviceGetHandleByIndex(0)
 
 
 def used_mib(card: Any) -> int:
-    """What NVML says is used."""
+    """The used memory according to NVML."""
     return int(pynvml.nvmlDeviceGetMemoryInfo(card).used) // MIB
 
 
 def own_cgroup(cgroups: Path) -> bytes:
-    """The folder of this test's cgroup below that one; its children are in it as well."""
+    """The folder of this test's cgroup below the given root."""
     lines = Path("/proc/self/cgroup").read_text().splitlines()
     path = next((line[3:] for line in lines if line.startswith("0::")), "")
     folder = cgroups / path.lstrip("/")
@@ -49,11 +49,11 @@ def own_cgroup(cgroups: Path) -> bytes:
     return bytes(folder)
 
 
-# ---------------------------------------------------------------- apart
+# ---------------------------------------------------------------- isolation
 
 
 def test_drivers_in_one_process_are_kept_apart(tmp_path: Path) -> None:
-    """Each has its own cards, and outside of all of them there is none."""
+    """Several fake drivers in one process each have their own GPUs."""
     one, other = FakeDriver(tmp_path, "1xT4"), FakeDriver(tmp_path, "2xL40S")
     for driver, count in ((one, 1), (other, 2), (one, 1)):
         with driver.in_process():
@@ -65,7 +65,7 @@ def test_drivers_in_one_process_are_kept_apart(tmp_path: Path) -> None:
 
 
 def test_who_has_another_driver_must_initialise_again(tmp_path: Path) -> None:
-    """A test cannot live on what an earlier one has initialised."""
+    """NVML must be initialized again for each fake driver."""
     for _ in range(2):
         with fake_driver(tmp_path):
             with pytest.raises(pynvml.NVMLError_Uninitialized):
@@ -92,7 +92,7 @@ print(counts, count())
 
 
 def test_a_fake_driver_is_never_taken_for_the_real_one(tmp_path: Path) -> None:
-    """Where the loader finds another library of that name, it is there before and after a fake."""
+    """A real NVML library in the process is used before and after a fake driver, not during."""
     real = FakeDriver(tmp_path, "8xT4")
     elsewhere = tmp_path / "lib"
     elsewhere.mkdir()
@@ -111,7 +111,7 @@ def test_a_fake_driver_is_never_taken_for_the_real_one(tmp_path: Path) -> None:
 
 
 def test_ids_differ_between_hosts_and_stay(tmp_path: Path) -> None:
-    """A card keeps its id when its driver is made anew, and no two hosts share one."""
+    """A GPU keeps its id when its driver is made again, and two hosts never share one."""
     made = [FakeDriver(tmp_path, "2xT4", host=host) for host in ("n1", "n1", "n2")]
     assert made[0].ids == made[1].ids
     assert not set(made[0].ids) & set(made[2].ids)
@@ -123,7 +123,7 @@ def test_ids_differ_between_hosts_and_stay(tmp_path: Path) -> None:
 
 
 def test_processes_see_one_anothers_memory(driver: FakeDriver, card: Any) -> None:
-    """What one takes the others do not have, and NVML names who has it."""
+    """A process cannot use memory that another has, and NVML names the holder."""
     with holding(driver, "alloc:30000") as process:
         assert used_mib(card) == 30_000 + CONTEXT_MIB
         (running,) = pynvml.nvmlDeviceGetComputeRunningProcesses(card)
@@ -135,23 +135,24 @@ def test_processes_see_one_anothers_memory(driver: FakeDriver, card: Any) -> Non
 
 
 def test_memory_of_a_killed_process_is_free(driver: FakeDriver, card: Any) -> None:
-    """As soon as it is dead, also where nobody has buried it yet."""
+    """Memory of a killed process is free at once, even before it is reaped."""
     with holding(driver, "alloc:30000") as process:
         process.kill()
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and still unburied
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, but not reaped
         assert used_mib(card) == 0
         assert pynvml.nvmlDeviceGetComputeRunningProcesses(card) == []
 
 
 def test_what_is_freed_can_be_had_again(driver: FakeDriver) -> None:
-    """And a context has its price."""
+    """Freed memory can be allocated again, and a context costs memory."""
     said = probe(driver, "info", "alloc:40000", "info", "free", "info")
     free = [line.split()[3] for line in said if line.startswith("info")]
     assert free == ["free_mib=40660", "free_mib=660", "free_mib=40660"]
 
 
 def test_a_program_sees_the_devices_that_it_was_given(driver: FakeDriver) -> None:
-    """By index, by id, in this order; and none means none."""
+    """A program sees the devices of CUDA_VISIBLE_DEVICES by index or id, in that order; an empty
+    value means none."""
     given = f"{driver.ids[1]},0"
     assert "devices=2" in probe(driver, "info", CUDA_VISIBLE_DEVICES=given)[1]
     assert "name=Tesla T4" in probe(driver, "info", CUDA_VISIBLE_DEVICES=given)[1]
@@ -160,7 +161,7 @@ def test_a_program_sees_the_devices_that_it_was_given(driver: FakeDriver) -> Non
 
 
 def test_a_program_on_a_mig_device_has_its_memory(tmp_path: Path) -> None:
-    """No more than the instance, whatever the card has left."""
+    """A program on a MIG device has the instance's memory only."""
     with fake_driver(tmp_path, "1xA100-40GB:mig") as driver:
         pynvml.nvmlInit()
         card = pynvml.nvmlDeviceGetHandleByIndex(0)
@@ -178,11 +179,11 @@ def test_a_program_on_a_mig_device_has_its_memory(tmp_path: Path) -> None:
             assert said[2] == f"alloc:600 {NO_MEMORY}"
 
 
-# ---------------------------------------------------------------- who may do what
+# ---------------------------------------------------------------- permissions
 
 
 def test_an_exclusive_card_takes_one_process(driver: FakeDriver, card: Any) -> None:
-    """And a prohibited one takes none."""
+    """A GPU in exclusive mode takes one process, and a prohibited one takes none."""
     pynvml.nvmlDeviceSetComputeMode(card, pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
     with holding(driver, "alloc:1"):
         assert probe(driver) == ["context CUDA_ERROR_DEVICE_UNAVAILABLE"]
@@ -192,7 +193,7 @@ def test_an_exclusive_card_takes_one_process(driver: FakeDriver, card: Any) -> N
 
 
 def test_memory_limits_of_cgroups_are_off_by_default(driver: FakeDriver, card: Any) -> None:
-    """As with every driver that has not learnt them, or knows no such question."""
+    """Memory limits of cgroups are not supported by default."""
     limits = pynvml.c_nvmlSetMemoryLimits_v1_t(b"/pod", 0, MIB)
     with pytest.raises(pynvml.NVMLError_NotSupported):
         pynvml.nvmlDeviceSetMemoryLimits_v1(card, limits)
@@ -202,7 +203,8 @@ def test_memory_limits_of_cgroups_are_off_by_default(driver: FakeDriver, card: A
 
 
 def test_memory_limits_of_cgroups_hold(driver: FakeDriver, card: Any, tmp_path: Path) -> None:
-    """For every process below the folder together; and what they use can be asked."""
+    """A memory limit holds for all processes below the cgroup together, and its usage can be
+    read."""
     driver.memory_limits(tmp_path)
     path = own_cgroup(tmp_path)
     limits = pynvml.c_nvmlSetMemoryLimits_v1_t(path, 1_000 * MIB, 1_000 * MIB)
@@ -219,7 +221,7 @@ def test_memory_limits_of_cgroups_hold(driver: FakeDriver, card: Any, tmp_path: 
 
 
 def test_work_is_seen_as_utilisation(driver: FakeDriver, card: Any) -> None:
-    """Of the process, and of the card, which is as busy as its processes."""
+    """Running kernels count as utilization of the process and of the GPU."""
     driver.costs(kernel_us=50_000)
     with holding(driver, "launch:6") as process:
         (sample,) = pynvml.nvmlDeviceGetProcessUtilization(card, 0)
@@ -229,7 +231,7 @@ def test_work_is_seen_as_utilisation(driver: FakeDriver, card: Any) -> None:
 
 
 def test_planted_processes_and_utilisation(driver: FakeDriver, card: Any) -> None:
-    """A test says who is there, without a process."""
+    """Planted processes and utilization are reported without real processes."""
     driver.process(0, 11, 1_000, 30)
     driver.process(0, 12, 2_000, 50)
     driver.process(0, 13, 10, kinds=("graphics",))
@@ -248,7 +250,7 @@ def test_planted_processes_and_utilisation(driver: FakeDriver, card: Any) -> Non
 
 
 def test_no_process_has_used_an_idle_card(card: Any) -> None:
-    """The driver says "not found" then, and not an empty list."""
+    """An idle GPU reports "not found" for process utilization, not an empty list."""
     with pytest.raises(pynvml.NVMLError_NotFound):
         pynvml.nvmlDeviceGetProcessUtilization(card, 0)
 
@@ -257,7 +259,7 @@ def test_no_process_has_used_an_idle_card(card: Any) -> None:
 
 
 def calls(card: Any) -> list[Callable[[], Any]]:
-    """Some calls of every kind about a card."""
+    """Sample calls of every kind on a GPU."""
     return [
         lambda: pynvml.nvmlDeviceGetUUID(card),
         lambda: pynvml.nvmlDeviceGetMemoryInfo(card),
@@ -268,7 +270,7 @@ def calls(card: Any) -> list[Callable[[], Any]]:
 
 
 def test_every_call_about_a_lost_card_fails(driver: FakeDriver, card: Any) -> None:
-    """But it is still counted, and its neighbour answers."""
+    """Every call on a lost GPU fails, but it is still counted, and others answer."""
     driver.fall_off(0)
     for call in calls(card):
         with pytest.raises(pynvml.NVMLError_GpuIsLost):
@@ -280,7 +282,7 @@ def test_every_call_about_a_lost_card_fails(driver: FakeDriver, card: Any) -> No
 
 
 def test_every_call_fails_without_a_driver(driver: FakeDriver, card: Any) -> None:
-    """While it is away, and then until NVML is initialised anew."""
+    """Every call fails while the driver is stopped, and then until NVML is initialized again."""
     driver.stop()
     for call in [*calls(card), pynvml.nvmlInit, pynvml.nvmlDeviceGetCount]:
         with pytest.raises(pynvml.NVMLError_DriverNotLoaded):
@@ -294,7 +296,7 @@ def test_every_call_fails_without_a_driver(driver: FakeDriver, card: Any) -> Non
 
 
 def test_an_event_comes_once_and_only_to_who_asked_before(driver: FakeDriver, card: Any) -> None:
-    """Of the kinds that were asked for, in their order."""
+    """An event set gets only later events of the registered GPU and types, in order, once each."""
     driver.xid(0, 13)
     events = pynvml.nvmlEventSetCreate()
     pynvml.nvmlDeviceRegisterEvents(card, pynvml.nvmlEventTypeXidCriticalError, events)
@@ -312,7 +314,7 @@ def test_an_event_comes_once_and_only_to_who_asked_before(driver: FakeDriver, ca
 
 
 def test_counted_errors(driver: FakeDriver, card: Any) -> None:
-    """ECC errors, replaced rows and the wanted action are what was planted."""
+    """ECC errors, remapped rows and the recovery action are as planted."""
     driver.ecc(0, corrected=7, uncorrected=2)
     driver.remap_rows(0, corrected=3, uncorrected=1, pending=True)
     driver.recovery_action(0, 4)
@@ -328,7 +330,7 @@ def test_counted_errors(driver: FakeDriver, card: Any) -> None:
 
 
 def test_the_fabric_is_told_in_the_bindings_own_structure(driver: FakeDriver, card: Any) -> None:
-    """Field by field, and in no other version of it."""
+    """Fabric information is returned in the version 2 structure only."""
     driver.fabric(0, pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, pynvml.NVML_ERROR_TIMEOUT)
     found = pynvml.c_nvmlGpuFabricInfo_v2_t()
     pynvml.nvmlDeviceGetGpuFabricInfoV(card, pynvml.byref(found))
@@ -340,20 +342,20 @@ def test_the_fabric_is_told_in_the_bindings_own_structure(driver: FakeDriver, ca
 
 
 def test_work_on_a_lost_card_fails(driver: FakeDriver) -> None:
-    """A program that starts now finds the other card, if it may have it."""
+    """A program cannot use a lost GPU, and finds the other one."""
     driver.fall_off(0)
     assert probe(driver, CUDA_VISIBLE_DEVICES="0") == ["context CUDA_ERROR_NO_DEVICE"]
     assert "name=Tesla T4" in probe(driver, "info")[1]
 
 
 def test_what_cannot_be_planted_is_an_error(driver: FakeDriver) -> None:
-    """A test that names a card that is not there is wrong."""
+    """Planting a fault on an unknown GPU is an error."""
     with pytest.raises(ValueError, match="cannot: xid"):
         driver.xid(2, 79)
 
 
 def test_links_go_where_they_were_led(driver: FakeDriver, card: Any) -> None:
-    """To a card, to nowhere, or there is none; a T4 has no NVLink at all."""
+    """NVLinks lead where they were planted; a T4 has none."""
     driver.link(0, 1, None)
     assert [pynvml.nvmlDeviceGetNvLinkState(card, link) for link in (0, 1)] == [1, 0]
     remote = pynvml.nvmlDeviceGetNvLinkRemotePciInfo(card, 0)
@@ -366,7 +368,7 @@ def test_links_go_where_they_were_led(driver: FakeDriver, card: Any) -> None:
 
 
 def test_cards_are_found_by_bus_and_id(driver: FakeDriver, card: Any) -> None:
-    """Under both lengths of the address, and not at all where there is none."""
+    """GPUs are found by PCI address in both lengths, and by id. An unknown id is an error."""
     address = pynvml.nvmlDeviceGetPciInfo(card).busId
     for written in (address, address[4:], address.lower()):
         found = pynvml.nvmlDeviceGetHandleByPciBusId(written.encode())
@@ -380,7 +382,7 @@ def test_cards_are_found_by_bus_and_id(driver: FakeDriver, card: Any) -> None:
 def test_limits_are_of_folders_that_are_there(
     driver: FakeDriver, card: Any, tmp_path: Path
 ) -> None:
-    """NVML opens them; what lies elsewhere is no cgroup."""
+    """A memory limit is accepted only for an existing folder of the cgroup tree."""
     cgroups = tmp_path / "cgroup"
     cgroups.mkdir()
     driver.memory_limits(cgroups)
@@ -391,7 +393,7 @@ def test_limits_are_of_folders_that_are_there(
 
 
 def test_pointers_of_limits_are_not_kept(driver: FakeDriver, card: Any, tmp_path: Path) -> None:
-    """The path is copied: who asks later with another buffer is answered."""
+    """The path of a memory limit is copied, so the caller's buffer may go away."""
     driver.memory_limits(tmp_path)
     path = bytes(tmp_path)
     pynvml.nvmlDeviceSetMemoryLimits_v1(card, pynvml.c_nvmlSetMemoryLimits_v1_t(path, 1, 2))

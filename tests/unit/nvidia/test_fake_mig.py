@@ -1,4 +1,4 @@
-"""MIG over the fake driver: the geometry of real cards, through the real bindings."""
+"""MIG over the fake driver: the geometry of real GPUs, through the real bindings."""
 
 from collections.abc import Iterator
 from ctypes import byref, c_uint
@@ -15,14 +15,14 @@ from tests.support.nvidia.models import MODELS, Profile
 
 CUT = [name for name, model in MODELS.items() if model.profiles]
 MEMORY_TOLERANCE_MIB = 8
-"""The catalogue may promise this much less than the driver makes, and never more."""
+"""The catalogue's memory may be below the driver's by this much, and never above."""
 GUESSED = ("RTX-PRO-6000",)
-"""Models for which the catalogue has the gigabytes of the names, and not what a driver reports."""
+"""Models whose catalogue memory comes from the profile name, not from a driver."""
 
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """A driver with a card in MIG mode and one without, and NVML ready."""
+    """A driver with a GPU in MIG mode and two without, and NVML initialized."""
     with fake_driver(tmp_path, "1xA100-40GB:mig+1xA100-40GB+1xT4") as made:
         pynvml.nvmlInit()
         yield made
@@ -30,17 +30,17 @@ def driver(tmp_path: Path) -> Iterator[FakeDriver]:
 
 @pytest.fixture
 def card(driver: FakeDriver) -> Any:
-    """The card in MIG mode."""
+    """The GPU in MIG mode."""
     return pynvml.nvmlDeviceGetHandleByIndex(0)
 
 
 def profile_id(name: str) -> int:
-    """The number by which the driver knows a profile of the card."""
+    """The driver's number of the profile."""
     return next(each.id for each in MODELS["A100-40GB"].profiles if each.name == name)
 
 
 def created(card: Any, name: str, start: int | None = None) -> Any:
-    """A GPU instance of this profile, from this slice on if one is named."""
+    """Make a GPU instance of this profile, at this slice if one is given."""
     number = profile_id(name)
     if start is None:
         return pynvml.nvmlDeviceCreateGpuInstance(card, number)
@@ -50,7 +50,7 @@ def created(card: Any, name: str, start: int | None = None) -> Any:
 
 
 def placements(card: Any, number: int) -> list[tuple[int, int]]:
-    """Where the driver says that a profile may stand: starts and sizes."""
+    """The driver's possible placements of a profile, as starts and sizes."""
     count = c_uint()
     pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(card, number, None, byref(count))
     found = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
@@ -71,9 +71,10 @@ def instances(card: Any, name: str) -> list[Any]:
 
 @pytest.mark.parametrize("model", CUT)
 def test_our_catalogue_agrees_with_the_driver(model: str) -> None:
-    """Every profile that we place stands where the driver lets it stand, with enough memory.
+    """Every MIG profile of the catalogue has the driver's placements and at most its memory.
 
-    A driver may count in smaller slices, of which each instance has some."""
+    A driver may count in smaller slices, several of which make one of ours.
+    """
     known: dict[str, Profile] = {each.name: each for each in MODELS[model].profiles}
     ours: tuple[MigProfile, ...] = mig_profiles("nvidia", MODELS[model].name)
     assert ours
@@ -89,7 +90,7 @@ def test_our_catalogue_agrees_with_the_driver(model: str) -> None:
 
 @pytest.mark.parametrize("model", CUT)
 def test_the_driver_lists_its_profiles(tmp_path: Path, model: str) -> None:
-    """Kinds, names, amounts and places come through NVML as they are written down."""
+    """The fake driver lists its profiles through NVML with their names, amounts and placements."""
     with fake_driver(tmp_path, f"1x{model}:mig"):
         pynvml.nvmlInit()
         card = pynvml.nvmlDeviceGetHandleByIndex(0)
@@ -100,11 +101,11 @@ def test_the_driver_lists_its_profiles(tmp_path: Path, model: str) -> None:
             assert (info.instanceCount, info.memorySizeMB) == (profile.at_most, profile.memory_mib)
             assert placements(card, info.id) == [(at, profile.span) for at in profile.starts]
         with pytest.raises(pynvml.NVMLError_NotSupported):
-            pynvml.nvmlDeviceGetGpuInstanceProfileInfo(card, 5)  # eight slices: no such card
+            pynvml.nvmlDeviceGetGpuInstanceProfileInfo(card, 5)  # eight slices: no GPU has it
 
 
 def test_instances_stand_where_they_are_told(card: Any) -> None:
-    """A place is kept, and what overlaps it is refused as the driver does."""
+    """An instance is made at the requested slices; an overlap is refused as by the real driver."""
     half = created(card, "3g.20gb", 4)
     info = pynvml.nvmlGpuInstanceGetInfo(half)
     assert (info.profileId, info.placement.start, info.placement.size) == (9, 4, 4)
@@ -119,13 +120,13 @@ def test_instances_stand_where_they_are_told(card: Any) -> None:
 
 @pytest.mark.parametrize(("name", "start"), [("2g.10gb", 1), ("3g.20gb", 2), ("1g.5gb", 7)])
 def test_a_start_that_no_card_has_is_an_invalid_argument(card: Any, name: str, start: int) -> None:
-    """The card is empty, and there is no such place all the same."""
+    """An invalid start slice is an invalid argument, even on an empty GPU."""
     with pytest.raises(pynvml.NVMLError_InvalidArgument):
         created(card, name, start)
 
 
 def test_compute_slices_run_out_before_memory(card: Any) -> None:
-    """Seven instances fill a card: the eighth memory slice has no compute."""
+    """Seven instances use all compute slices, so an eighth is refused."""
     for _ in range(7):
         created(card, "1g.5gb")
     starts = [
@@ -137,7 +138,7 @@ def test_compute_slices_run_out_before_memory(card: Any) -> None:
 
 
 def test_one_instance_only_has_the_media_engines(card: Any) -> None:
-    """The limit of a profile holds where there is room, too."""
+    """Only one instance can have the media engines."""
     created(card, "1g.5gb+me")
     with pytest.raises(pynvml.NVMLError_InsufficientResources):
         created(card, "1g.5gb+me")
@@ -147,7 +148,7 @@ def test_one_instance_only_has_the_media_engines(card: Any) -> None:
 
 
 def test_a_mig_device_is_a_compute_instance(driver: FakeDriver, card: Any) -> None:
-    """It has a name, an id and memory of its own, and is found by its id."""
+    """A compute instance is a MIG device with its own name, id and memory."""
     instance = created(card, "2g.10gb", 2)
     with pytest.raises(pynvml.NVMLError_NotFound):
         pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, 0)
@@ -166,7 +167,7 @@ def test_a_mig_device_is_a_compute_instance(driver: FakeDriver, card: Any) -> No
 
 
 def test_compute_instances_share_an_instance(card: Any) -> None:
-    """Three of one slice, or one of three; never both."""
+    """Compute instances of one GPU instance cannot use more than its slices."""
     instance = created(card, "3g.20gb")
     for _ in range(3):
         pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
@@ -180,7 +181,8 @@ def test_compute_instances_share_an_instance(card: Any) -> None:
 
 
 def test_instances_go_from_the_inside_out(driver: FakeDriver, card: Any) -> None:
-    """In use are: a compute instance with a process, and a GPU instance with a compute instance."""
+    """A compute instance with a process, or a GPU instance with a compute instance, cannot be
+    destroyed."""
     instance = created(card, "1g.5gb", 6)
     number = pynvml.nvmlGpuInstanceGetInfo(instance).id
     compute = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
@@ -196,7 +198,7 @@ def test_instances_go_from_the_inside_out(driver: FakeDriver, card: Any) -> None
 
 
 def test_the_same_instance_has_the_same_id_again(card: Any) -> None:
-    """As the driver has it: ids follow from the card and the instance."""
+    """The same instance made again has the same id."""
     seen = set()
     for _ in range(2):
         instance = created(card, "1g.5gb", 3)
@@ -212,7 +214,7 @@ def test_the_same_instance_has_the_same_id_again(card: Any) -> None:
 
 
 def test_mode_changes_only_on_a_card_that_is_free(driver: FakeDriver) -> None:
-    """One in use keeps its mode until it is reset, and says which is to come."""
+    """MIG mode changes only on an idle GPU; otherwise the new mode is pending."""
     card = pynvml.nvmlDeviceGetHandleByIndex(1)
     driver.process(1, 4242, 100)
     assert pynvml.nvmlDeviceSetMigMode(card, 1) == pynvml.NVML_ERROR_IN_USE
@@ -223,7 +225,7 @@ def test_mode_changes_only_on_a_card_that_is_free(driver: FakeDriver) -> None:
 
 
 def test_a_card_without_mig_says_so(driver: FakeDriver) -> None:
-    """Neither mode nor profiles."""
+    """A GPU without MIG reports neither mode nor profiles."""
     card = pynvml.nvmlDeviceGetHandleByIndex(2)
     with pytest.raises(pynvml.NVMLError_NotSupported):
         pynvml.nvmlDeviceGetMigMode(card)
@@ -232,7 +234,7 @@ def test_a_card_without_mig_says_so(driver: FakeDriver) -> None:
 
 
 def test_instances_end_with_the_driver(driver: FakeDriver, card: Any) -> None:
-    """A restart keeps the mode, ends the instances, and leaves old handles without meaning."""
+    """A driver restart keeps MIG mode, removes the instances and invalidates handles."""
     created(card, "7g.40gb")
     driver.restart()
     pynvml.nvmlInit()

@@ -1,4 +1,4 @@
-"""The double of `nvidia-cuda-mps-control`: a daemon that lives, is asked, and ends."""
+"""The fake `nvidia-cuda-mps-control`: a daemon that starts, answers and stops."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from tests.support.polling import wait_until
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """A driver with one card that takes one process, as MPS wants it."""
+    """A driver with one GPU in exclusive process mode, as MPS needs."""
     made = FakeDriver(tmp_path, "1xT4")
     made.compute_mode(0, 3)
     yield made
@@ -29,7 +29,7 @@ def pipes(tmp_path: Path) -> str:
 
 
 def control(driver: FakeDriver, pipes: str, *arguments: str, said: str = "") -> tuple[int, str]:
-    """The status and the answer of the program."""
+    """The exit status and the output of the program."""
     done = subprocess.run(
         [driver.mps_control, *arguments],
         env=os.environ | driver.environment | {"CUDA_MPS_PIPE_DIRECTORY": pipes},
@@ -44,7 +44,7 @@ def control(driver: FakeDriver, pipes: str, *arguments: str, said: str = "") -> 
 
 @pytest.fixture
 def daemon(driver: FakeDriver, pipes: str) -> Iterator[None]:
-    """A daemon that takes commands."""
+    """A running daemon."""
     assert control(driver, pipes, "-d") == (0, "")
     yield
     control(driver, pipes, said="quit")
@@ -52,14 +52,14 @@ def daemon(driver: FakeDriver, pipes: str) -> Iterator[None]:
 
 @pytest.mark.usefixtures("daemon")
 def test_a_folder_has_one_daemon(driver: FakeDriver, pipes: str) -> None:
-    """The second says so and ends."""
+    """A second daemon in the same folder fails with a message."""
     status, said = control(driver, pipes, "-d")
     assert status != 0
     assert "already running" in said
 
 
 def test_without_a_daemon_nobody_answers(driver: FakeDriver, pipes: str) -> None:
-    """Before it starts, and after it was told to quit."""
+    """Commands fail before the daemon starts and after it quits."""
     assert control(driver, pipes, said="get_server_list")[0] != 0
     control(driver, pipes, "-d")
     assert control(driver, pipes, said="get_server_list") == (0, "")
@@ -70,7 +70,7 @@ def test_without_a_daemon_nobody_answers(driver: FakeDriver, pipes: str) -> None
 
 
 def test_a_killed_daemon_can_be_started_again(driver: FakeDriver, pipes: str) -> None:
-    """Nobody answers until then, and what it left behind is in nobody's way."""
+    """A killed daemon can be started again in the same folder."""
     control(driver, pipes, "-d")
     os.kill(int((Path(pipes) / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)
     wait_until(lambda: control(driver, pipes, said="get_server_list")[0], "the daemon to be gone")
@@ -79,7 +79,7 @@ def test_a_killed_daemon_can_be_started_again(driver: FakeDriver, pipes: str) ->
 
 
 def test_a_folder_without_a_daemon_is_no_mps(driver: FakeDriver, pipes: str) -> None:
-    """A card for one process stays that, whatever a program's environment says."""
+    """A pipe folder without a daemon does not lift exclusive mode."""
     with holding(driver, "alloc:1"):
         said = probe(driver, CUDA_MPS_PIPE_DIRECTORY=pipes)
     assert said == ["context CUDA_ERROR_DEVICE_UNAVAILABLE"]
@@ -87,7 +87,7 @@ def test_a_folder_without_a_daemon_is_no_mps(driver: FakeDriver, pipes: str) -> 
 
 @pytest.mark.usefixtures("daemon")
 def test_defaults_are_kept(driver: FakeDriver, pipes: str) -> None:
-    """What was set is what is answered."""
+    """A default that was set is returned."""
     commands = "set_default_active_thread_percentage 40\nget_default_active_thread_percentage\n"
     assert control(driver, pipes, said=commands) == (0, "40.0\n40.0")
     commands = (
@@ -103,7 +103,7 @@ def test_defaults_are_kept(driver: FakeDriver, pipes: str) -> None:
     "command", ["make_coffee", "set_default_device_pinned_mem_limit 0 much", "quit now please"]
 )
 def test_what_it_does_not_know_is_an_error(driver: FakeDriver, pipes: str, command: str) -> None:
-    """A word that the real program refuses must not pass here."""
+    """An unknown command is an error."""
     status, said = control(driver, pipes, said=command)
     assert status != 0
     assert "Unknown command" in said
@@ -111,7 +111,7 @@ def test_what_it_does_not_know_is_an_error(driver: FakeDriver, pipes: str, comma
 
 @pytest.mark.usefixtures("daemon")
 def test_clients_share_a_card_and_have_their_limits(driver: FakeDriver, pipes: str) -> None:
-    """Each has the default of its own, or less by its own environment; never more."""
+    """MPS clients share a GPU; each has the default limit, or a lower one of its own."""
     control(driver, pipes, said="set_default_device_pinned_mem_limit 0 2G")
     with holding(driver, "alloc:1500", CUDA_MPS_PIPE_DIRECTORY=pipes):
         said = probe(driver, "alloc:1600", "alloc:3000", CUDA_MPS_PIPE_DIRECTORY=pipes)

@@ -1,1 +1,1 @@
-"""The runtime's own rules, without a server."""
+"""Unit tests of the runtime that need no server."""

@@ -1,4 +1,4 @@
-"""What a user may send on, by the patterns that the server has for it."""
+"""Which subjects a user may publish to, by the server's patterns."""
 
 import pytest
 
@@ -20,6 +20,6 @@ from apportion.runtime.jetstream.examining import covers
     ],
 )
 def test_wildcards(pattern: str, subject: str, may: bool) -> None:
-    """As NATS has them."""
+    """Wildcards match as in NATS."""
     assert covers([pattern], subject) is may
     assert covers([], subject) is False

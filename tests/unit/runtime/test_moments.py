@@ -1,4 +1,4 @@
-"""Moments as people write them: every form, and a refusal that names the forms."""
+"""Times as people write them: every form, and an error that lists the forms."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -32,18 +32,18 @@ NOW = datetime(2026, 11, 24, 14, 20, 30, 500, tzinfo=UTC)
     ],
 )
 def test_times(text: str, time: datetime) -> None:
-    """Every form means the time that it says, in UTC unless it names a zone."""
+    """Each form is read as the time that it says, in UTC unless it has a zone."""
     assert parse_moment(text, NOW) == Moment(time=time)
 
 
 def test_a_time_of_day_is_of_the_day_in_utc() -> None:
-    """Whatever the zone of the clock that is handed over."""
+    """A time of day refers to the day in UTC."""
     elsewhere = NOW.astimezone(timezone(timedelta(hours=9)))
     assert parse_moment("14:20", elsewhere).time == datetime(2026, 11, 24, 14, 20, tzinfo=UTC)
 
 
 def test_revision() -> None:
-    """Digits alone are a revision."""
+    """Digits only are a revision."""
     assert parse_moment("1200", NOW) == Moment(revision=1200)
 
 
@@ -54,7 +54,7 @@ def test_revision() -> None:
      "20261120T0300"],
 )  # fmt: skip
 def test_what_is_no_moment(text: str) -> None:
-    """The refusal shows the text and lists the forms."""
+    """Text that is not a time is refused with the valid forms."""
     with pytest.raises(MomentError) as refused:
         parse_moment(text, NOW)
     assert repr(text) in str(refused.value)
@@ -63,7 +63,7 @@ def test_what_is_no_moment(text: str) -> None:
 
 
 def test_bounds() -> None:
-    """Too long, too large, zero, and still to come are refused, each with what to do."""
+    """A time that is too long, out of range or in the future is refused with the fix."""
     for text in ("1" * 41, "9" * 17, "0", "2026-11-24T14:20:31", "2026-11-25"):
         with pytest.raises(MomentError) as refused:
             parse_moment(text, NOW)

@@ -1,6 +1,6 @@
-"""What we use of libraries that they do not promise to keep, in which version it was seen, and why.
+"""Private members of libraries that we use, with the version that was checked and the reason.
 
-A new version is looked at before it is let in: its number is written here, and in pyproject.toml.
+A new version is checked before its number is changed here and in pyproject.toml.
 """
 
 import ast
@@ -44,7 +44,7 @@ PRIVATE = {
 
 
 def named(module: ModuleType, package: str) -> set[str]:
-    """Private members of the library that a module names: those of others, and inherited ones."""
+    """Private members of the library that a module uses, directly or inherited."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         match node:
@@ -64,12 +64,12 @@ def named(module: ModuleType, package: str) -> set[str]:
 
 
 def words(text: str) -> set[str]:
-    """The private names in it."""
+    """The private names in the text."""
     return set(re.findall(r"\b_[a-z]\w*", text))
 
 
 def users(package: str) -> list[ModuleType]:
-    """Modules of ours that import the library."""
+    """Our modules that import the library."""
     imports = re.compile(rf"^(?:from|import) {package}\b", re.MULTILINE)
     services = ROOT / "services"
     return [
@@ -81,7 +81,7 @@ def users(package: str) -> list[ModuleType]:
 
 @pytest.mark.parametrize("package", SEEN_IN)
 def test_private_members_are_used_for_a_reason(package: str) -> None:
-    """No module names one that is not listed, and none is listed that no module names."""
+    """The listed private members are exactly those that our modules use."""
     modules = users(package)
     assert modules
     assert set().union(*(named(each, package) for each in modules)) == set(PRIVATE[package])
@@ -89,6 +89,6 @@ def test_private_members_are_used_for_a_reason(package: str) -> None:
 
 @pytest.mark.parametrize("package", SEEN_IN)
 def test_the_version_is_the_one_that_was_looked_at(package: str) -> None:
-    """Whoever raises it reads the table above against its source."""
+    """The installed version is the one that was checked."""
     project, seen = SEEN_IN[package]
     assert version(project) == seen

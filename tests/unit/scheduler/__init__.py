@@ -1,1 +1,1 @@
-"""The scheduler's own parts, without a ledger."""
+"""Unit tests of the scheduler without a ledger."""

@@ -1,4 +1,5 @@
-"""Few drafts go into the ledger one by one, each behind the one before; gangs and many together."""
+"""Few drafts are appended one by one, each fenced behind the previous; gangs and many drafts are
+one batch."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ NODE = "apportion.v1.placement.n1"
 
 
 class CountingLedger(MemoryLedger):
-    """A connection that counts its appends, and lets a rival in before one of them."""
+    """A connection that counts its appends, and lets a rival write before one of them."""
 
     def __init__(self, *, rival_before: int = -1) -> None:
         super().__init__(MemoryServer(), role="scheduler")
@@ -32,12 +33,12 @@ class CountingLedger(MemoryLedger):
 
     @property
     def stored(self) -> list[str]:
-        """The ids on the ledger, in order."""
+        """The ids in the ledger, in order."""
         return self.server.ids
 
 
 def fenced(count: int) -> list[Draft]:
-    """Drafts on one node, fenced as for a batch: only the first names a fence."""
+    """Drafts on one node, fenced as a batch: only the first has a fence."""
     return [Draft(NODE, f"p{n}", b"{}", 0 if n == 0 else None) for n in range(count)]
 
 
@@ -51,7 +52,7 @@ def fenced(count: int) -> list[Draft]:
     ],
 )
 def test_how_many_appends(count: int, *, together: bool, sizes: list[int]) -> None:
-    """As many as drafts where they are few and need not be together, else one."""
+    """Few independent drafts are appended one by one, otherwise all at once."""
     ledger = CountingLedger()
     assert asyncio.run(commit(ledger, fenced(count), together=together)) == count
     assert ledger.sizes == sizes
@@ -60,7 +61,7 @@ def test_how_many_appends(count: int, *, together: bool, sizes: list[int]) -> No
 
 @pytest.mark.parametrize("before", [0, 1, 3])
 def test_nobody_comes_between_unseen(before: int) -> None:
-    """Whatever comes between two of them on their node refuses the second and all after it."""
+    """A rival write between two drafts on a node refuses the second and all after it."""
     ledger = CountingLedger(rival_before=before)
     with pytest.raises(FenceRefused):
         asyncio.run(commit(ledger, fenced(5), together=False))
@@ -68,7 +69,7 @@ def test_nobody_comes_between_unseen(before: int) -> None:
 
 
 def test_what_belongs_together_is_stored_whole_or_not_at_all() -> None:
-    """A rival before a gang's batch leaves nothing of it."""
+    """A gang's batch is stored completely or not at all."""
     ledger = CountingLedger(rival_before=0)
     with pytest.raises(FenceRefused):
         asyncio.run(commit(ledger, fenced(5), together=True))
@@ -76,7 +77,7 @@ def test_what_belongs_together_is_stored_whole_or_not_at_all() -> None:
 
 
 def test_other_subjects_need_no_fence() -> None:
-    """What is said of pods is not chained to what was said before."""
+    """Drafts on other subjects need no fence."""
     ledger = CountingLedger()
     drafts = [Draft("apportion.v1.pending.a", f"a{n}", b"{}") for n in range(2)]
     assert asyncio.run(commit(ledger, [*drafts, *fenced(2)], together=False)) == 4

@@ -1,4 +1,4 @@
-"""What a scheduler does when the fences refuse it: decides again, for fewer pods, not for ever."""
+"""Decisions that fences refuse: made again, for fewer pods, a limited number of times."""
 
 import asyncio
 import random
@@ -31,11 +31,11 @@ from tests.support.prices import learnt, priced, whole
 TIME = "2026-01-01T00:00:00.000000Z"
 PODS = 40
 HALVINGS = (EVENTS_MAX // FEW_DRAFTS).bit_length() - 1
-"""Until a decision is for few."""
+"""The number of halvings until decisions are small."""
 
 
 class RivalledLedger(MemoryLedger):
-    """A connection whose every append comes too late by one record, so many times in a row."""
+    """A connection on which a rival writes just before an append, this many times in a row."""
 
     rivals = 0
 
@@ -54,7 +54,7 @@ class RivalledLedger(MemoryLedger):
 
 
 class Scheduler:
-    """A cycle over a ledger in memory, with one roomy node and forty pods on it."""
+    """A scheduling cycle over an in-memory ledger, with one large node and forty pods."""
 
     def __init__(self, *, rivals: int) -> None:
         self.server = MemoryServer()
@@ -74,7 +74,7 @@ class Scheduler:
         self.write(*(pod(f"p{number:02}", ask(1000, cores=1)) for number in range(PODS)))
 
     def write(self, *payloads: Payload) -> None:
-        """Facts of the others."""
+        """Write events of other services."""
         for data in payloads:
             row = BY_PAYLOAD[type(data)]
             identity = f"test-{self.server.last_revision}"
@@ -83,20 +83,20 @@ class Scheduler:
             self.server.append([draft], {}, role=row.appender, writer=row.writer)
 
     async def run(self) -> None:
-        """Read and decide, until cancelled or something is raised."""
+        """Read and decide, until cancelled or failed."""
         decisions = DecisionMetrics(self.metrics, self.cycle.engine)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.reader.run())
             tasks.create_task(self.cycle.run(self.reader, decisions, _at_once))
 
     def counted(self, outcome: str) -> float:
-        """Decisions of this outcome."""
+        """The number of decisions with this outcome."""
         labels = {"outcome": outcome}
         return self.metrics.registry.get_sample_value("apportion_decisions_total", labels) or 0.0
 
     @property
     def placed(self) -> int:
-        """Pods that have a place."""
+        """The number of placed pods."""
         pods = self.cluster.state.pods.values()
         return sum(each.phase is Phase.PLACED for each in pods)
 
@@ -110,7 +110,7 @@ async def _nothing(_draft: Draft) -> Appended:
 
 
 def after(rivals: int, *, check: Callable[[Scheduler], None]) -> None:
-    """Let a scheduler with so many rivals run for a while, then check."""
+    """Run a scheduler with this number of rival writes, then check it."""
 
     async def main() -> None:
         scheduler = Scheduler(rivals=rivals)
@@ -123,7 +123,7 @@ def after(rivals: int, *, check: Callable[[Scheduler], None]) -> None:
 
 
 def test_a_refused_decision_is_made_again_and_counted() -> None:
-    """Upon what was folded since; every pod gets its place."""
+    """A refused decision is made again on the new state, and counted."""
 
     def check(scheduler: Scheduler) -> None:
         assert scheduler.placed == PODS
@@ -135,9 +135,10 @@ def test_a_refused_decision_is_made_again_and_counted() -> None:
 
 
 def test_each_refusal_halves_the_next_decision() -> None:
-    """The fewer nodes one touches, the likelier it is taken; then it is whole again.
+    """Each refusal halves the next decision.
 
-    Few are appended one by one."""
+    Small decisions are appended one by one.
+    """
 
     def check(scheduler: Scheduler) -> None:
         sizes = [min(PODS, EVENTS_MAX >> refused) for refused in range(HALVINGS)]
@@ -148,7 +149,7 @@ def test_each_refusal_halves_the_next_decision() -> None:
 
 
 def test_refusals_without_end_begin_the_service_anew() -> None:
-    """What it has folded can hardly be what the ledger says; it does not spin for ever."""
+    """Too many refusals in a row end the cycle with an error."""
 
     async def main() -> None:
         scheduler = Scheduler(rivals=1_000)
@@ -162,7 +163,7 @@ def test_refusals_without_end_begin_the_service_anew() -> None:
 
 
 def test_a_taken_decision_forgives_the_refusals_before_it() -> None:
-    """Only refusals in a row count."""
+    """An accepted decision resets the count of refusals."""
 
     def check(scheduler: Scheduler) -> None:
         assert scheduler.placed == PODS
@@ -172,7 +173,7 @@ def test_a_taken_decision_forgives_the_refusals_before_it() -> None:
 
 
 def test_a_choice_is_served_once_the_prices_are_known() -> None:
-    """They are made ready in parts, and others of this process go on between two of them."""
+    """An extender's choice is decided under the price policy, also on a new device model."""
 
     async def main() -> None:
         scheduler = Scheduler(rivals=0)

@@ -1,4 +1,4 @@
-"""What is granted, as a scrape of the scheduler tells it under each system's names."""
+"""Allocation metrics of the scheduler, under each system's names."""
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -14,7 +14,7 @@ CARD = gpu("g0", memory_mib=10_000, physical_memory_mib=10_000, model="NVIDIA T4
 
 
 def scraped(*names: Names) -> dict[tuple[str, str], float]:
-    """By name, and by the labels' values in the order of their names: two pods on one card."""
+    """Metrics by name and label values, for two pods on one GPU."""
     state = replayed(
         node("n1", CARD),
         pod("p1", ask(2_000), name="train"),
@@ -34,12 +34,12 @@ def scraped(*names: Names) -> dict[tuple[str, str], float]:
 
 
 def test_nothing_is_told_unasked() -> None:
-    """A large fleet has more series than a scrape bears."""
+    """Allocation metrics are off by default."""
     assert not scraped()
 
 
 def test_A9_what_is_granted_is_told_by_device() -> None:
-    """Under our own names, ratios are of one."""
+    """Our own names have bytes and ratios from 0 to 1 for each device."""
     assert scraped("apportion") == {
         ("apportion_device_memory_bytes", "g0/n1"): 10_000 * MIB,
         ("apportion_device_memory_granted_bytes", "g0/n1"): 2_500 * MIB,
@@ -49,7 +49,7 @@ def test_A9_what_is_granted_is_told_by_device() -> None:
 
 
 def test_E7_dashboards_of_volcanos_scheduler_find_their_names() -> None:
-    """In MiB and percent; pods of one name, which it does not tell apart, are one series."""
+    """Volcano's names have MiB and percent; pods of one name are one series."""
     found = scraped("volcano")
     assert found == {
         ("volcano_vgpu_device_memory_limit", "n1/g0"): 10_000,
@@ -62,7 +62,7 @@ def test_E7_dashboards_of_volcanos_scheduler_find_their_names() -> None:
 
 
 def test_E7_dashboards_of_hamis_scheduler_find_their_names() -> None:
-    """With its labels, and its ratios of a hundred."""
+    """HAMi's names have its labels, and ratios from 0 to 100."""
     found = scraped("hami")
     card = "0/NVIDIA T4/g0/n1"
     assert found["hami_gpu_memory_limit_bytes", card] == 10_000 * MIB
@@ -76,5 +76,5 @@ def test_E7_dashboards_of_hamis_scheduler_find_their_names() -> None:
 
 
 def test_both_at_once() -> None:
-    """For the time in which one takes the other's place."""
+    """Several systems' names can be on at once, as during a migration."""
     assert len(scraped("hami", "volcano", "apportion")) == len(scraped("hami")) + 6 + 4

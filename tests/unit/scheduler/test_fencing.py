@@ -1,4 +1,4 @@
-"""Fencing: the ids by which the server takes each decision once."""
+"""Fencing: ids by which the server accepts each decision once."""
 
 from hashlib import sha256
 
@@ -18,12 +18,12 @@ VOID = PlacementVoided(pod="p1", node="n1", attempt=1, reason="no such card")
 
 
 def id_of_void(state: State) -> str:
-    """The id under which the place of the pod is voided."""
+    """The id of the event that voids the pod's placement."""
     return _id(VOID, state)
 
 
 def test_a_place_is_voided_once_in_each_life_of_its_pod() -> None:
-    """One that was adopted may have been voided by the same attempt before."""
+    """A placement is voided once in each life of its pod, also after an adoption."""
     first = Ledger(node("n1", gpu("g0")), pod("p1"), placed("p1", "n1", [share("g0")]))
     assert id_of_void(first.state) == "p1/1/voided"
     again = (
@@ -43,7 +43,7 @@ def test_a_place_is_voided_once_in_each_life_of_its_pod() -> None:
 
 
 def test_a_pod_is_evicted_for_another_once_in_each_life() -> None:
-    """One that an operator let go and that was adopted again can be evicted for the same pod."""
+    """A pod is evicted for another once in each of its lives."""
     wanted = pod("p2", ask(1000), priority=10)
     evicted = PodEvicted(
         pod="p1",
@@ -71,7 +71,8 @@ def test_a_pod_is_evicted_for_another_once_in_each_life() -> None:
 
 
 def test_what_is_decided_together_is_told_with_one_time_and_fenced_once() -> None:
-    """The first on a node expects the newest record there, the next follows it by its digest."""
+    """Events decided together have one time; the first on a node is fenced, and the next follows
+    it by digest."""
     ledger = Ledger(node("n1", gpu("g0")), pod("p1", ask(1000)), pod("p2", ask(1000)))
 
     async def never(_: Draft) -> Appended:

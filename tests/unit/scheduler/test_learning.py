@@ -1,4 +1,4 @@
-"""Prices from counted pods: plans that could be carried out, and what they say pods are worth."""
+"""Prices learned from counted pods: feasible plans, and the value of each shape in them."""
 
 import pytest
 
@@ -15,38 +15,38 @@ CARD = gpu("g0", memory_mib=10_000)
 
 
 def racks(nodes: int = 10, devices: int = 4, device: Device = CARD, cores: int = 64) -> NodeType:
-    """Nodes of one type with plenty of memory."""
+    """A node type with plenty of memory."""
     return NodeType(device, devices, cores * 1000, 1 << 20, nodes)
 
 
 def seen(wanted: object, pods: int = 10, cores: int = 1, **fields: object) -> SeenShape:
-    """A shape that came so often."""
+    """A shape that was seen this many times."""
     shape = SeenShape(None, cores * 1000, 1024, pods)
     return shape._replace(ask=wanted, **fields)  # type: ignore[arg-type]
 
 
 def planned(shapes: list[SeenShape], *types: NodeType) -> list[float]:
-    """How many pods of each shape the best plan takes."""
+    """The number of pods of each shape in the best plan."""
     program = build(shapes, list(types))
     used = solve(program).used
     return [round(float(used[program.demands[sort_of(each)]]), 6) for each in shapes]
 
 
 def value(prices: PricesLearnt, wanted: SeenShape) -> float:
-    """What a shape is worth, in devices."""
+    """The value of a shape, in devices."""
     (found,) = {shape.value for shape in prices.shapes if sort_of(shape) == sort_of(wanted)}
     return found / MILLION
 
 
 def test_shares_that_cannot_stand_side_by_side_are_not_planned_so() -> None:
-    """A device takes one share of 60 %, not one and two thirds; with 40 % beside it two."""
+    """A plan puts only shares that fit together onto one device."""
     assert planned([seen(piece(60))], racks()) == [40]
     assert planned([seen(piece(60)), seen(piece(40))], racks()) == [40, 40]
     assert planned([seen(piece(34))], racks()) == [80]
 
 
 def test_whole_devices_and_shares_use_the_same_devices() -> None:
-    """Ten nodes of four devices: what shares take is not there for whole ones."""
+    """Shares and whole devices compete for the same devices."""
     two, half = seen(whole(2), pods=10), seen(piece(50), pods=40)
     pairs, halves = planned([two, half], racks())
     assert 2 * pairs + halves / 2 == 40
@@ -54,7 +54,7 @@ def test_whole_devices_and_shares_use_the_same_devices() -> None:
 
 
 def test_a_pod_is_planned_only_where_it_fits() -> None:
-    """Too many devices, too much CPU or memory for one node."""
+    """A plan puts a pod only onto nodes with enough devices, CPU and memory."""
     assert planned([seen(whole(8))], racks(devices=4)) == [0]
     assert planned([seen(piece(50), cores=65)], racks(cores=64)) == [0]
     assert planned([seen(piece(50), memory_mib=1 << 21)], racks()) == [0]
@@ -62,7 +62,7 @@ def test_a_pod_is_planned_only_where_it_fits() -> None:
 
 
 def test_pods_stay_with_their_family_and_mode() -> None:
-    """An NPU is of no use to a pod that asks for a GPU, nor a MIG card to one that will not."""
+    """A plan respects device families and sharing modes."""
     share, cut = seen(piece(50), modes=("hami-core",)), seen(ask(5_000), modes=("mig",))
     types = racks(), racks(1, 1, gpu("m0", model=A30, mode="mig")), racks(5, 8, npu())
     only_share, only_cut = planned([share], *types), planned([cut], *types)
@@ -71,7 +71,7 @@ def test_pods_stay_with_their_family_and_mode() -> None:
 
 
 def test_what_takes_scarce_cpu_is_worth_more() -> None:
-    """Where CPU runs out first, two pods of equal size differ in price by their CPU."""
+    """Where CPU is scarce, a pod with more CPU has a higher value."""
     light, heavy = seen(piece(50), cores=1), seen(piece(50), cores=20)
     scarce = learn([light, heavy], [racks(cores=32)], pods=20)
     ample = learn([light, heavy], [racks(cores=512)], pods=20)
@@ -80,7 +80,7 @@ def test_what_takes_scarce_cpu_is_worth_more() -> None:
 
 
 def test_all_planned_pods_are_together_worth_what_they_take() -> None:
-    """So prices are in devices, whatever the solver's scale."""
+    """The total value of all planned pods equals the devices that they use."""
     shapes = [seen(piece(70), pods=9), seen(piece(60), pods=5, cores=9), seen(whole(), cores=4)]
     prices = learn(shapes, [racks(cores=16)], pods=24)
     amounts = planned(shapes, racks(cores=16))
@@ -90,7 +90,7 @@ def test_all_planned_pods_are_together_worth_what_they_take() -> None:
 
 
 def test_every_shape_that_was_seen_is_priced() -> None:
-    """Those too, that fit nowhere or want no device; models that pods insist on do not matter."""
+    """Every seen shape has a price, even if it fits nowhere or needs no device."""
     typed = seen(piece(50), use_types=("A100",))
     shapes = [typed, seen(piece(50)), seen(whole(9)), seen(None, cores=4)]
     prices = learn(shapes, [racks()], pods=40)
@@ -101,7 +101,7 @@ def test_every_shape_that_was_seen_is_priced() -> None:
 
 
 def test_pods_without_devices_have_a_small_size() -> None:
-    """A tenth of the devices that usually go with their CPU."""
+    """A pod without devices counts as a tenth of the devices that usually go with its CPU."""
     shapes = [seen(whole(), cores=8), seen(None, cores=16)]
     prices = learn(shapes, [racks()], pods=20)
     assert prices.shapes[1].size == 200_000
@@ -114,12 +114,12 @@ def test_pods_without_devices_have_a_small_size() -> None:
 def test_clusters_of_nothing_have_prices_too(
     shapes: list[SeenShape], types: list[NodeType]
 ) -> None:
-    """No pods, no devices, or none that fit: nothing fails."""
+    """Clusters without pods or devices have prices too."""
     assert len(learn(shapes, types, pods=0).shapes) == len(shapes)
 
 
 def test_the_same_pods_have_the_same_prices() -> None:
-    """Solved again it is the same to the last digit."""
+    """The same pods give exactly the same prices."""
     shapes = [seen(piece(10 + n), pods=50 - n, cores=1 + n % 7) for n in range(40)]
     types = [racks(cores=cores) for cores in (16, 32, 96)]
     assert learn(shapes, types, pods=9) == learn(shapes, types, pods=9)

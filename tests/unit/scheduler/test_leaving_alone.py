@@ -1,4 +1,4 @@
-"""What a scheduler has folded is not looked through again and again by the garbage collector."""
+"""Folded state is excluded from repeated garbage collection."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ print(before, gc.get_freeze_count(), len(gc.get_objects()))
 
 
 def test_what_is_there_is_left_alone() -> None:
-    """In a process of its own: all objects but a few are out of the collector's sight."""
+    """Nearly all objects of a folded state are hidden from the garbage collector."""
     done = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True)
     before, frozen, seen = map(int, done.stdout.split())
     assert frozen > before / 2

@@ -1,4 +1,4 @@
-"""Which agents are taken to be silent, when, and by whom; in virtual time."""
+"""When agents count as silent, and which scheduler reports it, in virtual time."""
 
 import asyncio
 import random
@@ -24,11 +24,11 @@ from tests.support.memory_server import MemoryServer
 GRACE_S = 20
 ROUND_S = AGENT_BEAT_S
 GIVEN_UP_S = GRACE_S * 2 + 2 * ROUND_S
-"""By then a silent agent is told of: rounds count half of what they may take, at the least."""
+"""The time after which a silent agent is reported at the latest."""
 
 
 class SleepyClock(SkewedClock):
-    """While it is asleep no pause ends, as in a process that was stopped."""
+    """A clock whose pauses do not end while it is asleep, as in a stopped process."""
 
     asleep = False
 
@@ -40,7 +40,7 @@ class SleepyClock(SkewedClock):
 
 
 class Ear:
-    """One scheduler that listens."""
+    """A scheduler that listens to agents."""
 
     def __init__(
         self, server: MemoryServer, name: str, *, leads: bool = True, grace_s: int = GRACE_S
@@ -65,7 +65,7 @@ class Ear:
         ]
 
     def silent(self) -> list[str]:
-        """The nodes that it holds to be without an agent."""
+        """The nodes whose agent it considers silent."""
         return sorted(name for name, each in self.state.nodes.items() if each.silent)
 
 
@@ -74,7 +74,7 @@ async def _no_append(_draft: Draft) -> Appended:
 
 
 def told(server: MemoryServer) -> list[str]:
-    """What was written of agents, in order."""
+    """The events about agents' silence, in order."""
     found = []
     for record in server.records:
         data = decode(record.payload, subject=record.subject).data if record else None
@@ -94,7 +94,7 @@ async def reported(server: MemoryServer, *names: str) -> MemoryLedger:
 
 
 async def beat(agent: MemoryLedger, span_s: float, *names: str) -> None:
-    """Beat for these nodes for so long."""
+    """Send heartbeats for these nodes for this long."""
     end_s = asyncio.get_running_loop().time() + span_s
     while asyncio.get_running_loop().time() < end_s:
         for name in names:
@@ -112,7 +112,7 @@ def played(play: Callable[[MemoryServer], Awaitable[None]]) -> None:
 
 
 def test_an_agent_that_beats_is_there_and_one_that_does_not_is_given_up() -> None:
-    """And comes back by itself with its next beat, at once."""
+    """A silent agent is reported, and reported as heard at its next heartbeat."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1", "n2")
@@ -128,7 +128,7 @@ def test_an_agent_that_beats_is_there_and_one_that_does_not_is_given_up() -> Non
 
 
 def test_an_agent_that_says_that_it_stops_is_away_at_once() -> None:
-    """Told once, however often it is said; its next beat brings it back."""
+    """An agent that announces its stop is silent at once, reported once."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1", "n2")
@@ -146,7 +146,7 @@ def test_an_agent_that_says_that_it_stops_is_away_at_once() -> None:
 
 
 def test_nobody_is_given_up_before_the_grace() -> None:
-    """Also not by a scheduler that has just begun, and heard nobody yet."""
+    """No agent is given up before the grace period, not even by a scheduler that just started."""
 
     async def play(server: MemoryServer) -> None:
         await reported(server, "n1")
@@ -160,7 +160,7 @@ def test_nobody_is_given_up_before_the_grace() -> None:
 
 
 def test_no_agent_that_beats_is_given_up_in_the_shortest_grace() -> None:
-    """Whatever part of its round a beat comes in: it counts from the start of that."""
+    """With the shortest grace period, no agent with regular heartbeats is given up."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1")
@@ -173,7 +173,7 @@ def test_no_agent_that_beats_is_given_up_in_the_shortest_grace() -> None:
 
 
 def test_it_is_said_once_however_many_take_themselves_for_the_first() -> None:
-    """Each expects what was told last of the node."""
+    """Silence is written once, even if several schedulers consider themselves first."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1", "n2")
@@ -187,7 +187,7 @@ def test_it_is_said_once_however_many_take_themselves_for_the_first() -> None:
 
 
 def test_who_is_not_the_first_writes_nothing() -> None:
-    """It hears all the same, and goes on from there once it is."""
+    """A scheduler that is not first writes nothing, but knows what to write once it is."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1", "n2")
@@ -202,7 +202,7 @@ def test_who_is_not_the_first_writes_nothing() -> None:
 
 
 def test_a_scheduler_that_was_stopped_gives_nobody_up_for_what_it_missed() -> None:
-    """Its own silence is not theirs: a round counts for no more than a beat."""
+    """A scheduler that was suspended does not give up agents for heartbeats that it missed."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1")
@@ -218,7 +218,7 @@ def test_a_scheduler_that_was_stopped_gives_nobody_up_for_what_it_missed() -> No
 
 
 def test_a_node_that_no_agent_reported_is_never_silent() -> None:
-    """A node of Kubernetes without devices needs no agent."""
+    """A node that no agent reported is never silent."""
 
     async def play(server: MemoryServer) -> None:
         ear = Ear(server, "one")
@@ -229,7 +229,7 @@ def test_a_node_that_no_agent_reported_is_never_silent() -> None:
 
 
 def test_a_beat_that_cannot_be_read_is_nobody() -> None:
-    """It is passed over, and what follows is heard."""
+    """An unreadable heartbeat is ignored."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1")
@@ -245,7 +245,7 @@ def test_a_beat_that_cannot_be_read_is_nobody() -> None:
 
 
 def test_the_agent_of_one_node_beats_for_no_other() -> None:
-    """On its own subject, which is all that the server lets it send on."""
+    """A heartbeat counts only on the subject of its own node."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1", "n2")

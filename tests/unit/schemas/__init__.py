@@ -1,1 +1,1 @@
-"""Unit tests of the events: what is let in and what is not."""
+"""Unit tests of the events: which are accepted."""

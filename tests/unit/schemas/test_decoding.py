@@ -1,4 +1,4 @@
-"""Bytes that are nested too deep, or no text, are refused like all that is unreadable."""
+"""Deeply nested JSON and invalid UTF-8 are refused by every decoder."""
 
 import contextlib
 import importlib
@@ -29,14 +29,14 @@ OWN = {
     "runtime.jetstream.wire": "nats-server answers",
     "runtime.ledger.batching": "this process encoded it",
 }
-"""Modules of which a decoder reads bytes that no other may have made."""
+"""Modules whose decoders read only our own bytes."""
 _DECODER = re.compile(
     r"^(\w+) = (?:(?:from_outside|skipping)\()?\s*msgspec\.json\.Decoder\(", re.MULTILINE
 )
 
 
 def decoders() -> Iterator[tuple[str, str]]:
-    """Each decoder of JSON of a service: its module, and its name there."""
+    """Each JSON decoder of a service: its module and name."""
     for path in sorted(ROOT.rglob("*.py")):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for name in _DECODER.findall(path.read_text()):
@@ -45,7 +45,7 @@ def decoders() -> Iterator[tuple[str, str]]:
 
 
 def test_there_are_decoders() -> None:
-    """The pattern finds them, and each module that is passed over."""
+    """The search finds decoders, also in each excluded module."""
     assert len(list(decoders())) > 50
     for module in OWN:
         assert _DECODER.search((ROOT / Path(*module.split("."))).with_suffix(".py").read_text())
@@ -53,7 +53,7 @@ def test_there_are_decoders() -> None:
 
 @pytest.mark.parametrize(("module", "name"), list(decoders()))
 def test_a_deep_document_is_refused_like_any_that_cannot_be_read(module: str, name: str) -> None:
-    """Each decoder raises the error that its callers handle, or passes over what is not for it."""
+    """Each decoder raises a DecodeError for a deeply nested document, or ignores it."""
     decode = getattr(importlib.import_module(f"apportion.{module}"), name)
     for data in (DEEP, NO_TEXT):
         with contextlib.suppress(msgspec.DecodeError):
@@ -61,7 +61,7 @@ def test_a_deep_document_is_refused_like_any_that_cannot_be_read(module: str, na
 
 
 def test_a_deep_beat_and_annotation_are_refused() -> None:
-    """As their callers expect it."""
+    """A deeply nested heartbeat or annotation is refused with the expected error."""
     with pytest.raises(msgspec.DecodeError):
         read_beat("apportion.beat.agent.n1", DEEP)
     with pytest.raises(ManifestError):
@@ -70,7 +70,7 @@ def test_a_deep_beat_and_annotation_are_refused() -> None:
 
 @pytest.mark.parametrize("levels", [1_000, 4_900])
 def test_a_deep_object_hides_no_other_of_its_kind(levels: int) -> None:
-    """The API server takes parameters of 10 KiB; a list and a watch pass over them."""
+    """A deeply nested object does not prevent reading others of its list or watch."""
     deep = b"[" * levels + b"]" * levels
     claim = (
         b'{"metadata":{"name":"c","namespace":"team"},"spec":{"devices":{"config":'

@@ -1,4 +1,4 @@
-"""Bytes that are no event of ours: each kind of wrong has its own error, and no other happens."""
+"""Bytes that are not an event: each kind of defect has its own error."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ GONE = Event(id="1", source="watcher/a", time="2026-03-01T09:30:00Z", data=PodGo
 
 
 def wire(data: object = None, **attributes: Any) -> bytes:
-    """The document of `GONE` with other attributes; None leaves one out."""
+    """The document of `GONE` with changed attributes; None removes one."""
     document = json.loads(encode(GONE)) | attributes
     if data is not None:
         document["data"] = data
@@ -38,7 +38,7 @@ def wire(data: object = None, **attributes: Any) -> bytes:
 
 
 def test_the_unchanged_document_is_read() -> None:
-    """The errors below come of what each changes."""
+    """The unchanged document decodes, so the errors below come from the changes."""
     assert decode(wire(), subject=SUBJECT) == GONE
 
 
@@ -67,7 +67,7 @@ def test_the_unchanged_document_is_read() -> None:
     ],
 )
 def test_unreadable(payload: bytes, says: str) -> None:
-    """Not a CloudEvents document, for every reader there will ever be."""
+    """A payload that is not a valid CloudEvents document is unreadable."""
     with pytest.raises(UnreadableEvent, match=says):
         decode(payload, subject=SUBJECT)
 
@@ -82,7 +82,7 @@ def test_unreadable(payload: bytes, says: str) -> None:
     ],
 )
 def test_unknown(payload: bytes, says: str) -> None:
-    """A newer writer exists: this reader must stop, whatever the data is."""
+    """An unknown type or version raises UnknownEvent, which halts the reader."""
     with pytest.raises(UnknownEvent, match=says):
         decode(payload, subject=SUBJECT)
 
@@ -100,13 +100,13 @@ def test_unknown(payload: bytes, says: str) -> None:
     ],
 )
 def test_invalid(data: object, says: str) -> None:
-    """A known type whose payload no version of the schema takes, or that is about another."""
+    """A known type with an invalid payload or the wrong subject is invalid."""
     with pytest.raises(InvalidEvent, match=f"PodGone: .*{says}"):
         decode(wire(data), subject=SUBJECT)
 
 
 def test_deep_data() -> None:
-    """Nesting that would end a reader is only a bad event, with one reason however deep it is."""
+    """Nesting over 64 levels is unreadable, whatever the depth."""
     for depth in (63, 200, 900, 5_000):
         deep = b'{"uid":' + b"[" * depth + b"]" * depth + b"}"
         for document in (wire(), wire(type="apportion.dev/PodMoved"), wire(schemaversion=9)):
@@ -116,7 +116,7 @@ def test_deep_data() -> None:
 
 
 def test_what_no_operator_has_enabled_is_refused_before_anybody_looks_at_it() -> None:
-    """Whether this build knows the format or not, and whatever else is wrong with it: one text."""
+    """A format that is not enabled is refused first, whatever else is wrong."""
     asked: list[tuple[str, int]] = []
 
     def legal(type_: str, version: int) -> bool:
@@ -138,7 +138,7 @@ def test_what_no_operator_has_enabled_is_refused_before_anybody_looks_at_it() ->
 
 @pytest.mark.parametrize("amount", [-1, 1 << 25])
 def test_an_absurd_amount(amount: int) -> None:
-    """It is refused before it can reach a fold, by the reader and by the writer."""
+    """An amount out of range is refused by writer and reader."""
     bad = Shape(asks=(Ask(container="c", family="nvidia", memory_mib=amount),))
     data = PodSubmitted(uid="uid-1", namespace="n", name="p", shape=bad, dialect="hami")
     with pytest.raises(InvalidEvent, match="memory_mib"):
@@ -156,14 +156,14 @@ def test_an_absurd_amount(amount: int) -> None:
      {"data": PodGone(uid="\ud800")}, {"data": PodGone(uid="")}],
 )  # fmt: skip
 def test_nothing_bad_is_written(change: dict[str, Any]) -> None:
-    """What a reader would refuse is refused by the writer already."""
+    """The writer refuses an event that readers would refuse."""
     with pytest.raises(InvalidEvent, match=r"^PodGone: "):
         encode(structs.replace(GONE, **change))
 
 
 @pytest.mark.parametrize("total", [float("nan"), float("inf"), float("-inf")])
 def test_numbers_that_json_has_not(total: float) -> None:
-    """They would be written as null and come back as nothing."""
+    """NaN and infinity are refused, since JSON cannot represent them."""
     score = Score(node="n", total=total)
     data = PodPlaced(pod="p", namespace="n", name="p", attempt=1, node="n", shares=(), score=score)
     with pytest.raises(InvalidEvent, match="total"):
@@ -171,7 +171,7 @@ def test_numbers_that_json_has_not(total: float) -> None:
 
 
 def test_an_event_that_no_stream_would_take() -> None:
-    """Larger than the stream's largest message: said by us, before the server says it."""
+    """An event larger than the stream's limit is refused before sending."""
     labels = {f"label-{i}": "x" * 1024 for i in range(1100)}
     data = NodeReported(
         node="n",
@@ -183,7 +183,7 @@ def test_an_event_that_no_stream_would_take() -> None:
 
 
 def test_a_refusal_may_be_for_a_reason_that_this_build_does_not_know() -> None:
-    """It is kept, and written as it was read; what cannot be a reason is none."""
+    """An unknown refusal reason is kept and written unchanged; an invalid one is refused."""
     data = {"pod": "p", "namespace": "d", "name": "p", "reasons": {"VolumeNotBound": 3}, "nodes": 3}
     refused = {**json.loads(encode(GONE)), "type": "apportion.dev/PodRefused", "data": data}
     subject = subject_of(PodRefused(pod="p", namespace="d", name="p", reasons={}, nodes=0))

@@ -1,4 +1,4 @@
-"""Older versions of an event are read as the newest one, and by their own rules."""
+"""Older versions of an event are validated by their own rules and converted to the newest."""
 
 import json
 
@@ -27,7 +27,7 @@ NEWEST = PodGone(uid="uid-1", why="done", exit_code=0)
 
 @pytest.fixture
 def tomorrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The catalogue of a build in which `PodGone` has had three versions."""
+    """The catalogue of a build in which `PodGone` has three versions."""
     decoder = msgspec.json.Decoder(ROW.payload)
     monkeypatch.setitem(catalogue.BY_TYPE, ROW.type, ROW)
     monkeypatch.setitem(catalogue.BY_PAYLOAD, ROW.payload, ROW)
@@ -45,7 +45,7 @@ def wire(version: int, data: object, **attributes: object) -> bytes:
 
 
 def test_the_newest_is_written_and_read(tomorrow: None) -> None:
-    """What is lifted to is what is written from now on."""
+    """The newest version is written and read."""
     event = Event(id="1", source="s", time="2026-03-01T09:30:00Z", data=NEWEST)
     assert json.loads(encode(event))["schemaversion"] == ROW.version == 3
     assert decode(encode(event), subject=SUBJECT) == event
@@ -55,7 +55,7 @@ def test_the_newest_is_written_and_read(tomorrow: None) -> None:
     ("version", "means"), [(1, PodGone(uid="uid-1", why=UNTOLD, exit_code=NO_CODE)), (2, NEWEST)]
 )
 def test_an_older_one_is_lifted(tomorrow: None, version: int, means: PodGone) -> None:
-    """Step by step to the newest; the envelope stays what it was."""
+    """An older version is converted step by step to the newest, and its envelope stays the same."""
     event = decode(wire(version, DATA[version]), subject=SUBJECT)
     assert event == Event(
         id="1", source="watcher/a", time="2026-03-01T09:30:00Z", data=means, basis=7
@@ -65,7 +65,7 @@ def test_an_older_one_is_lifted(tomorrow: None, version: int, means: PodGone) ->
 def test_one_of_before_the_first_release_is_read_as_the_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first release has version 3: it reads 1 and 2, which had fewer fields, without a lift."""
+    """A version from before the first release is read as the first released one."""
     monkeypatch.setitem(catalogue.BORN, ROW.name, 3)
     assert (ROW.first, ROW.version) == (3, 5)
     first = {"uid": "uid-1", "reason": "done"}
@@ -94,19 +94,19 @@ def test_one_of_before_the_first_release_is_read_as_the_first(
 def test_an_older_one_is_held_to_its_own_fields(
     tomorrow: None, version: int, data: dict[str, object], says: str
 ) -> None:
-    """What a build of then refused is refused by every later one: their states are the same."""
+    """An older version is validated by its own fields, so that all builds agree."""
     with pytest.raises(InvalidEvent, match=f"PodGone.*: .*{says}"):
         decode(wire(version, data), subject=SUBJECT)
 
 
 def test_it_stands_on_its_subject(tomorrow: None) -> None:
-    """As any other."""
+    """An older version must be on its own subject too."""
     with pytest.raises(InvalidEvent, match=r"belongs on 'apportion\.v1\.workload\.uid-1'"):
         decode(wire(1, DATA[1]), subject="apportion.v1.workload.uid-2")
 
 
 def test_a_newer_one_halts_whatever_it_holds(tomorrow: None) -> None:
-    """Also where the envelope has got an attribute that this build does not know."""
+    """A newer version or an unknown type halts the reader, whatever its content."""
     for payload in (wire(4, {"x": 1}), wire(4, [], traceparent="00-1"), wire(4, 0, id="")):
         with pytest.raises(UnknownEvent, match=r"schemaversion 4 .* reads up to 3: .*upgrade App"):
             decode(payload, subject=SUBJECT)
@@ -118,14 +118,14 @@ def test_a_newer_one_halts_whatever_it_holds(tomorrow: None) -> None:
 
 @pytest.mark.parametrize("wrong", [lambda _: {}, lambda told: told["reason"], lambda _: None])
 def test_a_lift_that_fails_halts(wrong: object) -> None:
-    """It is this build's fault: refusing the event would make a state that no other build has."""
+    """A conversion that fails halts the reader, since it is a bug of this build."""
     row = ROW._replace(older=(FIRST, Older(ROW.older[1].payload, wrong)))  # type: ignore[arg-type]
     with pytest.raises(UnknownEvent, match=r"version 2 could not be lifted to 3 .*fault of this"):
         lifted(row, 2, json.dumps(DATA[2]).encode())
 
 
 def test_an_older_payload_has_the_name_of_its_event() -> None:
-    """Schemas and errors of every version speak of one event."""
+    """Every version of a payload has the same name."""
     for row in (ROW, *CATALOGUE):
         names = {row.payload_of(version).__name__ for version in range(1, row.version + 1)}
         assert names == {row.name}

@@ -21,13 +21,13 @@ from apportion_schemas.catalogue import token, untoken
     ],
 )
 def test_token(name: str, encoded: str) -> None:
-    """There and back."""
+    """A name is encoded and decoded without loss."""
     assert token(name) == encoded
     assert untoken(encoded) == name
 
 
 def test_subjects() -> None:
-    """A kind of its own for each kind of object, and one for the policy."""
+    """Each object has its own subject by kind and name, and the policy has one."""
     assert subject_of(NodeGone(node="a.b")) == "apportion.v1.cluster.node.a%2Eb"
     assert (
         subject_of(PodGroupObserved(group="ns/g", min_available=1))

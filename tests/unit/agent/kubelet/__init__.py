@@ -1,1 +1,1 @@
-"""The parts of the kubelet's front door that need no kubelet."""
+"""Parts of the kubelet integration that can be tested without a kubelet."""

@@ -1,4 +1,4 @@
-"""CDI files of slots: what is ours, and what NVIDIA's specification of the node says of a card."""
+"""CDI files of slots: our own edits, and those from the node's NVIDIA specification."""
 
 import json
 from pathlib import Path
@@ -29,14 +29,14 @@ OTHERS = NVIDIAS | {"kind": "example.org/gpu", "containerEdits": {"env": ["WRONG
 
 @pytest.fixture
 def specifications(tmp_path: Path) -> Specifications:
-    """With that of NVIDIA's toolkit there, and one of somebody else before it."""
+    """A folder with the NVIDIA toolkit's specification and another vendor's, which sorts first."""
     (tmp_path / "another.json").write_text(json.dumps(OTHERS))
     (tmp_path / "nvidia.yaml").write_text(json.dumps(NVIDIAS))
     return Specifications(tmp_path)
 
 
 def edits_of(folder: Path, slot: str) -> dict[str, Any]:
-    """What a runtime finds under the slot's name."""
+    """The container edits that a runtime finds under the slot's name."""
     (device,) = json.loads((folder / f"apportion-{slot}.json").read_bytes())["devices"]
     assert device["name"] == slot
     return dict(device["containerEdits"])
@@ -45,7 +45,7 @@ def edits_of(folder: Path, slot: str) -> dict[str, Any]:
 def test_a_slot_has_what_nvidia_says_of_its_card(
     specifications: Specifications, tmp_path: Path
 ) -> None:
-    """Of that card alone. NVIDIA's runtime must not inject it a second time: `void` stays."""
+    """A slot gets the NVIDIA edits of its own GPU only, and `void` keeps NVIDIA's runtime out."""
     ours = Edits({"NVIDIA_VISIBLE_DEVICES": "GPU-2"}, (Mount("/a", "/b"),), cards=("GPU-2",))
     specifications.write(["s1"], ours)
     found = edits_of(tmp_path, "s1")
@@ -57,7 +57,7 @@ def test_a_slot_has_what_nvidia_says_of_its_card(
 def test_a_card_in_mig_mode_has_what_is_said_of_all(
     specifications: Specifications, tmp_path: Path
 ) -> None:
-    """It does not stand there by its name; the nodes of its instance are ours to name."""
+    """A GPU in MIG mode gets the common NVIDIA edits and the device nodes of its own instance."""
     nodes = (
         DeviceNode("/dev/nvidia7", 195, 7),
         DeviceNode("/dev/nvidia-caps/nvidia-cap12", 237, 12),
@@ -75,13 +75,13 @@ def test_a_card_in_mig_mode_has_what_is_said_of_all(
 def test_devices_of_another_vendor_have_nothing_of_nvidia(
     specifications: Specifications, tmp_path: Path
 ) -> None:
-    """An NPU has no card of NVIDIA's."""
+    """A slot of an NPU gets no NVIDIA edits."""
     specifications.write(["s1"], Edits({"ASCEND_VISIBLE_DEVICES": "0"}))
     assert edits_of(tmp_path, "s1") == {"env": ["ASCEND_VISIBLE_DEVICES=0"]}
 
 
 def test_a_card_that_is_named_by_index_is_found_by_its_device_node(tmp_path: Path) -> None:
-    """`nvidia-ctk cdi generate --device-name-strategy=index`: 1 is not the card of minor 1."""
+    """GPUs in index-named CDI specifications are matched by device node: index 1 may be minor 0."""
     cards = tmp_path / "proc" / "driver" / "nvidia" / "gpus" / "0000:01:00.0"
     cards.mkdir(parents=True)
     (cards / "information").write_text("Model: \t T4\nGPU UUID: \t GPU-7\nDevice Minor: \t 0\n")
@@ -107,7 +107,7 @@ def test_a_card_that_is_named_by_index_is_found_by_its_device_node(tmp_path: Pat
 
 
 def test_network_devices_of_a_card_reach_the_container(tmp_path: Path) -> None:
-    """Of the card's edits and of those for all, in the version of CDI that has them."""
+    """A slot gets the GPU's and the common network devices, in a CDI version that supports them."""
     interfaces = [{"hostInterfaceName": f"ib{at}", "name": f"net{at}"} for at in range(2)]
     common = {**COMMON, "netDevices": interfaces[:1]}
     card = {"name": "GPU-1", "containerEdits": {"netDevices": interfaces[1:]}}
@@ -121,7 +121,8 @@ def test_network_devices_of_a_card_reach_the_container(tmp_path: Path) -> None:
 def test_a_card_that_no_specification_has_stays_visible_by_its_id(
     specifications: Specifications, tmp_path: Path
 ) -> None:
-    """NVIDIA's runtime can still add it."""
+    """A GPU without a CDI specification stays in NVIDIA_VISIBLE_DEVICES, so NVIDIA's runtime adds
+    it."""
     specifications.write(["s1"], Edits({"NVIDIA_VISIBLE_DEVICES": "GPU-9"}, cards=("GPU-9",)))
     assert edits_of(tmp_path, "s1")["env"][-1] == "NVIDIA_VISIBLE_DEVICES=GPU-9"
 
@@ -129,7 +130,7 @@ def test_a_card_that_no_specification_has_stays_visible_by_its_id(
 def test_files_of_slots_that_are_not_in_use_are_removed(
     specifications: Specifications, tmp_path: Path
 ) -> None:
-    """Those of others stay, and a slot that is taken again gets its file again."""
+    """A sweep removes the files of unused slots and keeps files of other programs."""
     specifications.write(["s1", "s2"], Edits({"A": "1"}))
     specifications.write(["s3"], Edits({"A": "3"}))
     specifications.sweep(lambda: {"s3"})
@@ -138,7 +139,8 @@ def test_files_of_slots_that_are_not_in_use_are_removed(
 
 
 def test_names_of_slots_cannot_be_guessed_and_stay_the_same(tmp_path: Path) -> None:
-    """They depend on the node's own key, and are short enough for an annotation of CDI."""
+    """Slot names depend on the node's secret key, are stable and unique, and fit a CDI
+    annotation."""
     key = slot_key(tmp_path / "key")
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
     resource = f"example.com/{'x' * 60}"

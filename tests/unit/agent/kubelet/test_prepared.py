@@ -1,4 +1,4 @@
-"""The book of prepared claims, and what it means for what a node keeps."""
+"""The book of prepared claims, and which pods the node keeps because of it."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from apportion.agent.kubelet.holders import CHECKPOINT, CLAIMS, Holders
 
 
 def proc(folder: Path, boot: str) -> Path:
-    """A kernel's folder of this boot."""
+    """A fake /proc with this boot id."""
     file = folder / boot / "sys" / "kernel" / "random" / "boot_id"
     file.parent.mkdir(parents=True)
     file.write_text(f"{boot}\n")
@@ -23,7 +23,7 @@ def claims(folder: Path, kernel: Path) -> BootBook[str]:
 
 
 def test_a_claim_stays_in_the_book_over_lives_of_the_agent(tmp_path: Path) -> None:
-    """Until it is struck out; a pod may have several."""
+    """A prepared claim stays in the book across agent restarts until it is struck out."""
     kernel = proc(tmp_path, "boot-1")
     book = claims(tmp_path, kernel)
     for claim, pod in (("c-1", "a"), ("c-2", "a"), ("c-3", "b")):
@@ -35,7 +35,7 @@ def test_a_claim_stays_in_the_book_over_lives_of_the_agent(tmp_path: Path) -> No
 
 
 def test_of_another_boot_nothing_runs_any_more(tmp_path: Path) -> None:
-    """Nor is a broken book believed."""
+    """A book of another boot, an unreadable one, or one without a boot id counts as empty."""
     claims(tmp_path, proc(tmp_path, "boot-1")).note("c-1", "a")
     later = proc(tmp_path, "boot-2")
     assert claims(tmp_path, later).entries == {}
@@ -45,7 +45,8 @@ def test_of_another_boot_nothing_runs_any_more(tmp_path: Path) -> None:
 
 
 async def test_a_pod_that_has_claims_alone_is_known_to_the_node(tmp_path: Path) -> None:
-    """The kubelet's checkpoint of devices does not name it, and what it has is kept."""
+    """A pod that has only claims is known from the book, though the kubelet's checkpoint omits
+    it."""
     entry = {"PodUID": "by-slot", "ContainerName": "main", "ResourceName": "r", "DeviceIDs": None}
     data = {"Data": {"PodDeviceEntries": [entry]}}
     (tmp_path / CHECKPOINT).write_text(json.dumps(data))
@@ -58,7 +59,8 @@ async def test_a_pod_that_has_claims_alone_is_known_to_the_node(tmp_path: Path) 
 
 
 async def test_a_checkpoint_is_decoded_again_once_it_is_another_file(tmp_path: Path) -> None:
-    """Or might be: one that was just written can change without any other sign."""
+    """The kubelet's checkpoint is decoded again when it changed or was written too recently to
+    tell."""
     path = tmp_path / CHECKPOINT
     holders = Holders(tmp_path, tmp_path / "none.sock")
 

@@ -1,1 +1,1 @@
-"""Unit tests of NVIDIA cards, on a driver that is made up."""
+"""Unit tests of NVIDIA GPUs, on a fake driver."""

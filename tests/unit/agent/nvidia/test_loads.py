@@ -1,4 +1,4 @@
-"""What is used of cards, as the NVIDIA driver answers: real bindings over the fake driver."""
+"""Usage of GPUs as the NVIDIA driver reports it: real bindings over the fake driver."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -19,14 +19,14 @@ H100_CUT = MigInstance(profile="2g.20gb", start=2, size=2)
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """A card as it is, and two in MIG mode, of which one has a performance monitor."""
+    """A driver with a full GPU and two in MIG mode, one of them with a performance monitor."""
     with fake_driver(tmp_path, "1xT4+1xA100-40GB:mig+1xH100-80GB:mig") as made:
         yield made
 
 
 @pytest.fixture
 async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
-    """An open backend that knows the cards."""
+    """An open backend that has read the inventory."""
     assert driver.ids
     opened = NvmlBackend(SystemClock())
     await opened.inventory()
@@ -35,20 +35,21 @@ async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
 
 
 async def load_of(backend: NvmlBackend, device: str, cut: MigInstance | None = None) -> Load:
-    """That of the device, or of an instance of it."""
+    """The load of the device, or of one of its instances."""
     loads = await backend.loads()
     return next(load for load in loads if (load.device, load.instance) == (device, cut))
 
 
 async def made(backend: NvmlBackend, device: str, cut: MigInstance) -> int:
-    """The driver's number of an instance that was made."""
+    """Make an instance and return the driver's number for it."""
     instance = await backend.make_instance(device, cut, [])
     handle = pynvml.nvmlDeviceGetHandleByUUID(instance.id.encode())
     return int(pynvml.nvmlDeviceGetGpuInstanceId(handle))
 
 
 async def test_processes_of_a_card(backend: NvmlBackend, driver: FakeDriver) -> None:
-    """Each with its memory and its part of the compute; one that computes nothing has none."""
+    """The load lists each process with its memory and compute, 0 % for one that computes
+    nothing."""
     driver.process(0, 4711, 300, 40)
     driver.process(0, 4712, 100)
     load = await load_of(backend, driver.ids[0])
@@ -59,7 +60,7 @@ async def test_processes_of_a_card(backend: NvmlBackend, driver: FakeDriver) -> 
 async def test_processes_that_the_driver_lists_elsewhere(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:
-    """Clients of MPS and programs that draw count as well, each once."""
+    """MPS clients and graphics processes count towards the load, each once."""
     driver.process(0, 4711, 300, 40, kinds=("mps",))
     driver.process(0, 4712, 100, kinds=("graphics",))
     driver.process(0, 4713, 50, 5, kinds=("compute", "graphics", "mps"))
@@ -71,7 +72,7 @@ async def test_processes_that_the_driver_lists_elsewhere(
 
 
 async def test_a_client_of_mps_in_an_instance(backend: NvmlBackend, driver: FakeDriver) -> None:
-    """It is in the load of its own instance."""
+    """A client of MPS in a MIG instance counts towards the load of that instance."""
     number = await made(backend, driver.ids[1], A100_CUT)
     driver.process(1, 4711, 300, kinds=("compute", "mps"), instance=number)
     load = await load_of(backend, driver.ids[1], A100_CUT)
@@ -79,7 +80,7 @@ async def test_a_client_of_mps_in_an_instance(backend: NvmlBackend, driver: Fake
 
 
 async def test_processes_of_an_instance(backend: NvmlBackend, driver: FakeDriver) -> None:
-    """They are in its load, which counts nothing of the rest of the card."""
+    """Processes of a MIG instance count towards its load, not the whole GPU's."""
     number = await made(backend, driver.ids[1], A100_CUT)
     driver.process(1, 4711, 300, 40, instance=number)
     load = await load_of(backend, driver.ids[1], A100_CUT)
@@ -91,7 +92,8 @@ async def test_processes_of_an_instance(backend: NvmlBackend, driver: FakeDriver
 async def test_an_instances_compute_is_its_monitors(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:
-    """Between two looks; without a monitor, and at the first look, nothing is said."""
+    """An instance's compute comes from its monitor, from the second reading on. Without a monitor
+    it is unknown."""
     older = await made(backend, driver.ids[1], A100_CUT)
     newer = await made(backend, driver.ids[2], H100_CUT)
     driver.process(1, 4711, 300, 40, instance=older)
@@ -104,7 +106,7 @@ async def test_an_instances_compute_is_its_monitors(
 async def test_an_instance_that_is_made_again_begins_anew(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:
-    """The samples of the one before it are let go of."""
+    """An instance made again at the same slices starts without samples of its predecessor."""
     await made(backend, driver.ids[2], H100_CUT)
     await backend.loads()
     await backend.keep_instances(driver.ids[2], [])
@@ -115,7 +117,7 @@ async def test_an_instance_that_is_made_again_begins_anew(
 
 
 async def test_a_card_that_is_lost_is_left_out(backend: NvmlBackend, driver: FakeDriver) -> None:
-    """The others are told of, as before; and so is it when it is back."""
+    """A lost GPU is left out of the loads until it returns; the other GPUs are still reported."""
     driver.fall_off(0)
     assert {load.device for load in await backend.loads()} == set(driver.ids[1:])
     driver.come_back(0)

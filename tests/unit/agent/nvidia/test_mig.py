@@ -1,4 +1,4 @@
-"""What a death, a person or a container may leave on a card in MIG mode, over the fake driver."""
+"""What a crash, a person or a container can leave on a GPU in MIG mode, over the fake driver."""
 
 import asyncio
 import logging
@@ -32,21 +32,21 @@ SMALL = MigInstance(profile="1g.5gb", start=6, size=1)
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """A driver with one card in MIG mode."""
+    """A driver with one GPU in MIG mode."""
     with fake_driver(tmp_path, "1xA100-40GB:mig") as made:
         yield made
 
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """A /proc of the first boot."""
+    """A fake /proc of the first boot."""
     boot(tmp_path / "proc", "boot-1")
     return tmp_path / "proc"
 
 
 @pytest.fixture
 async def backend(driver: FakeDriver, tmp_path: Path, proc: Path) -> AsyncIterator[NvmlBackend]:
-    """An open backend with a book on the disk."""
+    """An open backend that keeps its book of instances on disk."""
     assert driver.ids
     opened = NvmlBackend(SystemClock(), ours=ours(tmp_path, proc))
     yield opened
@@ -54,19 +54,19 @@ async def backend(driver: FakeDriver, tmp_path: Path, proc: Path) -> AsyncIterat
 
 
 def boot(proc: Path, name: str) -> None:
-    """Let the machine have started under this id."""
+    """Set the machine's boot id."""
     folder = proc / "sys/kernel/random"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "boot_id").write_text(name)
 
 
 def ours(folder: Path, proc: Path) -> OurInstances:
-    """What the disk says is ours, as an agent finds it when it starts."""
+    """Our instances according to the book on disk, as a starting agent reads it."""
     return OurInstances(BootBook(folder / "instances.json", proc, MigInstance))
 
 
 def made_by_hand(card: Any, cut: MigInstance) -> Any:
-    """A GPU instance that another program or a person made."""
+    """Make a GPU instance outside the agent, as another program or a person would."""
     number = nvml_mig.profiles(card)[cut.profile].id
     at = pynvml.c_nvmlGpuInstancePlacement_t(cut.start, cut.size)
     return pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(card, number, pynvml.byref(at))
@@ -74,20 +74,21 @@ def made_by_hand(card: Any, cut: MigInstance) -> Any:
 
 @pytest.fixture
 def card(backend: NvmlBackend) -> Any:
-    """The card's handle, for what others do to it."""
+    """The GPU's handle, for changes made outside the agent."""
     assert backend.driver
     return pynvml.nvmlDeviceGetHandleByIndex(0)
 
 
 def there(card: Any) -> list[MigInstance]:
-    """The instances on the card."""
+    """The instances on the GPU."""
     return [each.cut for each in nvml_mig.instances(card, nvml_mig.profiles(card))]
 
 
 async def test_an_instance_without_its_inside_is_finished(
     driver: FakeDriver, card: Any, tmp_path: Path, proc: Path
 ) -> None:
-    """The agent was killed between the two steps."""
+    """An agent killed while making a GPU instance adds the missing compute instance after its
+    restart."""
     ours(tmp_path, proc).note(driver.ids[0], HALF)
     made_by_hand(card, HALF)
     backend = NvmlBackend(SystemClock(), ours=ours(tmp_path, proc))
@@ -101,7 +102,8 @@ async def test_an_instance_without_its_inside_is_finished(
 async def test_an_instance_that_was_cut_within_is_made_whole(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """By a person: the container would have a third of what the ledger says."""
+    """An instance whose compute was split by hand gets its full compute back when it is made
+    again."""
     await backend.make_instance(driver.ids[0], HALF, [])
     (one,) = nvml_mig.instances(card, nvml_mig.profiles(card))
     half = one.handle
@@ -117,7 +119,8 @@ async def test_an_instance_that_was_cut_within_is_made_whole(
 async def test_what_a_process_runs_on_stays(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """Whoever needs it or not; it makes way once the process has ended."""
+    """An instance with a running process is kept, and a request for its slices fails until the
+    process ends."""
     await backend.make_instance(driver.ids[0], SMALL, [])
     (one,) = nvml_mig.instances(card, nvml_mig.profiles(card))
     driver.process(0, 4242, 100, instance=one.id)
@@ -134,7 +137,7 @@ async def test_what_a_process_runs_on_stays(
 async def test_a_card_is_listed_without_the_right_to_cut_it(
     driver: FakeDriver, tmp_path: Path, proc: Path
 ) -> None:
-    """An agent without CAP_SYS_ADMIN reports it as not on offer, with the reason."""
+    """An agent without CAP_SYS_ADMIN reports its MIG GPU as healthy, with no closed slices."""
     driver.unprivileged(0)
     backend = NvmlBackend(SystemClock(), ours=ours(tmp_path, proc))
     try:
@@ -147,7 +150,7 @@ async def test_a_card_is_listed_without_the_right_to_cut_it(
 async def test_a_card_whose_instances_cannot_be_listed_is_logged_once(
     backend: NvmlBackend, driver: FakeDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The agent looks every ten seconds; it logs again once something else is wrong."""
+    """A GPU whose instances cannot be listed is logged once per cause, not at every check."""
     instances = Instances(backend)
     driver.unprivileged(0)
     for _ in range(3):
@@ -162,7 +165,7 @@ async def test_a_card_whose_instances_cannot_be_listed_is_logged_once(
 async def test_a_size_that_the_card_does_not_have_is_named(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:
-    """With those that it has."""
+    """An unknown MIG profile is refused with an error that lists the available ones."""
     wanted = MigInstance(profile="1g.24gb", start=0, size=1)
     with pytest.raises(NotMade, match=r"no MIG profile 1g\.24gb; available: 1g\.5gb, 2g\.10gb"):
         await backend.make_instance(driver.ids[0], wanted, [])
@@ -171,7 +174,7 @@ async def test_a_size_that_the_card_does_not_have_is_named(
 async def test_a_container_gets_the_device_nodes_of_its_instance(
     backend: NvmlBackend, driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of the card and of the two instances, by their numbers; none of its neighbours."""
+    """A container gets the device nodes of its GPU, GPU instance and compute instance only."""
     minors, devices = tmp_path / "mig-minors", tmp_path / "devices"
     lines = [f"gpu0/gi{gi}/access {3 + gi * 9}" for gi in range(8)]
     lines += [f"gpu0/gi{gi}/ci{ci}/access {4 + gi * 9 + ci}" for gi in range(8) for ci in range(8)]
@@ -194,7 +197,7 @@ async def test_a_container_gets_the_device_nodes_of_its_instance(
 
 
 async def test_the_inventory_has_the_sizes_of_the_driver(backend: NvmlBackend) -> None:
-    """By the driver's names; a card that is not in MIG mode has none."""
+    """The inventory has the MIG profile sizes that the driver reports."""
     (device,) = await backend.inventory()
     sizes = {each.profile: each.memory_mib for each in device.mig_sizes}
     assert (sizes["1g.5gb"], sizes["2g.10gb"], sizes["3g.20gb"]) == (4864, 9984, 20096)
@@ -203,7 +206,7 @@ async def test_the_inventory_has_the_sizes_of_the_driver(backend: NvmlBackend) -
 async def test_a_share_that_was_placed_for_more_than_the_driver_makes_is_refused(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """As one that was placed by the catalogue, before the card reported its sizes."""
+    """A share of more memory than the driver's MIG instance has is refused, with the real size."""
     hands = Instances(backend)
     wanted = Share(
         container="main", device=driver.ids[0], memory_mib=20_224, cores=0, instance=HALF
@@ -216,7 +219,8 @@ async def test_a_share_that_was_placed_for_more_than_the_driver_makes_is_refused
 
 
 async def test_a_driver_may_count_in_smaller_slices(tmp_path: Path, proc: Path) -> None:
-    """Twelfths of an RTX PRO 6000, of which an instance has three: a slice of ours is three."""
+    """Slices are converted for a driver that counts in twelfths, as that of the RTX PRO 6000
+    does."""
     with fake_driver(tmp_path, "1xRTX-PRO-6000:mig") as driver:
         (device,) = driver.ids
         backend = NvmlBackend(SystemClock(), ours=ours(tmp_path, proc))
@@ -236,13 +240,14 @@ async def test_a_driver_may_count_in_smaller_slices(tmp_path: Path, proc: Path) 
         await backend.close()
 
 
-# ---------------------------------------------------------------- instances of others
+# ---------------------------------------------------------------- foreign instances
 
 
 async def test_instances_that_the_agent_did_not_make_stay(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """Idle or not, needed or not: they are named, and ours beside them goes."""
+    """An instance that the agent did not make is kept and reported as foreign; the agent's own is
+    removed."""
     made_by_hand(card, HALF)
     small = MigInstance(profile="1g.5gb", start=0, size=1)
     await backend.make_instance(driver.ids[0], small, [])
@@ -255,7 +260,8 @@ async def test_instances_that_the_agent_did_not_make_stay(
 async def test_no_share_is_cut_where_an_instance_of_another_is(
     backend: NvmlBackend, driver: FakeDriver, card: Any, wanted: MigInstance
 ) -> None:
-    """Neither in its place nor as it is: two programs would use one instance."""
+    """The agent refuses a share that overlaps a foreign instance or equals one; other slices still
+    work."""
     made_by_hand(card, HALF)
     with pytest.raises(NotMade, match=r"3g\.20gb from slice 4") as refused:
         await backend.make_instance(driver.ids[0], wanted, [])
@@ -267,7 +273,7 @@ async def test_no_share_is_cut_where_an_instance_of_another_is(
 async def test_an_agent_that_starts_again_knows_its_instances(
     backend: NvmlBackend, driver: FakeDriver, card: Any, tmp_path: Path, proc: Path
 ) -> None:
-    """From the disk; what a person made in the meantime is not among them."""
+    """A restarted agent recognizes its instances from disk and counts all others as foreign."""
     first = await backend.make_instance(driver.ids[0], SMALL, [])
     small = MigInstance(profile="1g.5gb", start=0, size=1)
     made_by_hand(card, small)
@@ -283,7 +289,8 @@ async def test_an_agent_that_starts_again_knows_its_instances(
 async def test_a_death_between_the_note_and_the_making_forgets_nothing(
     driver: FakeDriver, card: Any, tmp_path: Path, proc: Path, exists: bool
 ) -> None:
-    """What was made is ours and goes; where nothing was made, the note goes."""
+    """After a crash between noting and making an instance, the agent removes what exists and
+    forgets the note."""
     ours(tmp_path, proc).note(driver.ids[0], HALF)
     if exists:
         made_by_hand(card, HALF)
@@ -300,7 +307,8 @@ async def test_a_death_between_the_note_and_the_making_forgets_nothing(
 async def test_an_instance_is_noted_before_it_is_made(
     backend: NvmlBackend, driver: FakeDriver, card: Any, tmp_path: Path
 ) -> None:
-    """A disk that takes no note leaves no instance; a refusal of the driver leaves no note."""
+    """The note precedes the instance: if it cannot be written, none is made. If the driver refuses,
+    no note stays."""
     (tmp_path / "instances.json").mkdir()
     with pytest.raises(OSError, match=r"instances\.json"):
         await backend.make_instance(driver.ids[0], SMALL, [])
@@ -315,7 +323,8 @@ async def test_an_instance_is_noted_before_it_is_made(
 async def test_a_boot_ends_what_is_ours(
     backend: NvmlBackend, driver: FakeDriver, card: Any, tmp_path: Path, proc: Path
 ) -> None:
-    """An instance that a person makes after it in the same place has the same id, and stays."""
+    """After a reboot no instance is ours, even one with the id of an instance that we made
+    before."""
     first = await backend.make_instance(driver.ids[0], SMALL, [])
     driver.restart()
     boot(proc, "boot-2")
@@ -334,7 +343,8 @@ async def test_a_boot_ends_what_is_ours(
 async def test_an_instance_that_the_driver_holds_goes_in_a_later_round(
     backend: NvmlBackend, driver: FakeDriver, card: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As while DCGM watches it: it is named once, and the others are not kept by it."""
+    """An instance that the driver will not remove is logged once and removed in a later round.
+    Others are removed."""
     hands = Instances(backend)
     other = MigInstance(profile="1g.5gb", start=0, size=1)
     await backend.make_instance(driver.ids[0], SMALL, [])
@@ -354,7 +364,7 @@ async def test_an_instance_that_the_driver_holds_goes_in_a_later_round(
 async def test_the_inventory_has_the_slices_of_others(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """The card is well, and its other slices are on offer."""
+    """The inventory closes the slices of foreign instances only, and the GPU stays healthy."""
     await backend.make_instance(driver.ids[0], SMALL, [])
     (device,) = await backend.inventory()
     assert (device.healthy, device.closed_slices) == (True, 0)
@@ -369,7 +379,7 @@ async def test_the_inventory_has_the_slices_of_others(
 async def test_an_agent_that_hands_nothing_out_knows_no_slices_of_others(
     driver: FakeDriver,
 ) -> None:
-    """Every instance is its device plugin's, and the ledger knows which pods have them."""
+    """An agent that makes no shares closes no slices, since a device plugin owns every instance."""
     backend = NvmlBackend(SystemClock())
     made_by_hand(pynvml.nvmlDeviceGetHandleByIndex(0), HALF)
     (device,) = await backend.inventory()
@@ -378,7 +388,8 @@ async def test_an_agent_that_hands_nothing_out_knows_no_slices_of_others(
 
 
 def test_slices_beyond_those_that_a_report_has_are_left_out() -> None:
-    """A card of a model that is not known may have more, and its node is reported all the same."""
+    """Slices beyond the report's eight are dropped, so that a GPU of an unknown model is still
+    reported."""
     cut = MigInstance(profile="2g.8gb", start=7, size=2)
     assert nvml_mig.slices(cut) == 0b1000_0000
     card = gpu("g0", mode="mig", closed_slices=nvml_mig.slices(cut))
@@ -388,7 +399,7 @@ def test_slices_beyond_those_that_a_report_has_are_left_out() -> None:
 async def test_an_xid_of_an_instance_closes_its_place_alone(
     driver: FakeDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """For the quiet time, named with the instance; the card and its other instances go on."""
+    """A critical XID of an instance closes only its slices, and the log names the GPU."""
     hand = Hand()
     backend = NvmlBackend(hand)
     try:
@@ -419,7 +430,7 @@ async def test_an_xid_of_an_instance_closes_its_place_alone(
 async def test_an_xid_of_an_instance_that_is_gone_closes_the_card(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """Whatever it was of, the card has had it."""
+    """A critical XID of an instance that no longer exists makes the whole GPU unhealthy."""
     await backend.inventory()
     driver.xid(0, 48, instance=5)
     await asyncio.wait_for(backend.changed(), 10)

@@ -1,4 +1,4 @@
-"""What the NVML backend makes of a driver's answers: real bindings over the fake driver."""
+"""How the NVML backend interprets a driver's answers: real bindings over the fake driver."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -30,14 +30,14 @@ class Hand(SystemClock):
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """A driver with two well cards."""
+    """A driver with two healthy GPUs."""
     with fake_driver(tmp_path, "1xA100-40GB+1xT4") as made:
         yield made
 
 
 @pytest.fixture
 async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
-    """An open backend that looks often."""
+    """An open backend that probes often."""
     opened = NvmlBackend(SystemClock(), quiet_s=0.3, probe_s=0.05)
     yield opened
     await opened.close()
@@ -45,13 +45,13 @@ async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
 
 @pytest.fixture
 def hand() -> Hand:
-    """The time of `listener`."""
+    """The clock of `listener`."""
     return Hand()
 
 
 @pytest.fixture
 async def listener(driver: FakeDriver, hand: Hand) -> AsyncIterator[NvmlBackend]:
-    """An open backend for which no time passes: it notices nothing but events."""
+    """An open backend for which no time passes, so it notices nothing but events."""
     opened = NvmlBackend(hand)
     yield opened
     await opened.close()
@@ -66,7 +66,7 @@ async def after_change(backend: NvmlBackend) -> tuple[Device, ...]:
 async def inventory_that(
     backend: NvmlBackend, holds: Callable[[tuple[Device, ...]], bool]
 ) -> tuple[Device, ...]:
-    """The first inventory of which this holds: a backend may look once too often."""
+    """The first inventory for which `holds` is true; a backend may wake up early."""
     async with asyncio.timeout(10):
         while not holds(seen := await backend.inventory()):
             await backend.changed()
@@ -78,11 +78,11 @@ def all_well(devices: tuple[Device, ...]) -> bool:
     return all(device.healthy for device in devices)
 
 
-# ---------------------------------------------------------------- what a card is
+# ---------------------------------------------------------------- properties of a GPU
 
 
 async def test_what_a_card_is(driver: FakeDriver, backend: NvmlBackend) -> None:
-    """Names and amounts come from the driver, in the ledger's words."""
+    """The inventory has the driver's names and amounts, under the ledger's fields."""
     a100, t4 = await backend.inventory()
     assert [a100.id, t4.id] == driver.ids
     assert (a100.index, a100.family) == (0, "nvidia")
@@ -94,7 +94,7 @@ async def test_what_a_card_is(driver: FakeDriver, backend: NvmlBackend) -> None:
 
 
 async def test_mig_mode(driver: FakeDriver, backend: NvmlBackend) -> None:
-    """A card in MIG mode has as many slots as instances; the change is noticed."""
+    """The backend notices a switch to MIG mode and reports one slot per possible instance."""
     await backend.inventory()
     driver.mig(0, on=True)
     a100, _ = await after_change(backend)
@@ -102,7 +102,7 @@ async def test_mig_mode(driver: FakeDriver, backend: NvmlBackend) -> None:
 
 
 async def test_links_to_a_card_and_to_a_switch(tmp_path: Path) -> None:
-    """Lanes to one card add up; those to the switch reach every other card that has some."""
+    """NVLink lanes between two GPUs add up; lanes to a switch reach every other GPU on a switch."""
     with fake_driver(tmp_path, "4xA100-40GB") as driver:
         driver.link(0, 1, 1, None, 1)
         driver.link(1, 0, 0, None, 0)
@@ -118,7 +118,7 @@ async def test_links_to_a_card_and_to_a_switch(tmp_path: Path) -> None:
 
 
 async def test_a_lost_card_is_nobodys_peer(tmp_path: Path) -> None:
-    """Who asks for linked cards must not get one that links nowhere."""
+    """A lost GPU is no NVLink peer of the others, so no pod gets it as a linked GPU."""
     with fake_driver(tmp_path, "3xA100-40GB") as driver:
         backend = NvmlBackend(SystemClock(), probe_s=0.05)
         try:
@@ -135,7 +135,7 @@ async def test_a_lost_card_is_nobodys_peer(tmp_path: Path) -> None:
 async def test_a_critical_xid_is_known_within_one_wait(
     driver: FakeDriver, listener: NvmlBackend
 ) -> None:
-    """The card is unhealthy at once, without a look at the others."""
+    """A critical XID makes its GPU unhealthy at once, without a probe of the other GPUs."""
     await listener.inventory()
     driver.xid(0, 79)
     a100, t4 = await after_change(listener)
@@ -146,7 +146,7 @@ async def test_a_critical_xid_is_known_within_one_wait(
 async def test_a_card_is_well_again_after_the_quiet_time(
     driver: FakeDriver, listener: NvmlBackend, hand: Hand
 ) -> None:
-    """Not before, and another XID begins it anew."""
+    """A GPU is healthy again after the quiet time; another critical XID restarts it."""
     well = await listener.inventory()
     driver.xid(0, 79)
     await after_change(listener)
@@ -162,7 +162,7 @@ async def test_a_card_is_well_again_after_the_quiet_time(
 async def test_the_end_of_the_quiet_time_is_noticed(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """Nobody has to ask: the next probe differs."""
+    """The backend reports a change when the quiet time ends."""
     well = await backend.inventory()
     driver.xid(0, 79)
     assert not (await after_change(backend))[0].healthy
@@ -173,7 +173,8 @@ async def test_the_end_of_the_quiet_time_is_noticed(
 async def test_a_card_stays_healthy_after_these_xids(
     driver: FakeDriver, listener: NvmlBackend, xid: int
 ) -> None:
-    """Faults of a program, contained ones too, and notices; the XID after them still counts."""
+    """XIDs of application faults, contained errors and notices leave a GPU healthy, and later XIDs
+    count."""
     await listener.inventory()
     driver.xid(0, xid)
     driver.xid(1, FAULT_OF_THE_CARD)
@@ -186,7 +187,7 @@ async def test_a_card_stays_healthy_after_these_xids(
 async def test_a_notice_is_followed_by_a_look_at_once(
     driver: FakeDriver, listener: NvmlBackend, xid: int
 ) -> None:
-    """It says that an answer of the card is another by now, and time stands still here."""
+    """A notice XID triggers a probe at once, since the GPU's recovery action may have changed."""
     await listener.inventory()
     driver.recovery_action(0, pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET)
     driver.xid(0, xid)
@@ -196,7 +197,7 @@ async def test_a_notice_is_followed_by_a_look_at_once(
 
 
 async def test_an_operator_says_which_xids_count(driver: FakeDriver) -> None:
-    """What is ignored is what was given, whatever the default is."""
+    """A configured list of ignored XIDs replaces the default one."""
     backend = NvmlBackend(SystemClock(), ignored=frozenset({48}))
     try:
         await backend.inventory()
@@ -209,7 +210,7 @@ async def test_an_operator_says_which_xids_count(driver: FakeDriver) -> None:
 
 
 async def test_a_card_without_events_is_a_card(driver: FakeDriver, backend: NvmlBackend) -> None:
-    """What it cannot report is not asked for; what it says when looked at counts."""
+    """A GPU without event support is still probed for its health."""
     driver.lacks(1, "events")
     assert all_well(await backend.inventory())
     driver.recovery_action(1, 1)
@@ -221,7 +222,7 @@ async def test_a_card_without_events_is_a_card(driver: FakeDriver, backend: Nvml
 
 @pytest.fixture
 async def fabric(tmp_path: Path) -> AsyncIterator[tuple[FakeDriver, NvmlBackend]]:
-    """A card behind NVSwitches and one without."""
+    """A GPU with an NVSwitch fabric, and one without."""
     with fake_driver(tmp_path, "1xH100-80GB+1xT4") as driver:
         opened = NvmlBackend(SystemClock(), probe_s=0.05)
         yield driver, opened
@@ -239,7 +240,8 @@ async def fabric(tmp_path: Path) -> AsyncIterator[tuple[FakeDriver, NvmlBackend]
 async def test_a_card_that_is_not_registered_with_its_fabric_is_unhealthy(
     fabric: tuple[FakeDriver, NvmlBackend], state: int, status: int, expected: str
 ) -> None:
-    """CUDA fails there; it is healthy once it is registered, and other cards are not asked."""
+    """A GPU that is not registered with its NVLink fabric is unhealthy until it is. Other GPUs are
+    unaffected."""
     driver, backend = fabric
     well = await backend.inventory()
     assert all_well(well)
@@ -254,7 +256,8 @@ async def test_a_card_that_is_not_registered_with_its_fabric_is_unhealthy(
 
 
 async def test_a_card_without_a_fabric_is_healthy(fabric: tuple[FakeDriver, NvmlBackend]) -> None:
-    """Whatever its driver says of one: it has no NVSwitch, or the driver is older than that."""
+    """The fabric state is ignored for a GPU without NVSwitch and for a driver without that
+    function."""
     driver, backend = fabric
     driver.fabric(1, pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED)
     assert all_well(await backend.inventory())
@@ -266,20 +269,21 @@ async def test_a_card_without_a_fabric_is_healthy(fabric: tuple[FakeDriver, Nvml
 
 
 async def test_a_card_in_mig_mode_needs_no_fabric(fabric: tuple[FakeDriver, NvmlBackend]) -> None:
-    """Its instances do not use NVLink."""
+    """A GPU in MIG mode is healthy without a fabric, since its instances do not use NVLink."""
     driver, backend = fabric
     driver.fabric(0, pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS)
     driver.mig(0, on=True)
     assert all_well(await backend.inventory())
 
 
-# ---------------------------------------------------------------- lost cards
+# ---------------------------------------------------------------- lost GPUs
 
 
 async def test_a_lost_card_stays_known_and_may_come_back(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """It is not forgotten, it is unhealthy, and needs no restart to be well again."""
+    """A lost GPU stays in the inventory as unhealthy and recovers without a restart of the
+    agent."""
     well = await backend.inventory()
     driver.fall_off(0)
     a100, t4 = await after_change(backend)
@@ -293,7 +297,7 @@ async def test_a_lost_card_stays_known_and_may_come_back(
 async def test_a_lost_card_is_known_within_one_wait(
     driver: FakeDriver, listener: NvmlBackend
 ) -> None:
-    """The driver says so to who waits for events; the next probe is not waited for."""
+    """The driver's event reports a lost GPU at once, before the next probe."""
     await listener.inventory()
     driver.fall_off(0)
     assert [device.healthy for device in await after_change(listener)] == [False, True]
@@ -302,7 +306,7 @@ async def test_a_lost_card_is_known_within_one_wait(
 async def test_a_lost_card_does_not_make_deaf_to_the_others(
     driver: FakeDriver, listener: NvmlBackend
 ) -> None:
-    """The driver answers nothing else for events of which one card is lost."""
+    """With one GPU lost, the backend still receives XIDs of the others."""
     await listener.inventory()
     driver.fall_off(0)
     await after_change(listener)
@@ -313,7 +317,7 @@ async def test_a_lost_card_does_not_make_deaf_to_the_others(
 async def test_a_card_that_came_back_is_listened_to(
     driver: FakeDriver, listener: NvmlBackend
 ) -> None:
-    """Its events were lost with it, and are asked for anew."""
+    """The backend registers again for events of a GPU that came back."""
     await listener.inventory()
     driver.fall_off(0)
     await after_change(listener)
@@ -326,7 +330,7 @@ async def test_a_card_that_came_back_is_listened_to(
 async def test_an_xid_of_a_card_that_falls_off_with_it(
     driver: FakeDriver, listener: NvmlBackend
 ) -> None:
-    """XID 79 is what the driver says when it has lost a card: the event names nobody any more."""
+    """An XID 79 whose event names no GPU marks the lost GPU unhealthy."""
     await listener.inventory()
     driver.xid(0, 79)
     driver.fall_off(0)
@@ -339,7 +343,8 @@ async def test_an_xid_of_a_card_that_falls_off_with_it(
 async def test_a_driver_that_restarts_is_opened_anew(
     driver: FakeDriver, listener: NvmlBackend
 ) -> None:
-    """The same cards, well, and listened to; nothing of the former life is held."""
+    """After a driver restart the backend reports the same GPUs, listens again and leaks no
+    handles."""
     well = await listener.inventory()
     driver.restart()
     assert await after_change(listener) == well
@@ -351,7 +356,7 @@ async def test_a_driver_that_restarts_is_opened_anew(
 async def test_a_driver_that_restarts_between_looks(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """Also where nobody was waiting for events."""
+    """A driver restart between two inventories goes unnoticed by the caller."""
     well = await backend.inventory()
     driver.restart()
     assert await backend.inventory() == well
@@ -360,7 +365,8 @@ async def test_a_driver_that_restarts_between_looks(
 async def test_while_the_driver_is_away_its_cards_are_unhealthy(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """The agent lives on, takes no work onto them, and takes them back."""
+    """GPUs are unhealthy while the driver is stopped. Once it runs again they recover and are
+    listened to."""
     well = await backend.inventory()
     driver.stop()
     away = await after_change(backend)
@@ -376,7 +382,7 @@ async def test_while_the_driver_is_away_its_cards_are_unhealthy(
 async def test_a_restarted_driver_that_lists_a_card_no_more(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """The others move up, no index is there twice, and the card gets its own back."""
+    """A GPU missing after a driver restart stays known as unhealthy, with an index of its own."""
     well = await backend.inventory()
     driver.fall_off(0)
     driver.restart()
@@ -389,14 +395,14 @@ async def test_a_restarted_driver_that_lists_a_card_no_more(
 
 
 async def test_without_a_driver_there_is_no_backend(driver: FakeDriver) -> None:
-    """Whoever starts an agent here is told what is missing."""
+    """Without a driver the backend fails with an error that says what is missing."""
     driver.stop()
     with pytest.raises(DevicesUnavailable, match="Driver Not Loaded"):
         NvmlBackend(SystemClock())
 
 
 async def test_a_driver_that_never_listed_a_card_is_an_error(driver: FakeDriver) -> None:
-    """No devices and none that answer are not the same."""
+    """A driver that stops before it ever listed a GPU is an error, not an empty inventory."""
     backend = NvmlBackend(SystemClock(), probe_s=0.05)
     driver.stop()
     with pytest.raises(DevicesUnavailable, match="nvidia-smi"):
@@ -404,7 +410,7 @@ async def test_a_driver_that_never_listed_a_card_is_an_error(driver: FakeDriver)
     await backend.close()
 
 
-# ---------------------------------------------------------------- what the driver asks for
+# ---------------------------------------------------------------- recovery actions
 
 
 @pytest.mark.parametrize(
@@ -420,7 +426,8 @@ async def test_a_driver_that_never_listed_a_card_is_an_error(driver: FakeDriver)
 async def test_what_the_driver_asks_for(
     driver: FakeDriver, backend: NvmlBackend, happen: Callable[[FakeDriver], None], reason: str
 ) -> None:
-    """A card that wants a reset takes no work until it had one."""
+    """A GPU that needs a reset, a reboot or a replacement is unhealthy, with the action as its
+    reason."""
     await backend.inventory()
     happen(driver)
     a100, t4 = await after_change(backend)
@@ -432,7 +439,7 @@ async def test_what_the_driver_asks_for(
 async def test_errors_that_were_dealt_with_are_no_trouble(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """Corrected errors, and rows that are replaced already, are what the memory has spares for."""
+    """Corrected errors and rows that are already remapped leave a GPU healthy."""
     well = await backend.inventory()
     driver.ecc(0, corrected=100, uncorrected=1)
     driver.remap_rows(0, corrected=2, uncorrected=1)
@@ -442,7 +449,7 @@ async def test_errors_that_were_dealt_with_are_no_trouble(
 async def test_a_card_without_row_remapping_is_well(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """It is older than the question, and what else it says still counts."""
+    """A GPU without row remapping is healthy, and its recovery action still counts."""
     driver.lacks(1, "rows")
     assert all_well(await backend.inventory())
     driver.recovery_action(1, 1)
@@ -450,18 +457,18 @@ async def test_a_card_without_row_remapping_is_well(
 
 
 async def test_a_driver_that_lacks_a_function(driver: FakeDriver, backend: NvmlBackend) -> None:
-    """A driver from before row remapping has no function of that name; its cards are well."""
+    """GPUs are healthy under a driver that lacks the row remapping and event functions."""
     for card in (0, 1):
         driver.lacks(card, "rows", driver_too=True)
         driver.lacks(card, "events", driver_too=True)
     assert all_well(await backend.inventory())
 
 
-# ---------------------------------------------------------------- the end
+# ---------------------------------------------------------------- closing
 
 
 async def test_nothing_comes_of_a_closed_backend(driver: FakeDriver) -> None:
-    """Whoever still asks while the agent ends waits to be cancelled, and is no error."""
+    """A closed backend reports no change: a caller waits until it is cancelled."""
     closed = NvmlBackend(SystemClock())
     await closed.close()
     with pytest.raises(TimeoutError):
@@ -469,7 +476,7 @@ async def test_nothing_comes_of_a_closed_backend(driver: FakeDriver) -> None:
 
 
 async def test_a_closed_backend_gives_back_what_it_took_of_the_driver(driver: FakeDriver) -> None:
-    """The driver holds events for whoever listens, and nobody frees them later."""
+    """A closed backend has freed its NVML client and event set."""
     backend = NvmlBackend(SystemClock())
     assert (driver.clients, driver.event_sets) == (1, 1)
     await backend.close()
@@ -481,7 +488,7 @@ async def test_a_closed_backend_gives_back_what_it_took_of_the_driver(driver: Fa
 
 @pytest.fixture
 async def hasty(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
-    """An open backend that soon gives a call up."""
+    """An open backend that abandons a call soon."""
     opened = NvmlBackend(SystemClock(), probe_s=0.05, call_s=0.3)
     yield opened
     for card in range(len(driver.ids)):
@@ -492,7 +499,8 @@ async def hasty(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
 async def test_a_call_that_hangs_stops_its_own_card_alone(
     driver: FakeDriver, hasty: NvmlBackend
 ) -> None:
-    """XIDs, loads and work of the other card go on; the card is well once the call returns."""
+    """A call that hangs makes only its own GPU unhealthy; the other's XIDs, loads and changes still
+    work."""
     assert all_well(await hasty.inventory())
     driver.hang(0)
     hung, well = await inventory_that(hasty, lambda seen: not all_well(seen))
@@ -512,7 +520,7 @@ async def test_a_call_that_hangs_stops_its_own_card_alone(
 
 
 async def test_an_xid_of_a_card_whose_calls_hang(driver: FakeDriver, hasty: NvmlBackend) -> None:
-    """The name of the card is known by its handle: asking for it would hang as well."""
+    """An XID of a GPU whose calls hang is handled without another call to that GPU."""
     await hasty.inventory()
     driver.hang(0)
     driver.xid(0, FAULT_OF_THE_CARD)
@@ -524,7 +532,7 @@ async def test_an_xid_of_a_card_whose_calls_hang(driver: FakeDriver, hasty: Nvml
 async def test_a_call_that_was_given_up_is_not_made_later(
     driver: FakeDriver, hasty: NvmlBackend
 ) -> None:
-    """What its caller was refused must not happen once the card answers again."""
+    """A change that timed out and was refused is not applied once the GPU answers again."""
     await hasty.inventory()
     driver.hang(0)
     with pytest.raises(NotMade):
@@ -539,7 +547,7 @@ async def test_a_call_that_was_given_up_is_not_made_later(
 
 
 async def test_a_backend_closes_while_a_call_hangs(driver: FakeDriver) -> None:
-    """It waits no longer than for one call."""
+    """A backend closes within seconds while a call hangs."""
     backend = NvmlBackend(SystemClock(), call_s=0.2)
     await backend.inventory()
     driver.hang(0)

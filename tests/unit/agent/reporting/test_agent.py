@@ -1,4 +1,4 @@
-"""The agent's reports, over a ledger in memory: said once, and upon what the ledger holds."""
+"""The agent's reports, over a ledger in memory: each is sent once, based on the ledger's state."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ HOST = Host(cpu_milli=1000, memory_mib=1000, pods=110)
 
 
 def report(backend: SimulatedBackend, devices: tuple[Device, ...]) -> NodeReported:
-    """What an agent of the node says of these devices."""
+    """The report of these devices by the node's agent."""
     return NodeReported(
         node=NODE, devices=devices, host=HOST, driver=backend.driver, simulated=True
     )
@@ -31,7 +31,7 @@ def report(backend: SimulatedBackend, devices: tuple[Device, ...]) -> NodeReport
 
 @contextlib.asynccontextmanager
 async def running(agent: Agent) -> AsyncIterator[None]:
-    """An agent that has reported its nodes, until the end of the `with`."""
+    """Run the agent until the end of the `with`, from when its nodes are reported."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(each) for each in (agent.watch(), agent.fold())]
 
@@ -45,7 +45,8 @@ async def running(agent: Agent) -> AsyncIterator[None]:
 
 
 async def test_who_comes_back_reads_all_that_was_said_before_saying_more() -> None:
-    """The newest report is what it has; of the oldest alone it would differ, and say all anew."""
+    """A restarted agent reads all earlier reports first, and so writes nothing if the newest is
+    right."""
     ledger = MemoryLedger(MemoryServer(), role="intake")
     devices = simulated_devices(NODE, "2xT4")
     backend = SimulatedBackend(devices)
@@ -64,7 +65,7 @@ async def test_who_comes_back_reads_all_that_was_said_before_saying_more() -> No
 
 @pytest.mark.parametrize("basis", [0, 1], ids=["behind", "as far as we had when we began"])
 async def test_a_report_of_an_earlier_life_that_comes_late_is_answered(basis: int) -> None:
-    """However far that life had read: else what it said of a card stands for ever."""
+    """A late event of an agent's earlier life is answered with a full report that corrects it."""
     ledger = MemoryLedger(MemoryServer(), role="intake")
     devices = simulated_devices(NODE, "1xT4")
     backend = SimulatedBackend(devices)

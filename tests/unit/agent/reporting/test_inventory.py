@@ -1,4 +1,4 @@
-"""Which events bring the ledger from what it says to what is so."""
+"""Which events bring the ledger's view of a node up to date."""
 
 import msgspec
 
@@ -22,25 +22,25 @@ def with_failed(report: NodeReported, *indexes: int) -> NodeReported:
 
 
 def test_nothing_differs_nothing_is_written() -> None:
-    """A restart of a well known node is silent."""
+    """An agent whose ledger view equals its inventory writes nothing."""
     assert news(NodeView(said=WELL), WELL) == []
 
 
 def test_what_people_are_told_is_refused_is_ended_by_a_whole_report() -> None:
-    """Where all is as it was before, and where a card fails beside it."""
+    """After a refusal the agent sends a whole report, even if nothing or only health changed."""
     refused = NodeView(said=WELL, refused=True)
     for now in (WELL, with_failed(WELL, 1)):
         assert news(refused, now) == [now]
 
 
 def test_an_unknown_node_is_reported_whole() -> None:
-    """The first event of a node is its whole inventory, failed devices included."""
+    """The first event of a node is its whole inventory, including unhealthy devices."""
     now = with_failed(WELL, 1)
     assert news(NodeView(), now) == [now]
 
 
 def test_health_alone_is_a_small_event_per_device() -> None:
-    """Only the devices that changed are spoken of, in either direction."""
+    """Each health change is an event for that device only, in either direction."""
     failed = with_failed(WELL, 0, 1)
     assert news(NodeView(said=WELL), failed) == [
         DeviceHealthChanged(node="n1", device=d.id, healthy=False, reason="hot")
@@ -52,7 +52,8 @@ def test_health_alone_is_a_small_event_per_device() -> None:
 
 
 def test_any_other_difference_is_a_whole_report() -> None:
-    """A lost card or another driver cannot be said in a health event."""
+    """Any difference other than health, such as a removed GPU or a new driver, is a whole
+    report."""
     one_less = msgspec.structs.replace(WELL, devices=WELL.devices[:1])
     other_driver = msgspec.structs.replace(with_failed(WELL, 0), driver="560.1")
     assert news(NodeView(said=WELL), one_less) == [one_less]
@@ -60,7 +61,7 @@ def test_any_other_difference_is_a_whole_report() -> None:
 
 
 def test_ids_repeat_for_the_same_fact_and_only_for_it() -> None:
-    """Two agents that say the same after the same event say it once; a relapse is a new fact."""
+    """Equal facts after the same event get the same id; a relapse gets a new one."""
     failed, well = news(NodeView(said=WELL), with_failed(WELL, 0, 1))
     assert event_id(failed, 7) == event_id(msgspec.structs.replace(failed), 7)
     assert len({event_id(failed, 7), event_id(well, 7), event_id(failed, 9)}) == 3

@@ -1,5 +1,5 @@
-"""What an intake refuses of a node's report: it is said again until it is taken, by a real intake
-in virtual time."""
+"""Reports that the intake refuses are sent again until it accepts them: real intake, virtual
+time."""
 
 import asyncio
 import random
@@ -23,8 +23,8 @@ CARD = simulated_devices("old", "1xT4")
 
 
 def test_a_card_that_was_moved_is_taken_once_its_old_node_is_without_it() -> None:
-    """The agent of the new node was started first, and nobody starts it again. Another node of the
-    same agent is told of meanwhile, and the refusal once, not once a minute."""
+    """A GPU moved to another node is refused until its old node reports without it, then accepted.
+    The refusal is written once, and the agent's other node is reported in the meantime."""
 
     async def moved() -> None:
         services = Services()
@@ -46,7 +46,8 @@ def test_a_card_that_was_moved_is_taken_once_its_old_node_is_without_it() -> Non
 
 
 def test_what_people_are_told_ends_though_all_is_as_it_was_before() -> None:
-    """A card was put into another node and back, so that node's agent has nothing new to say."""
+    """A refused report is superseded by a whole report, even if the node is back to its earlier
+    state."""
 
     async def put_back() -> None:
         services = Services()
@@ -67,7 +68,8 @@ def test_what_people_are_told_ends_though_all_is_as_it_was_before() -> None:
 
 
 def test_two_agents_of_one_name_do_not_outwrite_each_other() -> None:
-    """Each says what it has once, however long they run."""
+    """Two agents of one node with different devices write one report each, not an endless
+    series."""
 
     async def contradict() -> None:
         services = Services()
@@ -82,19 +84,20 @@ def test_two_agents_of_one_name_do_not_outwrite_each_other() -> None:
 
 
 def report(node: str, devices: tuple[Device, ...]) -> NodeReported:
-    """What an agent of this node says of these devices."""
+    """The report of these devices by the node's agent."""
     return NodeReported(node=node, devices=devices, host=HOST, driver="simulated", simulated=True)
 
 
 def nodes(services: Services) -> list[str]:
-    """Whose reports stand on the ledger, in order."""
+    """The nodes of the ledger's reports, in order."""
     return [each.node for each in services.written(NodeReported)]
 
 
 def test_use_is_sent_again_as_late_as_an_intake_of_a_full_ledger_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The back-off alone ends at five seconds; once there is room, the record is taken."""
+    """While the ledger is full, an agent retries a usage record as rarely as the intake
+    requests."""
     room = [0.07]
     monkeypatch.setattr(Soundness, "free", lambda _soundness, _after_bytes=0: room[0])
 
@@ -110,7 +113,7 @@ def test_use_is_sent_again_as_late_as_an_intake_of_a_full_ledger_says(
         await rest(3.5 * LATER_S)
         page = intake.metrics.render().decode()
         _, _, asked = page.partition('apportion_intake_events_total{outcome="again"} ')
-        assert 3 <= float(asked.split()[0]) <= 8  # each pause is half of it at least
+        assert 3 <= float(asked.split()[0]) <= 8  # each pause is at least half of LATER_S
         assert not publishing.done()
         room[0] = 1.0
         await rest(LATER_S)

@@ -1,4 +1,4 @@
-"""The agent's own fold: what is said of its nodes, and what is due there."""
+"""The agent's own fold: the reported inventory of its nodes, and the claims to allocate there."""
 
 import msgspec
 
@@ -35,7 +35,7 @@ def folded(*events: Payload, remember: bool = False) -> FleetView:
 
 
 def test_bound_after_placed_is_due_once() -> None:
-    """The shares of a bound placement are to be taken, in the order of the shares, once each."""
+    """A placement that was bound is due once, with its devices in the order of the shares."""
     view = folded(placed("p", "GPU-b", "GPU-a", "GPU-b"), BOUND)
     assert view.became_due.is_set()
     (claim,) = view.take_due()
@@ -47,7 +47,7 @@ def test_bound_after_placed_is_due_once() -> None:
 
 
 def test_what_is_not_due() -> None:
-    """No binding, no placement, another attempt, another node."""
+    """Nothing is due without a binding, without a placement, or for another attempt or node."""
     assert not folded(placed("p", "GPU-a")).due
     assert not folded(BOUND).due
     assert not folded(placed("p", "GPU-a"), PodBound(pod="p", node="n1", attempt=2)).due
@@ -55,7 +55,7 @@ def test_what_is_not_due() -> None:
 
 
 def test_an_answer_or_a_void_settles_a_claim() -> None:
-    """After a restart what was answered is not due again, and what was voided never."""
+    """A claim that was answered or voided is no longer due, whatever the order of the events."""
     for answer in (
         SharesAllocated(pod="p", node="n1", attempt=1, devices=("GPU-a",)),
         AllocationFailed(pod="p", node="n1", attempt=1, message="broken"),
@@ -69,21 +69,21 @@ def test_an_answer_or_a_void_settles_a_claim() -> None:
 
 
 def test_doubles_change_nothing() -> None:
-    """A second placement of the attempt does not move the devices, a second binding nothing."""
+    """A duplicate placement or binding of an attempt changes nothing."""
     view = folded(placed("p", "GPU-a"), placed("p", "GPU-b"), BOUND, BOUND)
     (claim,) = view.take_due()
     assert (claim.devices, claim.bound_revision) == (("GPU-a",), 3)
 
 
 def test_the_binding_says_which_placement_it_means() -> None:
-    """A placement that every fold refused must not lend its devices to the one that was bound."""
+    """A binding takes the placement that it names as its cause, not another of the same attempt."""
     view = folded(placed("p", "GPU-rogue"), placed("p", "GPU-true"))
     view.apply(record_of(3, BOUND), msgspec.structs.replace(event_of(BOUND), cause=2))
     assert [claim.devices for claim in view.take_due()] == [("GPU-true",)]
 
 
 def test_the_next_attempt_is_a_claim_of_its_own() -> None:
-    """A pod may come back to the node after a void."""
+    """A pod placed again after a void is due as a new attempt."""
     view = folded(
         placed("p", "GPU-a"),
         PlacementVoided(pod="p", node="n1", attempt=1, reason="failed"),
@@ -94,7 +94,7 @@ def test_the_next_attempt_is_a_claim_of_its_own() -> None:
 
 
 def adopted(*, attempt: int, running: bool, device: str = "GPU-a") -> PodAdopted:
-    """What somebody's annotations say."""
+    """A pod adopted with these annotations."""
     shares = placed("p", device).shares
     return PodAdopted(
         pod="p", node="n1", submitted=pod("p", ask(1024)), attempt=attempt, shares=shares,
@@ -104,7 +104,8 @@ def adopted(*, attempt: int, running: bool, device: str = "GPU-a") -> PodAdopted
 
 
 def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
-    """They may be anybody's. It runs by a placement of ours, or it was placed so here before."""
+    """On a kubelet's node an adopted pod gets shares only if it runs by our placement, or we placed
+    it there before with the same devices and attempt."""
 
     def gets(*events: Payload) -> bool:
         return "p" in folded(*events, remember=True).nodes["n1"].held
@@ -119,19 +120,21 @@ def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
 
 
 def test_a_pod_that_is_taken_back_is_answered_for_again() -> None:
-    """Nobody tells an agent of its end, for which an intake refused the answer to its binding."""
+    """A bound pod that is adopted after its claim was taken is due again, and so is answered."""
     view = folded(placed("p", "GPU-a"), BOUND)
     back = adopted(attempt=1, running=False)
     view.apply(record_of(3, back), event_of(back, "id-3"))
     (claim,) = view.take_due()
-    assert claim.bound_revision == 2  # not taken yet: its answer comes behind the adoption
+    # the claim was not taken yet, so its answer will follow the adoption
+    assert claim.bound_revision == 2
     view.apply(record_of(4, back), event_of(back, "id-4"))
     (claim,) = view.take_due()
     assert (claim.devices, claim.bound_revision) == (("GPU-a",), 4)
 
 
 def test_what_was_adopted_before_a_snapshot_is_judged_alike() -> None:
-    """A snapshot does not say which annotation it was; a placement of ours has an attempt."""
+    """An adopted pod restored from a snapshot follows the same rules: it needs an attempt and must
+    run."""
     for data, gets in (
         (adopted(attempt=1, running=True), True),
         (adopted(attempt=1, running=False), False),
@@ -143,7 +146,8 @@ def test_what_was_adopted_before_a_snapshot_is_judged_alike() -> None:
 
 
 def test_a_pod_that_is_there_is_not_forgotten_for_all_that_came_since() -> None:
-    """Else its container could not be started again, and what was made for it were taken away."""
+    """The view keeps at most HELD_MAX pods, drops the oldest first, and never one that still
+    exists."""
     view = FleetView(["n1"], remember=True)
     view.nodes["n1"].there = frozenset({"old"})
     revision = 0
@@ -159,7 +163,7 @@ def test_a_pod_that_is_there_is_not_forgotten_for_all_that_came_since() -> None:
 
 
 def test_inventory_is_the_last_report_with_the_health_since() -> None:
-    """Restarting compares with this, so it must hold every later health event."""
+    """The reported inventory is the last report with all later health events applied."""
     report = NodeReported(
         node="n1", devices=simulated_devices("n1", "2xT4"), host=Host(cpu_milli=1, memory_mib=1)
     )
@@ -175,7 +179,7 @@ def test_inventory_is_the_last_report_with_the_health_since() -> None:
 
 
 def test_the_configuration_is_taken_whole_and_never_a_wrong_one() -> None:
-    """The newest that every fold takes; one that contradicts itself changes nothing."""
+    """The view takes the newest valid configuration and ignores an invalid one."""
     split = Configuration(nvidia=NvidiaConfiguration(device_split_count=4))
     wrong = Configuration(nvidia=NvidiaConfiguration(resource_memory_name="nvidia.com/gpu"))
     view = folded(

@@ -1,4 +1,4 @@
-"""MPS daemons of cards, over the fake driver: started, limited, taken over, ended."""
+"""MPS daemons of GPUs, over the fake driver: started, limited, taken over, ended."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a mount of its own ne
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """A driver with one card, whose programs are found."""
+    """A driver with one GPU, whose programs are on PATH."""
     with fake_driver(tmp_path, "1xT4") as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -46,31 +46,31 @@ async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Where the daemons have their pipes."""
+    """The folder of the daemons' pipes."""
     with tempfile.TemporaryDirectory(prefix="mps") as name:
         yield Path(name)
 
 
 @pytest.fixture
 async def daemons(folder: Path, backend: NvmlBackend) -> AsyncIterator[Daemons]:
-    """They end with the test."""
+    """MPS daemons that end with the test."""
     made = Daemons(folder, backend)
     yield made
     await made.keep({})
 
 
 def compute_mode() -> int:
-    """Of the card."""
+    """The GPU's compute mode."""
     return int(pynvml.nvmlDeviceGetComputeMode(pynvml.nvmlDeviceGetHandleByIndex(0)))
 
 
 def process_of(folder: Path, card: str) -> int:
-    """The daemon's."""
+    """The process id of the GPU's daemon."""
     return int((folder / card / "pipe" / "nvidia-cuda-mps-control.pid").read_text())
 
 
 def kill(pid: int) -> None:
-    """SIGKILL, and wait until the process has ended, which a busy machine does later."""
+    """Send SIGKILL and wait until the process has ended."""
     ended = os.pidfd_open(pid)
     try:
         os.kill(pid, signal.SIGKILL)
@@ -80,7 +80,7 @@ def kill(pid: int) -> None:
 
 
 def variables(folder: Path, card: Device, memory_mib: int, cores: int) -> dict[str, str]:
-    """What a container with this share has in its environment, with its mounts followed."""
+    """The environment of a container with this share, with mounted paths resolved to host paths."""
     share = Share(container="c", device=card.id, memory_mib=memory_mib, cores=cores)
     edits = grant(Held("p", "c", (Part(share, card),)), Node(mps=str(folder))).edits
     mounts = {mount.container_path: mount.host_path for mount in edits.mounts}
@@ -89,7 +89,7 @@ def variables(folder: Path, card: Device, memory_mib: int, cores: int) -> dict[s
 
 @pytest.fixture
 async def card(backend: NvmlBackend) -> Device:
-    """The card, shared under MPS."""
+    """The GPU, shared under MPS."""
     (device,) = await backend.inventory()
     return structs.replace(device, mode="mps")
 
@@ -97,7 +97,8 @@ async def card(backend: NvmlBackend) -> Device:
 async def test_C3_two_clients_have_sixty_and_forty_percent(
     daemons: Daemons, folder: Path, driver: FakeDriver, card: Device
 ) -> None:
-    """Of the memory as of the threads; together they run, and neither takes from the other."""
+    """Two MPS clients get 60 % and 40 % of memory and threads, and the second cannot exceed its
+    limit."""
     large = variables(folder, card, 9_216, 60)
     small = variables(folder, card, 6_144, 40)
     assert large["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "60"
@@ -111,7 +112,7 @@ async def test_C3_two_clients_have_sixty_and_forty_percent(
 async def test_an_emptied_environment_gets_no_more_than_the_largest_share(
     daemons: Daemons, folder: Path, driver: FakeDriver, card: Device
 ) -> None:
-    """The daemon's own limit holds for whoever does not name his."""
+    """A client that clears its environment is limited to the largest share on the GPU."""
     await daemons.ensure(card.id, 4_000)
     pipes = {"CUDA_MPS_PIPE_DIRECTORY": str(folder / card.id / "pipe")}
     said = probe(driver, "alloc:3000", "alloc:1000", **pipes)
@@ -123,7 +124,7 @@ async def test_an_emptied_environment_gets_no_more_than_the_largest_share(
 async def test_a_daemon_outlives_the_agent(
     daemons: Daemons, folder: Path, backend: NvmlBackend, card: Device
 ) -> None:
-    """The next agent takes it over, and ends it when nobody needs it."""
+    """A new agent takes over the running daemon and ends it when no share needs it."""
     await daemons.ensure(card.id, 4_000)
     assert compute_mode() == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
     before = process_of(folder, card.id)
@@ -139,7 +140,7 @@ async def test_a_daemon_outlives_the_agent(
 async def test_a_daemon_that_died_is_started_again(
     daemons: Daemons, folder: Path, driver: FakeDriver, card: Device
 ) -> None:
-    """Where somebody needs it; it has its limit again."""
+    """A daemon that died is started again, with its limit, while a share needs it."""
     await daemons.ensure(card.id, 4_000)
     assert await daemons.keep({card.id: 4_000}) == {}
     kill(process_of(folder, card.id))
@@ -152,7 +153,8 @@ async def test_a_daemon_that_died_is_started_again(
 async def test_a_daemon_that_cannot_be_asked_ends_no_round(
     daemons: Daemons, card: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its program is gone, as while a driver is replaced: no daemon is known to run."""
+    """If the control program is missing, the round goes on and reports the daemon as not
+    running."""
     await daemons.ensure(card.id, 4_000)
     with monkeypatch.context() as gone:
         gone.setenv("PATH", "/nowhere")
@@ -164,7 +166,7 @@ async def test_a_daemon_that_cannot_be_asked_ends_no_round(
 async def test_a_program_that_is_not_here_is_named(
     folder: Path, backend: NvmlBackend, card: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As is what a launcher says that cannot start it."""
+    """A daemon that cannot be started fails with an error that has the launcher's output."""
     with pytest.raises(NotMade, match=f"daemon of {card.id} does not start: no bus"):
         await Daemons(folder, backend, ("sh", "-c", "echo no bus; exit 3")).ensure(card.id, 1_000)
     monkeypatch.setenv("PATH", "/nowhere")

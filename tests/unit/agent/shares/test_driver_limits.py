@@ -1,4 +1,4 @@
-"""Limits that the driver holds: on the right cgroup, anew by size; and what is said without."""
+"""Memory limits enforced by the driver: set on the container's cgroup and updated on resize."""
 
 import logging
 from collections.abc import AsyncIterator, Iterator
@@ -29,14 +29,14 @@ SEEN = {
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """A card that is shared, and one that is cut."""
+    """A driver with a shared GPU and one in MIG mode."""
     with fake_driver(tmp_path, "1xT4+1xA100-40GB:mig") as made:
         yield made
 
 
 @pytest.fixture
 async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
-    """The driver's, by the real bindings."""
+    """A backend over the driver, by the real bindings."""
     assert driver.ids
     opened = NvmlBackend(SystemClock())
     yield opened
@@ -45,7 +45,7 @@ async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
 
 @pytest.fixture
 def cgroups(tmp_path: Path) -> Path:
-    """The node's, with one of a container."""
+    """The node's cgroup tree, with the cgroup of a container."""
     folder = tmp_path / "cgroup"
     (folder / WHOLE.lstrip("/")).mkdir(parents=True)
     (folder / "cgroup.controllers").write_text("cpu memory\n")
@@ -54,7 +54,7 @@ def cgroups(tmp_path: Path) -> Path:
 
 
 def held(device: str, folder: Path) -> tuple[int, int]:
-    """The soft and the hard limit, in bytes."""
+    """The cgroup's soft and hard limit on the device, in bytes."""
     told = pynvml.c_nvmlGetMemoryLimits_v1_t(bytes(folder))
     pynvml.nvmlDeviceGetMemoryLimits_v1(pynvml.nvmlDeviceGetHandleByUUID(device.encode()), told)
     return told.softLimit, told.hardLimit
@@ -64,7 +64,8 @@ def held(device: str, folder: Path) -> tuple[int, int]:
 async def test_the_cgroup_is_found_and_held(
     driver: FakeDriver, backend: NvmlBackend, cgroups: Path, seen: str
 ) -> None:
-    """Wherever the agent is, and however often it is done; a new size is set anew."""
+    """The limit is set on the container's cgroup, wherever the agent runs, and updated on
+    resize."""
     driver.memory_limits(cgroups)
     device, folder = driver.ids[0], cgroups / WHOLE.lstrip("/")
     for memory in (700 * MIB, 700 * MIB, 1300 * MIB):
@@ -80,7 +81,7 @@ async def test_a_driver_without_limits_is_told_of_once(
     caplog: pytest.LogCaptureFixture,
     driver_too: bool,
 ) -> None:
-    """One that does not know the function, or a card that has none; nothing else happens."""
+    """A driver or GPU without memory limits is logged once per device."""
     driver.no_memory_limits(driver_too=driver_too)
     caplog.set_level(logging.INFO, "apportion.agent.shares.cards")
     hands = DriverLimits(backend, cgroups)
@@ -94,7 +95,7 @@ async def test_a_driver_without_limits_is_told_of_once(
 async def test_a_container_that_is_nowhere_to_be_found_is_told_of_once(
     driver: FakeDriver, backend: NvmlBackend, cgroups: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An agent in a pod without the node's cgroups; a card in MIG mode; a card that is gone."""
+    """A missing cgroup, a GPU in MIG mode and an unknown GPU are logged once per device."""
     driver.memory_limits(cgroups)
     caplog.set_level(logging.INFO, "apportion.agent.shares.cards")
     hands = DriverLimits(backend, cgroups)
@@ -111,7 +112,7 @@ async def test_a_container_that_is_nowhere_to_be_found_is_told_of_once(
 async def test_cgroups_of_version_1_are_told_once(
     backend: NvmlBackend, cgroups: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The kernel names none of version 2 for a container then, so there is nothing to hold."""
+    """A node with cgroup v1 is logged once, since there is no v2 cgroup to limit."""
     caplog.set_level(logging.INFO)
     (cgroups / "cgroup.controllers").unlink()
     limits = DriverLimits(backend, cgroups)
@@ -123,7 +124,8 @@ async def test_cgroups_of_version_1_are_told_once(
 
 
 def test_what_hami_core_holds_is_held() -> None:
-    """Of containers whose cgroup is known; also where another container lends the slots."""
+    """Limits apply to GPUs shared by HAMi-core, for containers with a known cgroup, including
+    borrowers."""
     mps = structs.replace(card("GPU-2", 1), mode="mps")
     devices = {CARD: card(), "GPU-2": mps}
     shares = Share("main", CARD, 700, 30), Share("main", "GPU-2", 900, 30)

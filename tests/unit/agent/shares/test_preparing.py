@@ -1,4 +1,4 @@
-"""What regions have to contain, planned again only where something is different."""
+"""Plans of what each container needs, recomputed only after a change."""
 
 from pathlib import Path
 
@@ -17,12 +17,12 @@ MIB = 1 << 20
 
 
 async def answered(_claim: Claim, _trouble: str) -> bool:
-    """Nothing is answered here."""
+    """Fail if an answer is sent."""
     raise AssertionError
 
 
 def test_a_plan_is_made_again_only_for_what_has_changed(tmp_path: Path) -> None:
-    """A claim, the configuration, or the devices."""
+    """Plans are recomputed only if a claim, the configuration or a device changes."""
     view, devices = NodeView(), [{CARD: card()}]
     view.held = {pod: claim(pod, Share("main", CARD, 700, 30)) for pod in ("a", "b")}
     backend = SimulatedBackend(())

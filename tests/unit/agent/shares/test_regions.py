@@ -1,4 +1,4 @@
-"""Regions on disk: kept over restarts, resized in place, and no way out of the container."""
+"""Regions on disk: kept across restarts, resized in place, and never a way out of the container."""
 
 import os
 import shutil
@@ -28,13 +28,14 @@ def plan(folder: Path, memory: int = 700 << 20, *, device: str = "GPU-1") -> Reg
 
 
 def limits(path: str) -> tuple[int, ...]:
-    """What stands in a region by now."""
+    """The memory limits in the region."""
     with SharedFile(Path(path)) as file:
         return Region(file).memory
 
 
 def test_a_region_is_made_once_and_then_resized(tmp_path: Path) -> None:
-    """A restarted container has its region mapped from before: the file stays the same one."""
+    """A region is resized in place, so a running container that mapped the file sees the new
+    limit."""
     regions, wanted = Regions(tmp_path), plan(tmp_path)
     regions.ensure(wanted)
     before = Path(wanted.path).stat()
@@ -46,7 +47,7 @@ def test_a_region_is_made_once_and_then_resized(tmp_path: Path) -> None:
 
 
 def test_a_region_of_another_device_is_made_anew(tmp_path: Path) -> None:
-    """The same pod placed again elsewhere on the node; also what is no region at all."""
+    """A region of another device, or with broken content, is created again."""
     regions = Regions(tmp_path)
     regions.ensure(plan(tmp_path))
     other = plan(tmp_path, 1 << 30, device="GPU-2")
@@ -58,7 +59,7 @@ def test_a_region_of_another_device_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_a_region_in_which_hami_core_lists_all_cards_is_kept(tmp_path: Path) -> None:
-    """Outside of a container NVML shows it more cards than the process has a share of."""
+    """A region in which HAMi-core lists all GPUs of the node is kept and resized in place."""
     regions, wanted = Regions(tmp_path), plan(tmp_path, device="GPU-2")
     listed = structs.replace(
         wanted, devices=("GPU-1", "GPU-2"), memory=(*wanted.memory, 0), cores=(30, 30)
@@ -74,7 +75,8 @@ def test_a_region_in_which_hami_core_lists_all_cards_is_kept(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("trick", ["link", "hard link", "pipe", "folder"])
 def test_a_container_cannot_lead_us_elsewhere(tmp_path: Path, trick: str) -> None:
-    """We write as root: a link in its folder would make us write anywhere on the node."""
+    """The agent, which runs as root, does not follow links, pipes or folders that a container
+    planted."""
     precious = tmp_path / "precious"
     precious.write_bytes(b"x" * 3_000_000)
     wanted = plan(tmp_path / "shares")
@@ -98,7 +100,7 @@ def test_a_container_cannot_lead_us_elsewhere(tmp_path: Path, trick: str) -> Non
 
 
 def test_a_region_that_is_cut_off_under_us_ends_nothing(tmp_path: Path) -> None:
-    """Mapped memory would: reading past the end of its file is SIGBUS."""
+    """A region that a container truncates is restored, and does not crash the agent with SIGBUS."""
     wanted = plan(tmp_path)
     regions = Regions(tmp_path)
     regions.ensure(wanted)
@@ -116,7 +118,7 @@ def test_a_region_that_is_cut_off_under_us_ends_nothing(tmp_path: Path) -> None:
     "deed", ["raise", "free", "cores", "lower", "remove", "link", "folder", "garbage", "nothing"]
 )
 def test_what_a_container_did_to_its_region_is_restored(tmp_path: Path, deed: str) -> None:
-    """Within one round, which names it; a file that others have mapped stays the same."""
+    """A round restores a changed region, and reports one whose limits were raised or removed."""
     wanted = plan(tmp_path)
     path, regions = Path(wanted.path), Regions(tmp_path)
     regions.ensure(wanted)
@@ -156,7 +158,7 @@ def test_what_a_container_did_to_its_region_is_restored(tmp_path: Path, deed: st
 
 
 def test_a_resize_of_the_ledger_is_no_deed_of_the_container(tmp_path: Path) -> None:
-    """Also where the agent was away while it came."""
+    """A resize by the ledger is applied and not reported as a change by the container."""
     regions, more = Regions(tmp_path), plan(tmp_path, 1 << 30)
     regions.ensure(plan(tmp_path))
     assert regions.round([Kept("default", more)], 100.0, 10.0) == []
@@ -166,7 +168,8 @@ def test_a_resize_of_the_ledger_is_no_deed_of_the_container(tmp_path: Path) -> N
 
 
 def test_a_start_forgets_the_processes_of_the_life_before(tmp_path: Path) -> None:
-    """A new PID namespace has other programs under their ids; a resize is no start."""
+    """A starting container's region forgets the processes of its previous run; a resize keeps
+    them."""
     wanted, regions = plan(tmp_path), Regions(tmp_path)
     regions.ensure(wanted)
     run_process(Path(wanted.path), mib=600)
@@ -178,13 +181,13 @@ def test_a_start_forgets_the_processes_of_the_life_before(tmp_path: Path) -> Non
 
 @pytest.fixture
 def deep(tmp_path: Path) -> Iterator[Path]:
-    """A folder that goes with all that is in it: pytest itself recurses when it removes one."""
+    """A folder removed by `rm -rf`, since pytest fails on folders this deep."""
     yield tmp_path
     subprocess.run(["/bin/rm", "-rf", str(tmp_path)], check=True)
 
 
 def test_a_folder_of_any_depth_and_size_is_removed(deep: Path) -> None:
-    """1,500 levels, whose names no path has room for, beside more files than one round removes."""
+    """A container's folder 1,500 levels deep is removed without following links."""
     shares, precious = deep / "shares", deep / "precious"
     precious.mkdir()
     (precious / "file").touch()
@@ -209,7 +212,7 @@ def test_a_folder_of_any_depth_and_size_is_removed(deep: Path) -> None:
 
 
 def test_files_beside_a_region_cost_nothing(tmp_path: Path) -> None:
-    """Only the region itself is read, whatever else ends on `.cache`."""
+    """Only the region's own file is read, not other `.cache` files in the folder."""
     regions = Regions(tmp_path)
     regions.ensure(plan(tmp_path))
     for name in ("a.cache", "b.cache"):
@@ -220,7 +223,8 @@ def test_files_beside_a_region_cost_nothing(tmp_path: Path) -> None:
 def test_a_device_is_looked_at_before_it_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To open a tape rewinds it; what is opened for writing is a regular file."""
+    """A file is checked with O_PATH before it is opened, since opening a device can have side
+    effects."""
     opened: list[int] = []
     real = os.open
 
@@ -236,7 +240,7 @@ def test_a_device_is_looked_at_before_it_is_opened(
 
 
 def test_what_a_pod_had_is_taken_away_with_it(tmp_path: Path) -> None:
-    """Once the kubelet has left it out twice, and nothing of another one."""
+    """A pod's regions are removed once the kubelet has omitted the pod twice in a row."""
     regions = Regions(tmp_path)
     regions.ensure(plan(tmp_path))
     other = RegionPlan(str(tmp_path / "uid-2_a" / "share.cache"), ("GPU-1",), (1,), (1,))
@@ -250,7 +254,7 @@ def test_what_a_pod_had_is_taken_away_with_it(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_region_is_taken_away_as_well(tmp_path: Path) -> None:
-    """A container with NPUs that are split softly has one for its library alone."""
+    """A container's folder without a region is removed as well, once its pod is gone."""
     regions = Regions(tmp_path)
     folder = tmp_path / "uid-1_train"
     open_to_all(folder)

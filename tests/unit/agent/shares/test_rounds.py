@@ -1,4 +1,4 @@
-"""A round of tidying, and preparations that come before, during and after it."""
+"""Cleanup rounds, and preparations that come before, during and after them."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from apportion.agent.shares.preparing import Rounds
 
 
 async def test_a_preparation_waits_for_the_end_of_a_round() -> None:
-    """What the round has read of who is there holds until it has taken away what is left over."""
+    """A preparation waits until a running cleanup round has ended."""
     rounds, said = Rounds(), list[str]()
 
     async def prepare() -> None:
@@ -23,7 +23,8 @@ async def test_a_preparation_waits_for_the_end_of_a_round() -> None:
 
 
 async def test_no_round_beside_a_preparation() -> None:
-    """It is passed over, and the next one takes place, also after a preparation that failed."""
+    """A cleanup round is skipped while a preparation runs, and the next one works even if it
+    failed."""
     rounds = Rounds()
     try:
         async with rounds.preparing(), rounds.preparing():

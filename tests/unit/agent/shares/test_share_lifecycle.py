@@ -1,4 +1,4 @@
-"""What is kept of a node without a kubelet, over real files and a ledger in memory."""
+"""What the agent keeps of a node without a kubelet, over real files and a ledger in memory."""
 
 import asyncio
 from pathlib import Path
@@ -31,10 +31,10 @@ PROC = Path("/proc")
 async def test_what_cannot_be_written_is_tidied_up_at_the_next_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The folder of the node's state goes and comes back, as a disk is full and has room again.
+    """A cleanup that cannot write its folder is repeated once the folder is writable.
 
-    Only what proves something of a pod stays that may start once more, though the books do not have
-    it: as after a reboot a pod with claims."""
+    Only the proof for an adopted pod stays, since that pod may start again.
+    """
     monkeypatch.setattr(share_lifecycle, "TIDY_S", 0.01)
     state, away = tmp_path / "state", tmp_path / "away"
     handed = state / "handed.json"

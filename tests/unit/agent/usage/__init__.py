@@ -1,1 +1,1 @@
-"""What the agent sees of the use of shares."""
+"""Tests of how the agent measures the usage of shares."""

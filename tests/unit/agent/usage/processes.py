@@ -1,4 +1,4 @@
-"""Files as the kernel writes them below /proc, for processes that are not there."""
+"""Fake /proc files as the kernel writes them."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ OTHER = "9c1d0c6e-7a51-4c4b-9d5e-0a8f6f1b2c3d"
 
 
 def cgroup(uid: str) -> str:
-    """The line of cgroup v2, with systemd as the driver of cgroups."""
+    """A cgroup v2 line as written with the systemd cgroup driver."""
     named = uid.replace("-", "_")
     return (
         f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{named}.slice/"
@@ -26,7 +26,7 @@ def write(
     cgroups: str = "",
     started: int = 0,
 ) -> None:
-    """One process: of a container of a pod, or of none; without `stat` unless it `started`."""
+    """Write the /proc files of one process. `stat` is written only if `started` is given."""
     folder = proc / str(pid)
     folder.mkdir(parents=True, exist_ok=True)
     ids = f"{pid}\t{inner}" if inner else f"{pid}"

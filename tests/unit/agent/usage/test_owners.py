@@ -1,4 +1,4 @@
-"""Whose a process is, by the forms in which kernels and kubelets write it."""
+"""Which pod and container own a process, in the formats of kernels and kubelets."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ FORMS = {
 
 @pytest.mark.parametrize(("text", "pod"), FORMS.values(), ids=FORMS)
 def test_the_pod_is_that_of_its_cgroup(tmp_path: Path, text: str, pod: str) -> None:
-    """In every form that there is."""
+    """A process's pod is read from every known cgroup format."""
     write(tmp_path, 7, cgroups=text)
     owner = Owners(tmp_path).of(7)
     assert owner is not None
@@ -37,7 +37,7 @@ def test_the_pod_is_that_of_its_cgroup(tmp_path: Path, text: str, pod: str) -> N
 
 
 def test_the_cgroup_is_the_containers_own(tmp_path: Path) -> None:
-    """Not one that it made within; and what is right in the pod's is no container."""
+    """The container's own cgroup is used, not a nested one; the pod's cgroup is no container."""
     pod = f"/kubepods/pod{UID}"
     write(tmp_path, 7, cgroups=f"0::{pod}/4f1c/init/pod{OTHER}/7\n")
     write(tmp_path, 8, cgroups=f"0::{pod}\n")
@@ -49,13 +49,15 @@ def test_the_cgroup_is_the_containers_own(tmp_path: Path) -> None:
 
 
 def test_the_container_is_that_of_its_mounts(tmp_path: Path) -> None:
-    """And its own id is the innermost one."""
+    """The container name is read from the mounts, and the inner process id from the PID
+    namespace."""
     write(tmp_path, 4711, uid=UID, container="main", inner=8)
     assert Owners(tmp_path).of(4711) == Owner(UID, "main", 8, "python", OWN_CGROUP)
 
 
 def test_another_pods_folder_names_nobody(tmp_path: Path) -> None:
-    """A pod may have mounted what it found; the cgroup is the kernel's own word."""
+    """A mounted folder of another pod does not change the owner, since the cgroup is
+    authoritative."""
     write(tmp_path, 7, uid=UID, container="main")
     mounts = tmp_path / "7" / "mountinfo"
     mounts.write_text(mounts.read_text().replace(UID, OTHER))
@@ -63,7 +65,7 @@ def test_another_pods_folder_names_nobody(tmp_path: Path) -> None:
 
 
 def test_two_containers_at_once_are_none(tmp_path: Path) -> None:
-    """A pod that mounts its own folder of the node cannot choose whom it is charged to."""
+    """A process with mounts of two containers is assigned to neither."""
     write(tmp_path, 7, uid=UID, container="main")
     mounts = tmp_path / "7" / "mountinfo"
     mounts.write_text(mounts.read_text() + mounts.read_text().replace("/main/", "/aide/"))
@@ -71,19 +73,19 @@ def test_two_containers_at_once_are_none(tmp_path: Path) -> None:
 
 
 def test_a_process_that_has_ended_is_nobodys(tmp_path: Path) -> None:
-    """It ends whenever it likes."""
+    """A process that has ended has no owner."""
     assert Owners(tmp_path).of(7) is None
 
 
 def test_this_process_is_found() -> None:
-    """The real /proc has all that is asked for."""
+    """The real /proc has all fields that the lookup needs."""
     owner = Owners().of(os.getpid())
     assert owner is not None
     assert owner.command
 
 
 def test_a_process_is_read_once_and_its_successor_again(tmp_path: Path) -> None:
-    """Another process of the same number started later, or runs another program."""
+    """An owner is cached until another process or program runs under the process id."""
     owners = Owners(tmp_path)
     write(tmp_path, 7, uid=UID, container="main", command="a b) (c", started=100)
     first = owners.of(7)
@@ -96,7 +98,7 @@ def test_a_process_is_read_once_and_its_successor_again(tmp_path: Path) -> None:
 
 
 def test_a_process_whose_container_is_not_known_is_read_again(tmp_path: Path) -> None:
-    """Its mounts could not be read the first time."""
+    """A process whose container is unknown is looked up again."""
     owners = Owners(tmp_path)
     write(tmp_path, 7, uid=UID, started=100)
     assert owners.of(7) == Owner(UID, "", 7, "python", OWN_CGROUP)

@@ -1,4 +1,4 @@
-"""What regions tell of use, and which of their processes they are told."""
+"""Usage that regions report, and host process ids that are written to regions."""
 
 from pathlib import Path
 
@@ -10,11 +10,11 @@ from tests.support.regions import run_process
 
 MIB = 1 << 20
 LAST_KERNEL = 2_008_896 + 16
-"""Offset in HAMi-core 1.2."""
+"""Offset of the last kernel time in HAMi-core 1.2."""
 
 
 def regions(folder: Path) -> tuple[Regions, Path]:
-    """One container with 700 MiB and 30 percent of a card, and its file."""
+    """A container's regions with 700 MiB and 30 % of a GPU, and the file's path."""
     made = Regions(folder)
     path = folder / "uid-1_main" / "share.cache"
     made.ensure(RegionPlan(str(path), ("GPU-1",), (700 * MIB,), (30,)))
@@ -22,7 +22,7 @@ def regions(folder: Path) -> tuple[Regions, Path]:
 
 
 def test_a_region_tells_what_its_processes_use(tmp_path: Path) -> None:
-    """Before the first one, that there is none."""
+    """A region reports zero usage before the first process, then the usage of its processes."""
     made, path = regions(tmp_path)
     idle = Reading(0, 0, (0, 0, 0), None, running=False)
     assert read(made, 100.0) == {("uid-1", "main"): {"GPU-1": idle}}
@@ -35,7 +35,7 @@ def test_a_region_tells_what_its_processes_use(tmp_path: Path) -> None:
 
 
 def test_a_process_is_told_who_it_is(tmp_path: Path) -> None:
-    """Once; and a process that nobody saw on a card keeps what it believes."""
+    """The host process id is written once, only for a process that was seen on a GPU."""
     made, path = regions(tmp_path)
     run_process(path, inner=7, host=99)
     assert tell_pids(made, {("uid-1", "main"): {8: 4712}, ("uid-1", "aide"): {7: 4713}}) == 0
@@ -46,7 +46,7 @@ def test_a_process_is_told_who_it_is(tmp_path: Path) -> None:
 
 
 def test_only_regions_with_another_id_are_written(tmp_path: Path) -> None:
-    """One that has the right id, or whose process the driver does not list, is left alone."""
+    """Only regions with a wrong host process id are written."""
     made, path = regions(tmp_path)
     main = "uid-1", "main"
     run_process(path, inner=7, host=4711)

@@ -1,4 +1,4 @@
-"""What stops no look at the node: a broken account, and a ledger that takes no records."""
+"""Sampling goes on despite a broken account or a ledger that accepts no records."""
 
 import asyncio
 from datetime import datetime
@@ -31,7 +31,7 @@ NO_TIME = saved([Account(float("nan"))])
 
 
 def sampling_of(agent: Agent, node: Node, folder: Path) -> Sampling:
-    """The looks at that node, which are quick; everything of it is in the folder."""
+    """Fast sampling of the node, with all files in the folder."""
     places = Places(folder, folder, folder, sample_s=0.01)
     return Sampling(
         agent, node, Regions(folder / "shares"), Runs(folder, Path("/proc")),
@@ -40,7 +40,7 @@ def sampling_of(agent: Agent, node: Node, folder: Path) -> Sampling:
 
 
 async def test_looks_go_on_while_the_ledger_takes_no_record(tmp_path: Path) -> None:
-    """The hour waits, also on the disk, and is recorded as what it was once there is room."""
+    """While the ledger accepts no records, sampling goes on and the hour's record waits on disk."""
     hour = Account(7_200)
     hour.add(Look((use(mib=100),)), 5)
     file = tmp_path / "usage.msgpack"
@@ -92,7 +92,7 @@ async def test_looks_go_on_while_the_ledger_takes_no_record(tmp_path: Path) -> N
 async def test_an_account_that_is_broken_is_set_aside_by_its_name(
     tmp_path: Path, found: bytes
 ) -> None:
-    """So that the next life does not find it, and a person does."""
+    """A broken account file is renamed, and a new account starts."""
     saved, ledger = tmp_path / "usage.msgpack", MemoryLedger(MemoryServer(), role="intake")
     saved.write_bytes(found)
     backend, clock = SimulatedBackend(simulated_devices("n1", "1xT4")), SystemClock()

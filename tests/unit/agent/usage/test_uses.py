@@ -1,4 +1,4 @@
-"""What is used, laid at the doors of shares: by regions, by the driver's counters, by processes."""
+"""Usage assigned to shares: by regions, by the driver's counters and by processes."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ CUT = MigInstance(profile="1g.5gb", start=2, size=1)
 
 
 def card(device: str = CARD, index: int = 0) -> Device:
-    """A card of the node."""
+    """A GPU of the node."""
     return Device(
         id=device, index=index, family="nvidia", model="NVIDIA A100", memory_mib=40_960,
         physical_memory_mib=40_960, slots=10, mode="hami-core",
@@ -23,7 +23,7 @@ def card(device: str = CARD, index: int = 0) -> Device:
 
 
 def share(container: str = "main", device: str = CARD, cut: MigInstance | None = None) -> Share:
-    """A tenth of a card."""
+    """A tenth of a GPU."""
     return Share(container, device, 4_000, 10, cut)
 
 
@@ -42,13 +42,13 @@ def look(
     loads: list[Load],
     readings: dict[tuple[str, str], dict[str, Reading]] | None = None,
 ) -> Look:
-    """One look at the card and another one."""
+    """Take one sample of two GPUs."""
     devices = {device.id: device for device in (card(), card("GPU-2", 1))}
     return Counted(claims, loads, Owners(proc).of).look(devices, readings or {})
 
 
 def test_processes_add_up_to_their_container(tmp_path: Path) -> None:
-    """Two of a kind under MPS, beside another pod on the same card."""
+    """Usage of several processes is summed by container."""
     for pid, uid in ((1, UID), (2, UID), (3, OTHER)):
         write(tmp_path, pid, uid=uid, container="main", inner=pid + 10)
     running = (Running(1, 300 * MIB, 20), Running(2, 200 * MIB, 5), Running(3, 50 * MIB, 7))
@@ -64,7 +64,7 @@ def test_processes_add_up_to_their_container(tmp_path: Path) -> None:
 
 
 def test_a_process_of_a_share_counts_under_the_name_of_our_daemon(tmp_path: Path) -> None:
-    """It would have no limit of the driver, and no breach, if it named itself so."""
+    """A container's process with the name of our MPS daemon still counts and is still limited."""
     write(tmp_path, 1, uid=UID, container="main", inner=11, command="nvidia-cuda-mps")
     loads = [Load(CARD, 0, 0, None, (Running(1, 300 * MIB, None),))]
     found = look(tmp_path, [claim(UID, share())], loads)
@@ -74,7 +74,7 @@ def test_a_process_of_a_share_counts_under_the_name_of_our_daemon(tmp_path: Path
 
 
 def test_containers_of_one_pod_are_told_apart(tmp_path: Path) -> None:
-    """By their mounts, where both have a share of the same card."""
+    """Containers of one pod on the same GPU are distinguished by their mounts."""
     write(tmp_path, 1, uid=UID, container="aide")
     loads = [Load(CARD, 0, 0, None, (Running(1, 300 * MIB, None),))]
     main, aide = look(tmp_path, [claim(UID, share(), share("aide"))], loads).uses
@@ -83,14 +83,14 @@ def test_containers_of_one_pod_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_what_an_init_container_borrows_is_its_own(tmp_path: Path) -> None:
-    """It has a share for as long as it runs, so it is no stranger on the card."""
+    """A process of an init container that borrows a share counts as shared."""
     write(tmp_path, 1, uid=UID, container="fetch")
     loads = [Load(CARD, 0, 0, None, (Running(1, MIB, 0),))]
     assert not look(tmp_path, [claim(UID, share(), borrowed=(share("fetch"),))], loads).unshared
 
 
 def test_of_an_instance_the_driver_counts(tmp_path: Path) -> None:
-    """Memory and compute of the instance, also where no process can be seen."""
+    """Usage of a MIG instance comes from the driver, even if no process is visible."""
     held = MigInstance(profile="1g.5gb", start=2, size=1, group="small", position=1)
     loads = [Load(CARD, 900 * MIB, None), Load(CARD, 800 * MIB, 61, CUT)]
     (use,) = look(tmp_path, [claim(UID, share(cut=held))], loads).uses
@@ -98,7 +98,8 @@ def test_of_an_instance_the_driver_counts(tmp_path: Path) -> None:
 
 
 def test_a_region_tells_of_its_container(tmp_path: Path) -> None:
-    """Where the driver sees no process of it; what it may have and what the driver sees stand."""
+    """A region's usage counts where the driver sees less, up to the GPU's memory. If the driver
+    sees more, its values count."""
     write(tmp_path, 1, uid=UID, container="main")
     loads = [Load(CARD, 0, 0, None, (Running(1, 900 * MIB, 90),))]
     reading = Reading(600 * MIB, 25, (1, 2, 3), 4.0, running=True)
@@ -115,7 +116,7 @@ def test_a_region_tells_of_its_container(tmp_path: Path) -> None:
 
 
 def test_who_has_no_share_is_named(tmp_path: Path) -> None:
-    """Outside of pods, in a pod without a share, and in one with a share of another card."""
+    """Processes without a share of the GPU are listed, whether in a pod or not."""
     write(tmp_path, 1, command="Xorg")
     write(tmp_path, 2, uid=OTHER, container="main", command="sneaky")
     write(tmp_path, 3, uid=UID, container="main", command="train")
@@ -129,14 +130,14 @@ def test_who_has_no_share_is_named(tmp_path: Path) -> None:
 
 
 def test_our_own_daemons_are_no_strangers(tmp_path: Path) -> None:
-    """MPS's server has a context on the card for all of its clients."""
+    """The MPS server's own process is not listed as unshared."""
     write(tmp_path, 1, command="nvidia-cuda-mps")
     loads = [Load(CARD, 0, 0, None, (Running(1, MIB, 0),))]
     assert not look(tmp_path, [], loads).unshared
 
 
 def test_positions_are_those_of_the_container(tmp_path: Path) -> None:
-    """Devices by their index, as CUDA counts them, for each container anew."""
+    """Devices are numbered by index within each container, as CUDA does."""
     shares = (share(device="GPU-2"), share(), share("aide", "GPU-2"))
     uses = look(tmp_path, [claim(UID, *shares)], []).uses
     assert [(use.container, use.device, use.position) for use in uses] == [
@@ -147,7 +148,7 @@ def test_positions_are_those_of_the_container(tmp_path: Path) -> None:
 
 
 def test_a_region_that_names_other_cards_too_is_not_believed(tmp_path: Path) -> None:
-    """Outside of a container HAMi-core lists all cards, but goes by CUDA's order: NVML tells."""
+    """A region that also names other GPUs is ignored, and the driver's values count."""
     write(tmp_path, 1, uid=UID, container="main")
     loads = [Load("GPU-2", 0, 0, None, (Running(1, 300 * MIB, 20),))]
     reading = Reading(900 * MIB, 7, (0, 0, 0), None, running=True)
@@ -160,7 +161,8 @@ def test_a_region_that_names_other_cards_too_is_not_believed(tmp_path: Path) -> 
 
 
 def test_cgroups_are_of_containers_with_a_share(tmp_path: Path) -> None:
-    """A container that uses its neighbour's card has none by which it could be held to a part."""
+    """Cgroups are returned only for containers with a share of the GPU, not for others in the
+    pod."""
     for pid, name in ((1, "main"), (2, "aide")):
         write(tmp_path, pid, uid=UID, container=name)
     running = (Running(1, 300 * MIB, 20), Running(2, 200 * MIB, 5))
@@ -171,7 +173,8 @@ def test_cgroups_are_of_containers_with_a_share(tmp_path: Path) -> None:
 
 
 def test_a_process_that_its_region_does_not_have_is_a_breach(tmp_path: Path) -> None:
-    """Of the container's own processes on a card that HAMi-core shares; not of its neighbours'."""
+    """A process missing from its container's region is a breach. Other containers' processes are
+    not."""
     for pid, uid, container in (
         (1, UID, "main"),
         (2, UID, "main"),
@@ -193,7 +196,8 @@ def test_a_process_that_its_region_does_not_have_is_a_breach(tmp_path: Path) -> 
 
 
 def test_a_region_that_counts_far_less_than_the_driver_is_a_breach(tmp_path: Path) -> None:
-    """Contexts and modules, which a region need not count, are none: 512 MiB of each process."""
+    """A region is a breach if it counts far less than the driver: 512 MiB per process are
+    tolerated."""
     for pid in (1, 2):
         write(tmp_path, pid, uid=UID, container="main", inner=pid + 10)
     running = (Running(1, 1_500 * MIB, None), Running(2, 500 * MIB, None))

@@ -1,4 +1,4 @@
-"""What nodes show of GPU memory and cores, over an API server in memory and in virtual time."""
+"""GPU memory and cores in a node's allocatable, over an in-memory API server in virtual time."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ CARD_MIB = 15_360
 
 
 class Link(PerfectKubeLink):
-    """A network; `patches` of nodes may be answered otherwise, or not at all."""
+    """A network; a test may replace the answers to patches."""
 
     def __init__(self) -> None:
         self.patch: Callable[[], Answer] | None = None
@@ -59,7 +59,7 @@ class Link(PerfectKubeLink):
 
 
 class World:
-    """A node with one T4, an API server that has it, and what a binder makes of the ledger."""
+    """A node with one T4, its API server, and a binder that follows the ledger."""
 
     def __init__(self) -> None:
         self.kube = MemoryKube()
@@ -73,7 +73,7 @@ class World:
         self.target = KubernetesTarget(api, state, Pace(self.clock), self.clock, self.allocatable)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What the API server answers to a user."""
+        """The API server's answer to a user."""
         raw = json.dumps(body or {}).encode()
         answer = self.kube.handle(method, path, query=None, body=raw, content_type=MERGE_PATCH)
         assert answer.ok, answer.refusal()
@@ -81,20 +81,20 @@ class World:
         return found
 
     def shows(self) -> dict[str, str]:
-        """What the node has allocatable, beside CPU, memory and pods; its capacity is the same."""
+        """The node's extended resources in allocatable; its capacity must be equal."""
         status = self.ask("GET", NODE)["status"]
         assert status["allocatable"] == status["capacity"]
         return {name: value for name, value in status["allocatable"].items() if "/" in name}
 
     def told(self, *payloads: Any) -> None:
-        """The ledger goes on, and the binder sees it."""
+        """Append the events to the ledger, where the binder sees them."""
         for data in payloads:
             change = self.ledger.take(data)
             assert not change.refused, change.refused
             self.allocatable.observe(change)
 
     def place(self, name: str, memory_mib: int, dialect: str = "hami") -> PodPlaced:
-        """A pod of the cluster, placed on the node."""
+        """Create a pod in the cluster and place it on the node."""
         made = self.ask("POST", PODS, kube_pod(name, share(memory_mib)))
         cap = dialect != "hami"
         asks = ask(memory_mib, cap_memory=cap)
@@ -103,13 +103,13 @@ class World:
         return placed
 
     def decided(self) -> list[Any]:
-        """What the scheduler says, as the binder sees it."""
+        """Let the scheduler decide, and return its events."""
         events = [*decided(self.ledger.engine).events]
         self.told(*events)
         return events
 
     async def bind(self, placed: PodPlaced) -> Outcome:
-        """One try."""
+        """Bind the pod once."""
         return await self.target.bind(placed)
 
     def bound(self, name: str) -> bool:
@@ -118,7 +118,7 @@ class World:
 
     @asynccontextmanager
     async def keeping(self) -> AsyncIterator[None]:
-        """The loop, while something else happens; all is written by then."""
+        """Run the loop that writes allocatable, until the end of the `with`."""
         loop = asyncio.create_task(self.allocatable.keep())
         await rest(1.0)
         yield
@@ -127,7 +127,8 @@ class World:
 
 
 def test_a_node_shows_its_cards_and_what_becomes_of_them() -> None:
-    """More cards, other names, none: what is said no longer is taken away."""
+    """The node's allocatable follows its GPUs and resource names; resources no longer configured
+    are removed."""
     world = World()
 
     async def work() -> None:
@@ -151,7 +152,8 @@ def test_a_node_shows_its_cards_and_what_becomes_of_them() -> None:
 
 
 def test_what_a_kubelet_forgot_is_shown_again() -> None:
-    """At once where its node was not ready meanwhile, and otherwise after a while."""
+    """Values that a kubelet reset are written again: at once after the node was not ready, else
+    periodically."""
     world = World()
     nothing = {"status": {"capacity": {MEMORY: "0"}, "allocatable": {MEMORY: "0"}}}
 
@@ -173,7 +175,8 @@ def test_what_a_kubelet_forgot_is_shown_again() -> None:
 
 
 def test_a_node_shows_enough_before_a_pod_is_bound() -> None:
-    """A pod that wrote more than the card waits until the API server has taken that."""
+    """A pod that requests more than a GPU is bound only after the API server took the larger
+    allocatable."""
     world = World()
 
     async def work() -> None:
@@ -201,7 +204,8 @@ def test_a_node_shows_enough_before_a_pod_is_bound() -> None:
 def test_a_kubelet_sees_more_room_before_the_pod_that_wants_it(
     memory_mib: int, *, waits: bool
 ) -> None:
-    """It hears of its node and of its pods in two streams, and turns away what has no room."""
+    """A binding waits for the kubelet to see a raised allocatable, and does not wait if none was
+    needed."""
     world = World()
 
     async def work() -> None:
@@ -217,7 +221,8 @@ def test_a_kubelet_sees_more_room_before_the_pod_that_wants_it(
 
 
 def test_the_room_of_a_pod_that_was_made_smaller_is_for_others() -> None:
-    """The kubelet goes by what it wrote, which only the pod itself says by then."""
+    """A pod reduced by resize still counts with its original request, since the kubelet counts
+    that."""
     world = World()
 
     async def work() -> None:
@@ -234,7 +239,7 @@ def test_the_room_of_a_pod_that_was_made_smaller_is_for_others() -> None:
 
 
 def test_what_a_pod_wrote_that_nobody_can_add_up_stops_nothing() -> None:
-    """Whoever may make pods may put such a one on a node by hand."""
+    """A pod with a request too large to add up does not break the node's allocatable."""
     world = World()
 
     async def work() -> None:
@@ -255,7 +260,7 @@ def test_what_a_pod_wrote_that_nobody_can_add_up_stops_nothing() -> None:
 def test_a_pod_is_bound_where_nothing_can_be_shown(
     status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without the right nothing is counted either, and it is said once how to get it."""
+    """A pod is bound even if allocatable cannot be patched; a missing permission is logged once."""
     world = World()
     world.link.patch = lambda: Answer(status, status_body(status, "No", "no"))
 

@@ -1,4 +1,4 @@
-"""PodGroups and the default Queue of Volcano, over an API server in memory and in virtual time."""
+"""Volcano's PodGroups and default Queue, over an in-memory API server in virtual time."""
 
 import asyncio
 import json
@@ -25,10 +25,10 @@ GROUP = PodGroupObserved(group="default/g", min_available=2)
 
 
 class WithStatus(MemoryKube):
-    """An API server whose PodGroup has a status subresource, as no release of Volcano has it."""
+    """An API server with a status subresource for PodGroups, which no Volcano release has."""
 
     def handle(self, method: str, path: str, **given: Any) -> Answer:
-        """Leave the status alone but below `/status`."""
+        """Change the status only by requests to `/status`."""
         if method == "PATCH" and "/podgroups/" in path:
             body = json.loads(given["body"])
             if path.endswith("/status"):
@@ -40,7 +40,7 @@ class WithStatus(MemoryKube):
 
 
 class Noting(MemoryKube):
-    """An API server that notes what it is asked."""
+    """An API server that records the paths of its requests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Noting(MemoryKube):
 
 
 class Link(PerfectKubeLink):
-    """A network in which the next patches are refused, and the next objects are not made."""
+    """A network that refuses the next patches and drops the next creations."""
 
     refusals = 0
     silences = 0
@@ -70,17 +70,17 @@ class Link(PerfectKubeLink):
 
 
 class CaughtUp(Reader[Change]):
-    """A reader of a ledger that was read to its end."""
+    """A reader that has read the ledger to its end."""
 
     def __init__(self) -> None:
         pass
 
     async def caught_up(self) -> None:
-        """At once."""
+        """Return at once."""
 
 
 class World:
-    """What the binder's gangs see; `phase` is that of the PodGroup `g`."""
+    """The API server and the binder's gangs; `phase` is that of PodGroup `g`."""
 
     def __init__(self, kube: MemoryKube) -> None:
         self.kube, self.link = kube, Link()
@@ -89,28 +89,28 @@ class World:
         self.gangs = Gangs(MemoryKubeApi(kube, self.link), self.ledger.state, self.clock)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """What the API server answers to a user, or None where there is nothing."""
+        """The API server's answer to a user, or None on an error."""
         raw = json.dumps(body or {}).encode()
         answer = self.kube.handle(method, path, query=None, body=raw, content_type=MERGE_PATCH)
         return json.loads(answer.body) if answer.ok else None
 
     @property
     def phase(self) -> str:
-        """As Volcano's controllers read it."""
+        """The phase of the PodGroup, as Volcano's controllers read it."""
         return str(self.ask("GET", f"{GROUPS}/g")["status"]["phase"])
 
     def told(self, data: Any) -> None:
-        """The ledger goes on, and the binder sees it."""
+        """Append the event to the ledger, where the binder sees it."""
         self.gangs.observe(self.ledger.take(data))
 
     def make_group(self) -> None:
-        """As Volcano's controllers make it of a Job."""
+        """Create the PodGroup as Volcano's controllers do for a Job."""
         group = {"metadata": {"name": "g"}, "spec": {"minMember": 2}}
         self.ask("POST", GROUPS, group | {"status": {"phase": "Pending"}})
 
 
 def with_loop(world: World, work: Callable[[], Any]) -> None:
-    """Run the loop of the gangs beside `work`, in virtual time."""
+    """Run the gang loop next to `work`, in virtual time."""
 
     async def both() -> None:
         loop = asyncio.create_task(world.gangs.run(CaughtUp()))
@@ -124,7 +124,7 @@ def with_loop(world: World, work: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("kube", [MemoryKube, WithStatus])
 def test_a_gang_is_let_in_with_and_without_a_status_subresource(kube: type[MemoryKube]) -> None:
-    """Volcano's own CRD has none: a patch of `/status` is answered 404, and the Job waited."""
+    """The binder sets a PodGroup to Inqueue, with or without a status subresource."""
     world = World(kube())
     world.make_group()
 
@@ -137,7 +137,7 @@ def test_a_gang_is_let_in_with_and_without_a_status_subresource(kube: type[Memor
 
 
 def test_a_gang_that_was_refused_is_tried_again() -> None:
-    """A right that is given later, or a webhook that is back."""
+    """The binder retries a PodGroup whose update was refused."""
     world = World(MemoryKube())
     world.make_group()
     world.link.refusals = 1
@@ -153,7 +153,7 @@ def test_a_gang_that_was_refused_is_tried_again() -> None:
 
 
 def test_a_group_that_an_equal_one_replaced_is_let_in() -> None:
-    """A Job resumed at once after it was aborted has the same PodGroup: no event tells of it."""
+    """The binder also updates a PodGroup that was deleted and created again without an event."""
     world = World(MemoryKube())
     world.make_group()
 
@@ -170,7 +170,7 @@ def test_a_group_that_an_equal_one_replaced_is_let_in() -> None:
 
 
 def test_a_gang_that_runs_is_left_alone() -> None:
-    """Only one that waits is changed."""
+    """The binder leaves a PodGroup that is already running alone."""
     world = World(MemoryKube())
     world.make_group()
     world.ask("PATCH", f"{GROUPS}/g", {"status": {"phase": "Running"}})
@@ -185,7 +185,8 @@ def test_a_gang_that_runs_is_left_alone() -> None:
 
 @pytest.mark.parametrize("known", [False, True])
 def test_the_default_queue_is_made_once(known: bool) -> None:
-    """As Volcano's scheduler does it at its start; one that is there stays as it is."""
+    """The binder creates Volcano's default Queue if it is missing, and leaves an existing one
+    alone."""
     world = World(MemoryKube())
     if known:
         queue = {"metadata": {"name": "default"}, "spec": {"weight": 7}}
@@ -201,7 +202,8 @@ def test_the_default_queue_is_made_once(known: bool) -> None:
 
 
 def test_no_queue_is_asked_for_where_volcano_is_absent() -> None:
-    """Only discovery asks, until Volcano's API is served."""
+    """The binder asks only for API discovery until Volcano's API is served, then creates the
+    Queue."""
     kube = Noting()
     absent = {(API.removeprefix("/apis/"), kind) for kind in ("queues", "podgroups")}
     kube.fewer_kinds |= absent
@@ -218,7 +220,7 @@ def test_no_queue_is_asked_for_where_volcano_is_absent() -> None:
 
 
 def test_the_default_queue_is_made_once_the_api_server_answers() -> None:
-    """A call without an answer does not end the binder."""
+    """The binder creates the default Queue on a retry if the API server did not answer."""
     world = World(MemoryKube())
     world.link.silences = 1
 

@@ -1,4 +1,4 @@
-"""How many requests may be under way at once, as the API server's answers have it."""
+"""The limit of concurrent requests follows the API server's answers."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from apportion.runtime.process.clock import SystemClock
 
 
 class Hand(SystemClock):
-    """A clock that a test moves."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -18,7 +18,7 @@ class Hand(SystemClock):
 
 
 async def test_prompt_answers_double_the_room_up_to_a_limit() -> None:
-    """One more for each prompt answer, none for a slow one, and never more than the most."""
+    """Each prompt answer raises the limit by one up to the maximum; a slow answer does not."""
     pace = Pace(Hand())
     for _ in range(int(FIRST)):
         pace.answered(0.01)
@@ -31,7 +31,7 @@ async def test_prompt_answers_double_the_room_up_to_a_limit() -> None:
 
 
 async def test_after_the_first_refusal_room_grows_by_ones() -> None:
-    """One more per round of prompt answers."""
+    """After a refusal, a full round of prompt answers raises the limit by about one."""
     pace = Pace(Hand())
     pace.refused()
     before = pace.limit
@@ -41,7 +41,8 @@ async def test_after_the_first_refusal_room_grows_by_ones() -> None:
 
 
 async def test_refusals_and_slow_answers_take_room_once_per_cause() -> None:
-    """A burst of them counts once; the last place is never taken."""
+    """Refusals and slow answers in quick succession lower the limit once, and never below the
+    minimum."""
     clock = Hand()
     pace = Pace(clock)
     pace.refused()
@@ -57,7 +58,7 @@ async def test_refusals_and_slow_answers_take_room_once_per_cause() -> None:
 
 
 async def test_who_waits_gets_room_in_order_and_may_give_up() -> None:
-    """No more than the limit at once; one that is cancelled leaves its place to the next."""
+    """Waiting requests run in order within the limit, and a cancelled one is skipped."""
     pace = Pace(Hand())
     pace.limit = 2.0
     order: list[int] = []
@@ -81,7 +82,7 @@ async def test_who_waits_gets_room_in_order_and_may_give_up() -> None:
 
 
 async def test_one_that_is_cancelled_as_its_turn_comes_passes_it_on() -> None:
-    """A place that was given to nobody would be lost for ever."""
+    """A request that is cancelled just as its turn comes passes the turn on."""
     pace = Pace(Hand())
     pace.limit = 1.0
     first = pace.turn()

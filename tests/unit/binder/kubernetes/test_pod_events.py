@@ -1,4 +1,4 @@
-"""What a binder tells people that no decision says, in virtual time."""
+"""Kubernetes events and conditions that the binder writes about pods, in virtual time."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ EVENTS = "/api/v1/namespaces/default/events"
 
 
 class SlowKubeLink(PerfectKubeLink):
-    """A network over which an answer takes a second."""
+    """A network on which each answer takes a second."""
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
         """See KubeLink."""
@@ -63,7 +63,7 @@ class SlowKubeLink(PerfectKubeLink):
 
 
 class DeafKubeLink(PerfectKubeLink):
-    """A network that reaches the API server while it is `up`."""
+    """A network that reaches the API server only while `up` is set."""
 
     up = True
 
@@ -75,7 +75,7 @@ class DeafKubeLink(PerfectKubeLink):
 
 
 class FailingKubeApi(MemoryKubeApi):
-    """An API server that answers 503 to events of these pods, and asks for an hour's patience."""
+    """An API server that answers 503 with a Retry-After of an hour to events of these pods."""
 
     pods: ClassVar[set[str]] = set()
 
@@ -99,7 +99,7 @@ class FailingKubeApi(MemoryKubeApi):
 
 
 class Told:
-    """A cluster in memory with two pods, and a binder that tells of them."""
+    """A cluster in memory with two pods, and a binder that reports their events."""
 
     def __init__(
         self, link: PerfectKubeLink | None = None, api: type[MemoryKubeApi] = MemoryKubeApi
@@ -112,7 +112,7 @@ class Told:
         }
 
     def begin_anew(self) -> None:
-        """A binder that knows nothing yet."""
+        """Replace the binder by one that has read nothing yet."""
         cluster, metrics = StateFold(), Metrics()
         clock = SkewedClock(random.Random(7), skew_s=0.0)
         self.pace, self.state = Pace(clock), cluster.state
@@ -127,7 +127,7 @@ class Told:
         )
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What the API server answers."""
+        """The API server's answer."""
         raw = None if body is None else json.dumps(body).encode()
         answer = self.kube.handle(
             method, path, query=None, body=raw, content_type="application/json"
@@ -137,7 +137,7 @@ class Told:
         return found
 
     def write(self, *payloads: Payload) -> None:
-        """Events, each of whoever may write it."""
+        """Append events to the ledger, each under its own role."""
         for data in payloads:
             identity = f"test-{self.server.last_revision}"
             draft = Draft(subject_of(data), identity, encode(event_of(data)))
@@ -145,17 +145,17 @@ class Told:
             self.server.append([draft], {}, role=role, writer=role)
 
     def messages(self) -> list[tuple[str, str]]:
-        """Every event that people see: of which pod, and what it says."""
+        """The pod and message of every Kubernetes event."""
         listed = self.ask("GET", "/api/v1/namespaces/default/events")["items"]
         return sorted((each["involvedObject"]["name"], each["message"]) for each in listed)
 
     def counts(self) -> dict[str, int]:
-        """How often each message was said."""
+        """The count of each message."""
         listed = self.ask("GET", "/api/v1/namespaces/default/events")["items"]
         return {each["message"]: each["count"] for each in listed}
 
     def hold(self, name: str) -> str:
-        """The pod is placed on a card of n1; its uid."""
+        """Place the pod on a GPU of n1 and return its uid."""
         uid: str = self.uids[name]
         self.write(
             rack("n1", 2), member(uid, ask(1000), group="", name=name),
@@ -164,7 +164,7 @@ class Told:
         return uid
 
     def refuse(self, name: str) -> str:
-        """The pod fits nowhere; its uid."""
+        """Let the scheduler refuse the pod, and return its uid."""
         uid: str = self.uids[name]
         self.write(
             rack("n1", 2), member(uid, ask(1000), group="", name=name),
@@ -174,12 +174,12 @@ class Told:
         return uid
 
     def event(self, reason: str) -> dict[str, Any]:
-        """The only event with this reason."""
+        """The only Kubernetes event with this reason."""
         (found,) = [each for each in self.ask("GET", EVENTS)["items"] if each["reason"] == reason]
         return dict(found)
 
     def bind(self, number: int, first: int = 0) -> None:
-        """Pods without devices come, are placed, and are bound."""
+        """Add, place and bind pods without devices."""
         for each in range(first, first + number):
             uid = f"u{each}"
             node = f"node-{each}"
@@ -187,21 +187,21 @@ class Told:
             self.write(PodBound(pod=uid, node=node, attempt=1))
 
     def scheduled(self) -> int:
-        """How many pods have an event of their binding; each must have been said once."""
+        """The number of pods with a Scheduled event; each must have a count of one."""
         listed = self.ask("GET", EVENTS)["items"]
         found = [each for each in listed if each["reason"] == "Scheduled"]
         assert all(each["count"] == 1 for each in found)
         return len(found)
 
     async def run(self) -> None:
-        """Read and tell, until cancelled."""
+        """Read the ledger and write events, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reader.run())
             tasks.create_task(self._telling.run(self._reader))
 
 
 def test_H5_a_gang_that_nobody_declares_is_told_of_once() -> None:
-    """Its pods say in an event and in their condition which PodGroup is missing."""
+    """Each pod of a gang without a PodGroup gets one event and a condition that names the gang."""
 
     async def main() -> None:
         told = Told()
@@ -221,7 +221,7 @@ def test_H5_a_gang_that_nobody_declares_is_told_of_once() -> None:
 
 
 def test_a_gang_that_is_declared_in_time_is_not_told_of() -> None:
-    """As a rule its PodGroup comes a moment after its pods."""
+    """A gang whose PodGroup arrives shortly after its pods gets no event."""
 
     async def main() -> None:
         told = Told()
@@ -238,7 +238,8 @@ def test_a_gang_that_is_declared_in_time_is_not_told_of() -> None:
 
 
 def test_owners_are_told_of_a_device_that_fails_and_recovers() -> None:
-    """Those that hold it, once each time; a binder that begins anew says nothing twice."""
+    """A pod gets an event each time its device fails or recovers, also across a restart of the
+    binder."""
 
     async def main() -> None:
         told = Told()
@@ -263,7 +264,7 @@ def test_owners_are_told_of_a_device_that_fails_and_recovers() -> None:
 
 
 def test_the_owner_of_a_container_that_is_not_held_is_told() -> None:
-    """An event of its pod, a warning, once for what is the same."""
+    """A breach of a container's share is a warning event of its pod, counted once for repeats."""
 
     async def main() -> None:
         told = Told()
@@ -285,7 +286,7 @@ def test_the_owner_of_a_container_that_is_not_held_is_told() -> None:
 
 
 def test_a_resized_pod_has_an_event_that_says_from_when_its_cores_hold() -> None:
-    """HAMi-core copies them when a process begins, so one that runs keeps the old ones."""
+    """A resized pod gets an event that says from when its new core limit applies."""
 
     async def main() -> None:
         told = Told()
@@ -312,7 +313,7 @@ def test_a_resized_pod_has_an_event_that_says_from_when_its_cores_hold() -> None
 
 
 def test_a_pod_that_is_placed_while_its_refusal_is_told_is_not_said_to_wait() -> None:
-    """Its event says what was; its condition would say what is."""
+    """A pod placed while its refusal is written does not get the pending condition."""
 
     async def main() -> None:
         told = Told(SlowKubeLink())
@@ -329,7 +330,7 @@ def test_a_pod_that_is_placed_while_its_refusal_is_told_is_not_said_to_wait() ->
 
 
 def test_a_failure_that_is_followed_at_once_by_another_is_told_as_well() -> None:
-    """The XID is the cause and the lost card its symptom: neither takes the other's place."""
+    """Two failures of a device in a row are two events, since the first is the cause."""
 
     async def main() -> None:
         told = Told()
@@ -351,7 +352,8 @@ def test_a_failure_that_is_followed_at_once_by_another_is_told_as_well() -> None
 def test_every_pod_of_a_burst_gets_its_event_once_bindings_leave_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However few fit in memory: the others are read from the state again."""
+    """Every pod of a burst gets its event once bindings leave room, even beyond the memory
+    limit."""
     monkeypatch.setattr(pod_events, "UNTOLD_MAX", 7)
 
     async def main() -> None:
@@ -361,7 +363,7 @@ def test_every_pod_of_a_burst_gets_its_event_once_bindings_leave_room(
         told.bind(40)
         await rest(10)
         assert told.scheduled() < 20
-        told.pace.in_flight = 1  # there is always some binding
+        told.pace.in_flight = 1  # some binding is always under way
         await rest(5)
         assert told.scheduled() == 40
         running.cancel()
@@ -370,7 +372,7 @@ def test_every_pod_of_a_burst_gets_its_event_once_bindings_leave_room(
 
 
 def test_a_binder_that_restarts_tells_what_the_last_one_could_not_and_nothing_twice() -> None:
-    """Bindings of the last minutes; older ones have had their time."""
+    """A restarted binder writes missing events of recent bindings only, and none twice."""
 
     async def main() -> None:
         told = Told()
@@ -393,7 +395,7 @@ def test_a_binder_that_restarts_tells_what_the_last_one_could_not_and_nothing_tw
 
 
 def test_an_event_waits_for_an_api_server_that_is_away() -> None:
-    """It is not dropped."""
+    """An event is written once the API server is reachable again."""
 
     async def main() -> None:
         link = DeafKubeLink()
@@ -412,7 +414,8 @@ def test_an_event_waits_for_an_api_server_that_is_away() -> None:
 
 
 def test_the_event_of_a_pod_that_waits_is_renewed_before_it_expires() -> None:
-    """By one of two binders; one that has expired all the same comes again."""
+    """The event of a pending pod is renewed before it expires, once by two binders. One that
+    expired is written again."""
 
     async def main() -> None:
         told = Told()
@@ -442,7 +445,7 @@ def test_the_event_of_a_pod_that_waits_is_renewed_before_it_expires() -> None:
 def test_events_that_the_api_server_keeps_failing_delay_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As many as there are tellers, and bad news, which goes first; written once it can be."""
+    """Events that the API server refuses do not delay others, and are written once accepted."""
     monkeypatch.setattr(FailingKubeApi, "pods", {"a", "b"})
 
     async def main() -> None:
@@ -467,7 +470,8 @@ def test_events_that_the_api_server_keeps_failing_delay_no_others(
 
 
 def test_events_of_all_waiting_pods_are_renewed_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there are more than one slot takes, the next turn goes on where the last one ended."""
+    """With more pending pods than one renewal slot takes, each slot continues where the last
+    ended."""
     monkeypatch.setattr(pod_events, "RENEWED_MAX", 1)
     monkeypatch.setattr(pod_events, "RENEW_SLOTS", 1)
 

@@ -1,4 +1,4 @@
-"""Claims of pods that are placed, over an API server in memory and in virtual time."""
+"""ResourceClaims of placed pods, over an in-memory API server in virtual time."""
 
 import asyncio
 import json
@@ -32,14 +32,14 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 class CaughtUp:
-    """A reader that has nothing more to read."""
+    """A reader that has nothing left to read."""
 
     async def caught_up(self) -> None:
         """See Reader."""
 
 
 class Admission(MemoryKube):
-    """An API server with somebody who lets nothing be written that has `refused` in it."""
+    """An API server whose admission rejects writes that contain `refused`."""
 
     refused = b""
 
@@ -79,7 +79,7 @@ class World:
         self.slices = Slices(api, self.ledger.state, self.clock)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What the API server answers to a user."""
+        """The API server's answer to a user."""
         raw = json.dumps(body or {}).encode()
         answer = self.kube.handle(method, path, query=None, body=raw, content_type=JSON)
         assert answer.ok, answer.refusal()
@@ -87,35 +87,35 @@ class World:
         return found
 
     def take(self, data: Any) -> Change:
-        """The ledger says so, and the binder sees it."""
+        """Append the event to the ledger, where the binder sees it."""
         change = self.ledger.take(data)
         self.release.observe(change)
         self.slices.observe(change)
         return change
 
     def claim(self) -> dict[str, Any]:
-        """The claim as it is."""
+        """The claim on the API server."""
         return self.ask("GET", f"{CLAIMS}/mine")
 
     def status(self, **status: Any) -> None:
-        """Somebody else says this of the claim."""
+        """Set the claim's status, as another component would."""
         self.ask("PUT", f"{CLAIMS}/mine/status", self.claim() | {"status": status})
 
     def placed(self) -> PodPlaced:
-        """The newest placement."""
+        """The newest placement of the pod."""
         return [event for event in self.ledger.events if isinstance(event, PodPlaced)][-1]
 
     async def bind(self) -> Outcome:
-        """One try."""
+        """Bind the pod once."""
         return await self.target.bind(self.placed())
 
     def node_of_pod(self) -> str:
-        """Where the API server has the pod."""
+        """The node of the pod on the API server."""
         return str(self.ask("GET", f"{PODS}/p")["spec"].get("nodeName", ""))
 
 
 def virtually(test: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-    """Play it in a world of its own."""
+    """Run the test in a new world, in virtual time."""
     world = World()
 
     async def play() -> None:
@@ -125,7 +125,8 @@ def virtually(test: Callable[[World], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_a_claim_is_allocated_and_reserved_before_its_pod_is_bound() -> None:
-    """With the finalizer that keeps it; a second try finds it done and changes nothing."""
+    """The claim is allocated and reserved, with a finalizer, before its pod is bound. A second
+    try changes nothing."""
 
     async def test(world: World) -> None:
         assert await world.bind() == Bound()
@@ -144,7 +145,7 @@ def test_a_claim_is_allocated_and_reserved_before_its_pod_is_bound() -> None:
 
 
 def test_what_an_attempt_before_left_is_taken_back_first() -> None:
-    """An allocation may not be changed, only taken away."""
+    """An allocation of an earlier attempt is removed before the new one is written."""
 
     async def test(world: World) -> None:
         state = world.ledger.state
@@ -165,7 +166,7 @@ def test_what_an_attempt_before_left_is_taken_back_first() -> None:
 
 
 def test_the_claim_of_a_pod_that_is_bound_stays_as_it_is() -> None:
-    """The first attempt has bound it after all, and its containers may run by now."""
+    """A bound pod's claim is not changed by a later attempt."""
 
     async def test(world: World) -> None:
         assert await world.bind() == Bound()
@@ -193,7 +194,7 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("status", "problem"), OTHERS)
 def test_a_claim_of_somebody_else_is_left_alone(status: dict[str, Any], problem: str) -> None:
-    """The pod is not bound, and the reason says whose it is."""
+    """A claim that another driver or pod uses is left alone, and binding fails with that reason."""
 
     async def test(world: World) -> None:
         world.status(**status)
@@ -209,7 +210,7 @@ def test_a_claim_of_somebody_else_is_left_alone(status: dict[str, Any], problem:
 
 
 def test_a_claim_that_was_made_anew_is_not_that_of_the_pod() -> None:
-    """Nor is one that is gone."""
+    """A claim that is missing, or was recreated under the same name, fails the binding."""
 
     async def test(world: World) -> None:
         world.ask("DELETE", f"{CLAIMS}/mine")
@@ -225,7 +226,7 @@ def test_a_claim_that_was_made_anew_is_not_that_of_the_pod() -> None:
 
 
 def test_a_binder_without_the_setting_says_so() -> None:
-    """And binds no pod whose claims nobody allocates."""
+    """A binder without --dra refuses a pod with claims, and names the option."""
     world = World(dra=False)
 
     async def play() -> None:
@@ -238,7 +239,7 @@ def test_a_binder_without_the_setting_says_so() -> None:
 
 
 async def beside(loop: Coroutine[Any, Any, None], what: Coroutine[Any, Any, None]) -> None:
-    """Run the loop while the rest goes on."""
+    """Run the loop while the coroutine runs."""
     task = asyncio.create_task(loop)
     try:
         await what
@@ -247,7 +248,7 @@ async def beside(loop: Coroutine[Any, Any, None], what: Coroutine[Any, Any, None
 
 
 def free(claim: dict[str, Any]) -> bool:
-    """Whether nobody has it."""
+    """Whether the claim has no allocation, reservation or finalizer."""
     status = claim["status"]
     return not (
         status.get("allocation") or status.get("reservedFor") or claim["metadata"]["finalizers"]
@@ -255,7 +256,7 @@ def free(claim: dict[str, Any]) -> bool:
 
 
 def test_a_claim_is_free_once_its_pod_has_gone() -> None:
-    """Not before, and of nobody else."""
+    """A claim is released once its pod is gone, and not before."""
 
     async def test(world: World) -> None:
         await world.bind()
@@ -275,7 +276,7 @@ def test_a_claim_is_free_once_its_pod_has_gone() -> None:
 
 
 def test_a_pod_that_the_ledger_let_go_of_and_that_runs_keeps_its_claim() -> None:
-    """The API server knows who is there."""
+    """A pod that left the ledger but still exists on the API server keeps its claim."""
 
     async def test(world: World) -> None:
         await world.bind()
@@ -292,12 +293,12 @@ def test_a_pod_that_the_ledger_let_go_of_and_that_runs_keeps_its_claim() -> None
 
 
 def test_what_was_left_over_while_nobody_was_here_is_found_at_the_start() -> None:
-    """A binder that was killed between the two, and one that was away."""
+    """A starting binder releases claims of pods that ended while no binder ran."""
 
     async def test(world: World) -> None:
         await world.bind()
         world.ask("DELETE", f"{PODS}/p", {"gracePeriodSeconds": 0})
-        world.ledger.take(PodGone(uid=world.uid, reason="deleted"))  # nobody saw it
+        world.ledger.take(PodGone(uid=world.uid, reason="deleted"))  # no binder sees this
 
         async def go() -> None:
             await rest(2.0)
@@ -310,7 +311,7 @@ def test_what_was_left_over_while_nobody_was_here_is_found_at_the_start() -> Non
 
 
 def test_a_claim_that_may_not_be_written_keeps_no_other_one() -> None:
-    """It is tried again with the next look at all of them."""
+    """A claim whose update is rejected does not block others, and is retried later."""
 
     async def test(world: World) -> None:
         await world.bind()
@@ -335,7 +336,7 @@ def test_a_claim_that_may_not_be_written_keeps_no_other_one() -> None:
 
 
 def test_a_node_whose_devices_are_refused_keeps_no_other_node() -> None:
-    """Whatever is first in the line."""
+    """A node whose ResourceSlice is rejected does not block other nodes, and is retried."""
 
     async def test(world: World) -> None:
         world.take(node("n2", gpu("g2")))
@@ -356,18 +357,19 @@ def test_a_node_whose_devices_are_refused_keeps_no_other_node() -> None:
 
 
 def slices(world: World) -> list[dict[str, Any]]:
-    """Those that are published."""
+    """The published ResourceSlices."""
     found: list[dict[str, Any]] = world.ask("GET", SLICES)["items"]
     return found
 
 
 def generations(world: World) -> list[int]:
-    """Those of the slices that are published."""
+    """The pool generations of the published ResourceSlices."""
     return [each["spec"]["pool"]["generation"] for each in slices(world)]
 
 
 def test_devices_are_published_and_every_change_is_a_new_generation() -> None:
-    """Of all slices of the pool; what a kubelet deleted comes back, and goes with the node."""
+    """Every device change publishes all slices of the pool with a new generation. A deleted
+    slice is restored, and slices leave with their node."""
 
     async def test(world: World) -> None:
         async def go() -> None:

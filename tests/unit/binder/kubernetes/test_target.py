@@ -1,4 +1,4 @@
-"""Bindings against an API server that is busy, slow, broken, or has other news of the pod."""
+"""Binding against an API server that is busy, slow or broken, or where the pod has changed."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ class Server:
 
 
 def refusal(status: int, reason: str = "", message: str = "no") -> Reply:
-    """A Status."""
+    """A Status answer."""
     return status, {"kind": "Status", "reason": reason, "message": message, "code": status}
 
 
 def there(on: str = "", *, attempt: str = "1", **meta: Any) -> Reply:
-    """The pod as it is."""
+    """The answer with the pod."""
     metadata = {"uid": "p1", "annotations": {ATTEMPT: attempt}, **meta}
     return 200, {"metadata": metadata, "spec": {"nodeName": on} if on else {}}
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    """It serves."""
+    """The running server."""
     serving = Server()
     app = web.Application()
     app.router.add_post("/api/v1/namespaces/default/pods/p1/binding", serving.bind)
@@ -87,7 +87,7 @@ def ledger() -> Ledger:
 
 
 async def bind(server: Server, ledger: Ledger, pace: Pace | None = None) -> Outcome:
-    """Bind the pod where it was placed."""
+    """Bind the pod to the node of its placement."""
     configuration = client.Configuration()
     configuration.host = server.url
     api = KubeApi(configuration)
@@ -101,7 +101,7 @@ async def bind(server: Server, ledger: Ledger, pace: Pace | None = None) -> Outc
 
 
 async def test_one_call_says_it_all(server: Server, ledger: Ledger) -> None:
-    """Node, uid, our annotations and the dialect's."""
+    """One call carries the node, the uid and all annotations."""
     assert await bind(server, ledger) == Bound()
     (said,) = server.bindings
     assert said["target"]["name"] == "n1"
@@ -111,7 +111,7 @@ async def test_one_call_says_it_all(server: Server, ledger: Ledger) -> None:
 
 
 async def test_a_busy_server_is_asked_again_and_less(server: Server, ledger: Ledger) -> None:
-    """429 and 500 are no outcome; the pace falls, and the server's own wish is heard."""
+    """A busy server is retried at a lower pace, after the delay that it asks for."""
     pace = Pace(SystemClock())
     server.script = [refusal(429, "TooManyRequests"), refusal(500, "InternalError")]
     assert await bind(server, ledger, pace) == Bound()
@@ -120,7 +120,7 @@ async def test_a_busy_server_is_asked_again_and_less(server: Server, ledger: Led
 
 
 async def test_a_lost_answer_is_looked_up(server: Server, ledger: Ledger) -> None:
-    """The first call was done, the second is told that the pod is bound: it is ours."""
+    """After a lost answer and a conflict, a pod that is bound by our attempt counts as bound."""
     server.script = [(0, {}), refusal(409, "Conflict")]
     server.found = there("n1")
     assert await bind(server, ledger) == Bound()
@@ -139,7 +139,7 @@ async def test_a_lost_answer_is_looked_up(server: Server, ledger: Ledger) -> Non
 async def test_a_conflict_is_what_the_pod_is(
     server: Server, ledger: Ledger, found: Reply, message: str, *, final: bool
 ) -> None:
-    """Only what can never be bound is final; of a pod that is gone the watcher tells."""
+    """After a conflict the pod decides: a different node or attempt is final, a gone pod is not."""
     server.script = [refusal(409, "Conflict", "already assigned")]
     server.found = found
     outcome = await bind(server, ledger)
@@ -150,7 +150,7 @@ async def test_a_conflict_is_what_the_pod_is(
 async def test_a_conflict_that_was_another_write_is_tried_again(
     server: Server, ledger: Ledger
 ) -> None:
-    """The pod changed while it was being bound, and is not bound."""
+    """A conflict on an unbound pod is retried."""
     server.script = [refusal(409, "Conflict")]
     server.found = there()
     assert await bind(server, ledger) == Bound()
@@ -163,7 +163,7 @@ async def test_a_conflict_that_was_another_write_is_tried_again(
 async def test_a_refusal_is_final_unless_somebody_may_mend_it(
     server: Server, ledger: Ledger, status: int, *, final: bool
 ) -> None:
-    """Rights and credentials can be mended; a malformed binding cannot."""
+    """A refusal for missing rights is not final; one for a malformed binding is."""
     server.script = [refusal(status, "Reason", "why")]
     outcome = await bind(server, ledger)
     assert outcome == Failed(f"{status} Reason: why", final=final)
@@ -184,7 +184,8 @@ async def test_a_refusal_is_final_unless_somebody_may_mend_it(
 async def test_a_pod_of_a_node_that_left_is_given_up_only_where_it_cannot_be_bound(
     server: Server, ledger: Ledger, found: Reply, expected: Outcome
 ) -> None:
-    """A call before may have bound it, or may yet; a server that does not tell says neither."""
+    """No binding is sent for a node that left: the pod's own state decides, and without an
+    answer the outcome is unknown."""
     placed = ledger.events[-1]
     ledger.play(NodeGone(node="n1"))
     ledger.events.append(placed)
@@ -197,14 +198,14 @@ async def test_a_pod_of_a_node_that_left_is_given_up_only_where_it_cannot_be_bou
 async def test_a_conflict_that_cannot_be_looked_up_is_unknown(
     server: Server, ledger: Ledger, status: int
 ) -> None:
-    """The pod may be bound by us: it is not given up, however often it is tried."""
+    """A conflict whose pod cannot be read is unknown, so the placement is kept."""
     server.script = [refusal(409, "Conflict")]
     server.found = refusal(status, "Reason")
     assert await bind(server, ledger) == Failed(f"{status} Reason: no", final=False, unknown=True)
 
 
 async def test_a_pod_that_is_gone_needs_no_call(server: Server, ledger: Ledger) -> None:
-    """It went while it waited for its turn."""
+    """A pod that is gone from the ledger needs no call."""
     placed = ledger.events[-1]
     ledger.play(PodGone(uid="p1"))
     ledger.events.append(placed)
@@ -217,7 +218,7 @@ async def test_a_pod_that_is_gone_needs_no_call(server: Server, ledger: Ledger) 
 async def test_a_server_that_never_answers_is_left(
     server: Server, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One try ends after its time, and the next may be answered."""
+    """A call without an answer times out, and the next try can succeed."""
     monkeypatch.setattr(kubernetes_target, "TRY_TIMEOUT_S", 0.2)
     hang = asyncio.Event()
     answer = server.bind

@@ -1,4 +1,5 @@
-"""Claims that wait for their first consumer, over an API server in memory and in virtual time."""
+"""Volume claims that wait for their first consumer, over an in-memory API server in virtual
+time."""
 
 import asyncio
 import json
@@ -33,7 +34,7 @@ STATIC = "kubernetes.io/no-provisioner"
 
 
 class World:
-    """A pod placed on n1, its claim, and an API server; the test plays the volume controller."""
+    """A pod placed on n1, its claim and an API server. The test acts as the volume controller."""
 
     def __init__(
         self, provisioner: str = "disks.example.com", state: Any = "first-consumer"
@@ -57,7 +58,7 @@ class World:
         self.uid = uid
 
     def told(self, state: Any, *nodes: str) -> None:
-        """What the ledger has of the claim by now."""
+        """Set the ledger's state of the claim."""
         term = (NodeExpression(key=HOST, operator="In", values=nodes),)
         terms = (term,) if nodes else ()
         self.ledger.play(
@@ -65,7 +66,7 @@ class World:
         )
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What the API server answers to a user."""
+        """The API server's answer to a user."""
         raw = json.dumps(body or {}).encode()
         answer = self.kube.handle(method, path, query=None, body=raw, content_type=MERGE_PATCH)
         assert answer.ok, answer.refusal()
@@ -73,35 +74,35 @@ class World:
         return found
 
     def add(self, name: str, on: str, **spec: Any) -> None:
-        """A volume that is there and free."""
+        """Add a free volume."""
         free = {"status": {"phase": "Available"}}
         self.ask("POST", VOLUMES, kube_volume(name, on, **spec) | free)
 
     def complete(self, to: str) -> None:
-        """Kubernetes binds the claim to the volume."""
+        """Bind the claim to the volume, as Kubernetes does."""
         done = {"metadata": {"annotations": {BIND_COMPLETED: "yes"}}, "spec": {"volumeName": to}}
         self.ask("PATCH", CLAIM, done)
 
     def chosen(self) -> str:
-        """The node that the claim is told."""
+        """The claim's selected node."""
         notes = self.ask("GET", CLAIM)["metadata"].get("annotations", {})
         return str(notes.get(SELECTED_NODE, ""))
 
     def unchoose(self) -> None:
-        """The provisioner cannot make the volume there."""
+        """Unset the selected node, as a provisioner does that gives up."""
         self.ask("PATCH", CLAIM, {"metadata": {"annotations": {SELECTED_NODE: None}}})
 
     def node_of_pod(self) -> str:
-        """Where the API server has the pod."""
+        """The node of the pod on the API server."""
         return str(self.ask("GET", f"{SPACE}/pods/p")["spec"].get("nodeName", ""))
 
     async def bind(self) -> Outcome:
-        """One try."""
+        """Bind the pod once."""
         (placed,) = (event for event in self.ledger.events if isinstance(event, PodPlaced))
         return await self.target.bind(placed)
 
     async def binding(self, meanwhile: Callable[[], object]) -> Outcome:
-        """One try, during which something happens."""
+        """Bind the pod once, and let something happen during it."""
         trying = asyncio.create_task(self.bind())
         await rest(2.0)
         meanwhile()
@@ -114,7 +115,7 @@ def world(check: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_the_smallest_volume_there_is_kept_and_the_pod_is_bound_with_it() -> None:
-    """One of another node is left alone; the pod waits until Kubernetes has bound the claim."""
+    """The smallest volume on the node is reserved, and the pod is bound once its claim is."""
 
     async def check() -> None:
         of = World(STATIC)
@@ -137,7 +138,7 @@ def test_the_smallest_volume_there_is_kept_and_the_pod_is_bound_with_it() -> Non
 
 
 def test_a_provisioner_is_told_the_node_and_waited_for(golden: Golden) -> None:
-    """A try that ends before the volume is there says that it waits; the next one goes on."""
+    """The provisioner gets the node, and the pod waits for its volume over several tries."""
 
     async def check() -> None:
         of = World()
@@ -155,7 +156,7 @@ def test_a_provisioner_is_told_the_node_and_waited_for(golden: Golden) -> None:
 
 
 def test_a_provisioner_that_gives_up_ends_the_placement(golden: Golden) -> None:
-    """Also where it does so between two tries; a new placement asks it again."""
+    """If the provisioner gives up, the placement ends, also if that happens between two tries."""
 
     async def check() -> None:
         of = World()
@@ -172,7 +173,7 @@ def test_a_provisioner_that_gives_up_ends_the_placement(golden: Golden) -> None:
 
 
 def test_what_takes_too_long_is_decided_anew() -> None:
-    """As long after the placement as kube-scheduler waits."""
+    """A placement whose volume takes longer than kube-scheduler's patience is given up."""
 
     async def check() -> None:
         of = World()
@@ -187,7 +188,7 @@ def test_what_takes_too_long_is_decided_anew() -> None:
 
 
 def test_a_pod_is_bound_at_once_where_its_claim_has_its_volume() -> None:
-    """By what the ledger says, without a question."""
+    """A pod whose claim is bound according to the ledger is bound without asking the API server."""
 
     async def check() -> None:
         of = World()
@@ -199,7 +200,8 @@ def test_a_pod_is_bound_at_once_where_its_claim_has_its_volume() -> None:
 
 
 def test_a_pod_is_not_bound_where_its_volume_cannot_be_reached(golden: Golden) -> None:
-    """By what the ledger says, or what the API server does."""
+    """A pod whose volume is on another node is not bound, by the ledger's or the API server's
+    state."""
 
     async def check() -> None:
         of = World()
@@ -218,7 +220,7 @@ def test_a_pod_is_not_bound_where_its_volume_cannot_be_reached(golden: Golden) -
 
 
 def test_what_cannot_be_ends_the_placement_and_says_why(golden: Golden) -> None:
-    """Each from another object of the API server."""
+    """Each impossible volume binding ends the placement with its own reason."""
 
     async def check() -> None:
         of = World(STATIC)
@@ -241,7 +243,7 @@ def test_what_cannot_be_ends_the_placement_and_says_why(golden: Golden) -> None:
 
 
 def test_a_pod_that_an_earlier_call_bound_is_bound_whatever_became_of_its_claim() -> None:
-    """Its record was lost, and then the claim left."""
+    """A pod that an earlier call bound counts as bound, even if its claim is gone."""
 
     async def check() -> None:
         of = World()

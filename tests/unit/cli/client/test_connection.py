@@ -1,4 +1,4 @@
-"""Where things are: what is told wins over what is found, and files are their owner's only."""
+"""How the CLI finds the ledger and gateway: explicit settings win, and files are private."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from apportion.cli.exits import UNREACHABLE, Unreachable
 
 
 def test_told_wins(tmp_path: Path) -> None:
-    """An option or variable is used as it is, without a look at the folder."""
+    """An option or variable is used as it is, without reading the data folder."""
     where = Where(data=tmp_path / "none", nats="nats://u:p@h:1", gateway="http://h:2/")
     assert where.reach().url == "nats://u:p@h:1"
     assert where.gateway_url() == "http://h:2"
@@ -30,7 +30,7 @@ def test_told_wins(tmp_path: Path) -> None:
 def test_the_server_of_up_is_met_without_the_certificates_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A CA that is exported for a cluster would keep verbs from the ledger of this machine."""
+    """A CA set for a cluster is not used for the server of `up`."""
     monkeypatch.setenv("APPORTION_NATS_CA", "ca.crt")
     Where(data=tmp_path, nats="tls://h:1").reach()
     assert os.environ["APPORTION_NATS_CA"] == "ca.crt"
@@ -40,7 +40,7 @@ def test_the_server_of_up_is_met_without_the_certificates_of_another(
 
 
 def test_found(tmp_path: Path) -> None:
-    """What a running `up` wrote down is read back, and only its owner may read it."""
+    """The connection that a running `up` wrote is read back, and its file has mode 0600."""
     write_connection(tmp_path, Connection(gateway="http://127.0.0.1:8470", processes={"agent": 7}))
     assert Where(data=tmp_path).gateway_url() == "http://127.0.0.1:8470"
     assert read_connection(tmp_path).processes == {"agent": 7}
@@ -49,7 +49,7 @@ def test_found(tmp_path: Path) -> None:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    """No `up` there: the error says where was looked, and how to tell."""
+    """Without a running `up` the error names the folder and the variables to set."""
     where = Where(data=tmp_path)
     with pytest.raises(Unreachable, match="APPORTION_GATEWAY") as refused:
         where.gateway_url()
@@ -60,9 +60,9 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 def test_an_up_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
-    """Its folder has where its server was; with an `up` there the server may only be away."""
+    """After `up` has ended, connecting fails at once. While it runs, its server may be away."""
     with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))  # and nobody listens
+        bound.bind(("127.0.0.1", 0))  # bound, but not listening
         known = {
             "host": "127.0.0.1",
             "port": bound.getsockname()[1],
@@ -77,14 +77,14 @@ def test_an_up_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", '{"gateway": 7}', "[]"])
 def test_broken_file(tmp_path: Path, text: str) -> None:
-    """A torn file is named, not guessed at."""
+    """A broken connection file is an error that names it."""
     (tmp_path / "connection.json").write_text(text)
     with pytest.raises(Unreachable, match=r"connection\.json"):
         read_connection(tmp_path)
 
 
 def test_default_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """APPORTION_DATA, then XDG_STATE_HOME, then the place that XDG names."""
+    """The data folder is APPORTION_DATA, else in XDG_STATE_HOME, else in XDG's default."""
     monkeypatch.delenv(DATA_ENV, raising=False)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -96,7 +96,8 @@ def test_default_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 
 def test_what_another_terminal_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The folder, as a shell reads it, whatever our own environment says, which it has not."""
+    """The variable for another terminal is given only if that terminal would use a different
+    folder."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     mine = tmp_path / "data of mine"
     monkeypatch.setenv(DATA_ENV, str(mine))

@@ -1,4 +1,4 @@
-"""A gateway that still folds is waited for, and one that cannot answer is not."""
+"""The CLI waits for a gateway that still folds, and not for one that cannot answer."""
 
 import threading
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from apportion.core.answers.reads import RevisionAnswer
 
 @contextmanager
 def answering(*answers: tuple[int, bytes, str]) -> Iterator[str]:
-    """A server that gives these answers in turn, the last one again and again."""
+    """A server that gives these answers in turn, then repeats the last one."""
     left = list(answers)
 
     class Handler(BaseHTTPRequestHandler):
@@ -28,7 +28,7 @@ def answering(*answers: tuple[int, bytes, str]) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -46,7 +46,7 @@ HALTED = (503, b'{"error": "the gateway is not ready: halted"}', "")
 
 
 def test_it_is_waited_for_with_a_word(capsys: pytest.CaptureFixture[str]) -> None:
-    """Said once on standard error, however often it is asked."""
+    """The CLI waits for a folding gateway, and says so once on standard error."""
     with answering(FOLDING, FOLDING, (200, b'{"revision": 9}', "")) as url:
         assert Gateway(url).ask("revision", answer=RevisionAnswer).revision == 9
     said = capsys.readouterr()
@@ -56,6 +56,6 @@ def test_it_is_waited_for_with_a_word(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize(("answer", "patience_s"), [(HALTED, 60.0), (FOLDING, 0.1)])
 def test_patience_has_an_end(answer: tuple[int, bytes, str], patience_s: float) -> None:
-    """One that says nothing of when is not waited for at all."""
+    """The wait ends after the patience, and at once if the gateway names no time."""
     with answering(answer) as url, pytest.raises(Unreachable, match="not ready"):
         Gateway(url, patience_s=patience_s).ask("revision", answer=RevisionAnswer)

@@ -1,4 +1,4 @@
-"""Asking the gateway: pages are put together, and every refusal has its exit code."""
+"""Requests to the gateway: pages are combined, and every refusal has its exit code."""
 
 import threading
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from apportion.core.answers.reads import ErrorAnswer, GangAnswer, GangPage, Revi
 
 
 class _Answering(BaseHTTPRequestHandler):
-    """Answers like a gateway of three gangs, and notes what it was asked."""
+    """A gateway with three gangs that records its requests."""
 
     protocol_version = "HTTP/1.1"
     asked: list[str]
@@ -39,12 +39,12 @@ class _Answering(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         if parts.query == "close=1":
-            self.close_connection = True  # without a word, as a server that goes down does
+            self.close_connection = True  # without an answer, like a server that stops
         self.end_headers()
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing on the terminal of the tests."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def gateway() -> Iterator[Gateway]:
 
 
 def test_pages_are_put_together(gateway: Gateway) -> None:
-    """A list is read to its end, and each page is asked for once."""
+    """A list is read page by page to its end, with one request for each page."""
     revision, gangs = gateway.items("gangs", GangAnswer)
     assert (revision, [gang.group for gang in gangs]) == (7, ["g0", "g1", "g2"])
     assert len(_Answering.asked) == 3
@@ -74,7 +74,7 @@ def test_pages_are_put_together(gateway: Gateway) -> None:
     [("404", NotFound), ("400", Wrong), ("408", Unreachable), ("503", Unreachable)],
 )
 def test_refusals(gateway: Gateway, status: str, kind: type[Exception]) -> None:
-    """The gateway's own error and fix, with the exit code of its kind."""
+    """A refusal is raised with the gateway's error and fix, and the exit code of its kind."""
     with pytest.raises(kind, match="no; do y"):
         gateway.ask(status, answer=RevisionAnswer)
 
@@ -96,7 +96,7 @@ def test_refusals(gateway: Gateway, status: str, kind: type[Exception]) -> None:
     ],
 )
 def test_what_is_wrong_is_said_of_the_option(error: str, field: str, rest: str, said: str) -> None:
-    """Who wrote `--add` knows of no field; a field that is no option of the verb stays one."""
+    """An error about a field names the verb's option for it, if there is one."""
     options = [click.Option(["--add"]), click.Option(["--at"])]
     answer = ErrorAnswer(error=error, field=field, fix="do y", rest=rest)
     with click.Context(click.Command("plan", params=[*options])):
@@ -106,40 +106,40 @@ def test_what_is_wrong_is_said_of_the_option(error: str, field: str, rest: str, 
 
 
 def test_answer_that_is_none_of_ours(gateway: Gateway) -> None:
-    """Some other web server on that port is recognised."""
+    """An answer of another web server is an error that asks whether it is a gateway."""
     with pytest.raises(Unreachable, match="is it an Apportion gateway"):
         gateway.ask("broken", answer=RevisionAnswer)
 
 
 def test_names_are_quoted(gateway: Gateway) -> None:
-    """A name with a slash stays one part of the path."""
+    """A name with a slash or question mark is quoted in the path."""
     with pytest.raises(NotFound):
         gateway.ask("pods", "a/b?c", "404", answer=RevisionAnswer)
     assert _Answering.asked == ["/api/v1/pods/a%2Fb%3Fc/404"]
 
 
 def test_an_empty_name_is_wrong_usage(gateway: Gateway) -> None:
-    """The path would be another one, of which the gateway has much to say and a person little."""
+    """An empty name is wrong usage, without a request."""
     with pytest.raises(Wrong, match="empty name"):
         gateway.ask("pods", "default", "", "why", answer=RevisionAnswer)
     assert _Answering.asked == []
 
 
 def test_connection_that_was_closed_meanwhile(gateway: Gateway) -> None:
-    """A gateway that was started again between two questions is no error."""
+    """A closed connection is opened again without an error."""
     asked = {"close": 1}
     assert gateway.ask("revision", answer=RevisionAnswer, query=asked).revision == 7
     assert gateway.ask("revision", answer=RevisionAnswer).revision == 7
 
 
 def test_nobody_there() -> None:
-    """A refused connection says where, and what should run there."""
+    """A refused connection is an error with the address."""
     with pytest.raises(Unreachable, match=r"cannot reach .*127\.0\.0\.1:1: "):
         Gateway("http://127.0.0.1:1").ask("revision", answer=RevisionAnswer)
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8470", "ftp://h", "http://", ""])
 def test_url_that_is_none(url: str) -> None:
-    """A host without a scheme is a common mistake."""
+    """A URL without a valid scheme and host is wrong usage, with the expected form."""
     with pytest.raises(Wrong, match="http://HOST:PORT"):
         Gateway(url)

@@ -1,4 +1,4 @@
-"""What verbs that write have in common."""
+"""Shared parts of verbs that write to the ledger."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from tests.support.golden import Golden
 
 
 async def test_ctrl_c_comes_after_a_step() -> None:
-    """What is being moved is moved and noted before the drain stops."""
+    """Ctrl-C during a drain takes effect after the current step."""
     begun, may_end, noted = asyncio.Event(), asyncio.Event(), list[str]()
 
     async def move() -> None:
@@ -31,8 +31,8 @@ async def test_ctrl_c_comes_after_a_step() -> None:
 def test_a_warning_is_said_without_the_form_of_a_log(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In the words of who logged it, with what it is about and no password; less is not said, nor
-    the same of two connections."""
+    """A warning of our own logger is printed once, without password or log format. Other levels
+    and libraries are silent."""
     say_troubles()
     log = get_logger("apportion.runtime.jetstream.client")
     url = "nats://operator:secret@127.0.0.1:4222"

@@ -1,4 +1,4 @@
-"""What a verb on pods offers in place of a pod that is not there."""
+"""Suggestions for a pod that does not exist."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from apportion.core.answers.reads import PodAnswer
 
 
 def answer(name: str, owner: str = "", group: str = "") -> PodAnswer:
-    """What the gateway says of a pod of the namespace serving."""
+    """The gateway's answer about a pod in the namespace serving."""
     return PodAnswer(
         namespace="serving", name=name, uid=name, phase="placed", owner=owner, group=group
     )
@@ -33,5 +33,6 @@ PODS = (
     ],
 )
 def test_the_name_of_what_made_pods_is_told_with_its_pods(name: str, said: str) -> None:
-    """A pod of the name comes before what made it; a like name is offered where there is none."""
+    """The CLI suggests a pod of the same name, else the pods of a workload of that name, else
+    similar names."""
     assert pods_meant(name, PODS) == said

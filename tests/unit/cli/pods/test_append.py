@@ -24,12 +24,12 @@ from tests.support.pods import gang, shape
 
 
 def draft(name: str, group: str = "") -> PodDraft:
-    """A pod without asks."""
+    """A pod without requests."""
     return PodDraft(namespace="default", name=name, shape=shape(), dialect="hami", group=group)
 
 
 def live(name: str) -> dict[str, PodAnswer]:
-    """What the gateway says of a live pod of that name."""
+    """The gateway's answer about a live pod of that name."""
     answer = PodAnswer(
         namespace="default", name=name, uid="u", phase="placed", submitted_revision=1
     )
@@ -37,7 +37,7 @@ def live(name: str) -> dict[str, PodAnswer]:
 
 
 def names(wish: Wish) -> list[str]:
-    """What is appended, in order: gangs by `!`."""
+    """The names that are appended, in order; gangs are marked with `!`."""
     return [
         f"!{event.group}" if isinstance(event, PodGroupObserved) else event.name
         for event in _ordered(wish)
@@ -45,7 +45,7 @@ def names(wish: Wish) -> list[str]:
 
 
 def test_gang_before_its_first_pod() -> None:
-    """A scheduler that saw a member before its gang might place it alone."""
+    """A gang is appended before its first pod, so the scheduler never places a member alone."""
     wish = Wish(
         [draft("a"), draft("b", "g1"), draft("c", "g2"), draft("d", "g1")],
         {"g1": gang("g1"), "g2": gang("g2"), "g3": gang("g3")},
@@ -54,7 +54,7 @@ def test_gang_before_its_first_pod() -> None:
 
 
 def test_every_pod_gets_an_identity_of_its_own() -> None:
-    """Two pods, and two submissions of the same pod, never share a uid."""
+    """Every pod of every submission gets its own uid."""
     wish = Wish([draft("a"), draft("b")])
     uids = [
         event.uid for _ in range(2) for event in _ordered(wish) if isinstance(event, PodSubmitted)
@@ -64,7 +64,7 @@ def test_every_pod_gets_an_identity_of_its_own() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, BATCH, BATCH + 1, 3 * BATCH])
 def test_batches(count: int) -> None:
-    """Everything once, in order, and no batch over its size."""
+    """Batches have every event once, in order, and never exceed the limit."""
     pods = [draft(f"p{number}") for number in range(count)]
     batches = list(_batched(_ordered(Wish(pods))))
     assert [event.name for batch in batches for event in batch if isinstance(event, PodSubmitted)
@@ -73,25 +73,25 @@ def test_batches(count: int) -> None:
 
 
 def test_live_pods_are_left_alone() -> None:
-    """Neither the pod nor, when all its pods are live, its gang is said again."""
+    """A live pod is not submitted again; nor is its gang if all members are live."""
     wish = Wish([draft("a", "g1"), draft("b")], {"g1": gang("g1")})
     assert names(only_new(wish, live("a"))) == ["b"]
     assert names(only_new(wish, live("b"))) == ["!g1", "a"]
 
 
 def test_gang_with_some_live_pods_is_said_again() -> None:
-    """A member that was deleted and comes back must find its gang declared."""
+    """A gang with some live members is declared again with the missing ones."""
     wish = Wish([draft("a", "g1"), draft("b", "g1")], {"g1": gang("g1")})
     assert names(only_new(wish, live("a"))) == ["!g1", "b"]
 
 
 def test_gang_that_stands_alone() -> None:
-    """A PodGroup document without pods is submitted."""
+    """A gang without pods is submitted."""
     assert names(only_new(Wish([], {"g1": gang("g1")}), {})) == ["!g1"]
 
 
 def test_a_dry_run_says_which_verb_goes_on() -> None:
-    """Where something would be placed, and only then."""
+    """A dry run suggests `plan` if it would place pods."""
     new, goes_on = [Submitted("default", "a", "", 0)], "apportion plan -f FILE"
     assert goes_on in of_plan(Report(dry_run=True, submitted=new))
     assert goes_on in of_plan(Report(dry_run=True, replaced=["default/a"]))
@@ -125,12 +125,13 @@ NEW = [Submitted("default", "a", "", 0)]
     ],
 )
 def test_what_was_done_is_counted(report: Report, said: str) -> None:
-    """A dry run has done nothing, one is not many, and who had to go is not left out."""
+    """The summary counts what was done, in the conditional for a dry run, with evictions."""
     assert counted(report) == said
 
 
 def test_a_changed_workload_is_changed_whole_or_not_at_all(golden: Golden) -> None:
-    """Else what runs would go although the change was refused; what others have goes on."""
+    """If a pod of a workload changed, its new pods and surplus pods are held back. Other
+    workloads continue."""
     changed, new, other = (owned(name, "web") for name in ("web-0", "web-2", "api-0"))
     other = structs.replace(other, owner="Deployment/api", group="")
     (there,), (much,), (theirs,) = (live(name).values() for name in ("web-0", "web-3", "api-1"))
@@ -151,7 +152,7 @@ def test_a_changed_workload_is_changed_whole_or_not_at_all(golden: Golden) -> No
 
 
 def test_a_changed_gang_of_bare_pods_is_changed_whole_or_not_at_all() -> None:
-    """Its pods have no owner: the gang is the workload, and what it needs is as it was."""
+    """If a pod of a gang without an owner changed, the rest of the gang is held back."""
     (there,) = live("a").values()
     there = structs.replace(there, group="g1")
     groups = {"g1": gang("g1"), "g2": gang("g2"), "g3": gang("g3")}
@@ -163,7 +164,7 @@ def test_a_changed_gang_of_bare_pods_is_changed_whole_or_not_at_all() -> None:
 
 
 def test_no_gang_of_a_changed_pod_is_declared_anew() -> None:
-    """Neither that which it would join nor that which it would leave."""
+    """Neither the old nor the new gang of a changed pod is declared again."""
     (there,) = live("a").values()
     there = structs.replace(there, group="g2")
     found = Compared(
@@ -175,7 +176,7 @@ def test_no_gang_of_a_changed_pod_is_declared_anew() -> None:
 
 
 def test_nothing_is_held_back_where_nothing_changed() -> None:
-    """A pod of its own holds nothing back either: it is all of its change."""
+    """Nothing is held back without a change, or if the changed pod stands alone."""
     (there,) = live("a").values()
     (much,) = live("b").values()
     for changed in ([], [(draft("a"), there)]):
@@ -185,19 +186,19 @@ def test_nothing_is_held_back_where_nothing_changed() -> None:
 
 
 def owned(name: str, owner: str) -> PodDraft:
-    """A pod of a Deployment, and of a gang."""
+    """A pod of a Deployment and a gang."""
     return structs.replace(draft(name, "g1"), owner=f"Deployment/{owner}")
 
 
 def refused(*codes: RefusalCode, nodes: int) -> PodRefused:
-    """A refusal by each of so many nodes."""
+    """A refusal by this number of nodes for each code."""
     return PodRefused(
         pod="p", namespace="n", name="p", nodes=nodes, reasons=dict.fromkeys(codes, nodes)
     )
 
 
 def test_nobody_waits_for_those_at_which_no_scheduler_looks() -> None:
-    """They are settled, and neither decided nor forgotten."""
+    """Pods that no scheduler considers, such as gated ones, count as settled and undecided."""
     settled: list[int] = []
     pods = [Submitted("default", uid, uid, 1) for uid in "abc"]
     awaited = Awaited(pods, lambda: settled.append(1))
@@ -210,7 +211,7 @@ def test_nobody_waits_for_those_at_which_no_scheduler_looks() -> None:
 
 
 def test_the_cause_of_many_names_the_labels_that_no_node_has() -> None:
-    """As everywhere else: a slip of the pen shows by itself."""
+    """The cause of a label mismatch names the label that no node has."""
     awaited = Awaited([], lambda: None)
     awaited.decided["a"] = Decided(1, refused=refused(RefusalCode.NODE_LABELS_MISMATCH, nodes=4))
     wants = shape(node=NodeConstraints(selector={"pool": "tain"}))
@@ -219,7 +220,7 @@ def test_the_cause_of_many_names_the_labels_that_no_node_has() -> None:
 
 
 def test_the_cause_of_many_says_what_can_never_fit(golden: Golden) -> None:
-    """As `get pods` does, by which it is known; nobody is to wait for these."""
+    """The cause of a pod that can never fit says so."""
     memory = RefusalCode.MEMORY_INSUFFICIENT
     awaited = Awaited([], lambda: None)
     awaited.decided |= {uid: Decided(1, refused=refused(memory, nodes=4)) for uid in "abc"}
@@ -234,7 +235,7 @@ def test_the_cause_of_many_says_what_can_never_fit(golden: Golden) -> None:
 
 
 def test_of_many_that_wait_the_causes_are_counted(golden: Golden) -> None:
-    """The most first, alike for other counts of nodes; with who names them."""
+    """Causes of pending pods are counted by kind, most frequent first, with at most five listed."""
     memory, cpu = RefusalCode.MEMORY_INSUFFICIENT, RefusalCode.CPU_INSUFFICIENT
     awaited = Awaited([], lambda: None)
     for uid, why in {

@@ -1,4 +1,4 @@
-"""What stands in files beside workloads: `check` and `submit` treat every document alike."""
+"""Other documents in manifest files: `check` and `submit` treat each alike."""
 
 import json
 from pathlib import Path
@@ -65,7 +65,8 @@ ALONE = "a PriorityClass applies only to pods in the same command"
 def test_both_verbs_take_pass_over_and_refuse_the_same(
     beside: str, passed_over: list[str], refused: str, tmp_path: Path
 ) -> None:
-    """A pod beside it is taken, whatever it is."""
+    """`check` and `submit` accept, skip and refuse the same documents, and a pod next to them is
+    accepted."""
     file = tmp_path / "all.yaml"
     file.write_text(f"{POD}---\n{beside}\n")
     passed_over = [name.replace("FILE", str(file)) for name in passed_over]
@@ -80,7 +81,7 @@ def test_both_verbs_take_pass_over_and_refuse_the_same(
 
 
 def test_both_verbs_tell_of_a_slip_in_a_limit(tmp_path: Path) -> None:
-    """`plan` has its warnings from where `submit` has them."""
+    """`check` and `submit` report the same probable typo in a quota."""
     file = tmp_path / "quota.yaml"
     file.write_text(GPUS.replace("gpu:", "gpuu:"))
     wish, _ = reading.read_manifests([str(file)])
@@ -91,7 +92,7 @@ def test_both_verbs_tell_of_a_slip_in_a_limit(tmp_path: Path) -> None:
 
 
 def test_all_verbs_tell_what_has_no_effect(tmp_path: Path) -> None:
-    """A key of a Queue and an annotation of Volcano, as `check` does; both are taken."""
+    """`check` and `submit` report the same fields without effect, and accept the documents."""
     file = tmp_path / "queue.yaml"
     queue = "{apiVersion: scheduling.volcano.sh/v1beta1, kind: Queue, metadata: {name: ml}, "
     queue += "spec: {deserved: {cpu: 4}}}\n---\n"
@@ -111,7 +112,8 @@ def test_all_verbs_tell_what_has_no_effect(tmp_path: Path) -> None:
 
 
 def test_a_priority_class_counts_for_the_pods_beside_it(tmp_path: Path) -> None:
-    """In whatever order they stand; a class of the cluster stays what it is there."""
+    """A PriorityClass applies to pods of the same file in any order, but cannot replace a system
+    class."""
     file = tmp_path / "pod.yaml"
     own = CLASS.replace("name: c", "name: system-node-critical")
     for name, text in (("c", CLASS), ("system-node-critical", own)):
@@ -127,7 +129,7 @@ def test_a_priority_class_counts_for_the_pods_beside_it(tmp_path: Path) -> None:
     ("text", "why"), [(SERVICE, NOTHING), (CLASS, ALONE), (LIST.replace("ITEM", ""), NOTHING)]
 )
 def test_files_with_nothing_else_are_wrong(text: str, why: str, tmp_path: Path) -> None:
-    """Nobody hears of success who handed in what nobody takes."""
+    """A file without anything to submit is an error in both verbs."""
     done = CliRunner().invoke(check.command, ["-f", "-"], input=text)
     assert (done.exit_code, why in done.stdout) == (1, True)
     file = tmp_path / "beside.yaml"
@@ -137,7 +139,7 @@ def test_files_with_nothing_else_are_wrong(text: str, why: str, tmp_path: Path) 
 
 
 def test_what_is_doubtful_has_its_own_line(tmp_path: Path) -> None:
-    """Not that of its document: also of an item of a List, by its whole path."""
+    """A warning has the line of its own field, also inside a List."""
     file = tmp_path / "list.yaml"
     limits = '"nvidia.com/gpu": 1\n          "nvidia.com/gpumen": 3000'
     resources = f"resources:\n        limits:\n          {limits}"
@@ -157,13 +159,13 @@ def test_what_is_doubtful_has_its_own_line(tmp_path: Path) -> None:
 
 
 def test_many_that_are_passed_over_are_one_line(golden: Golden) -> None:
-    """The first by name, the others counted."""
+    """Many skipped documents are one line: the first names, and the number of the rest."""
     names = [f"Service s{i}" for i in range(10)]
     golden({"ten services": passed_over_words(names)})
 
 
 def test_all_verbs_tell_of_another_scheduler(tmp_path: Path) -> None:
-    """In the same words, with the line; of a plain pod beside it nothing."""
+    """All verbs warn in the same words, with the line, about a pod of another scheduler."""
     file = tmp_path / "pods.yaml"
     named = POD.replace("name: a}", "name: b}").replace(
         "{containers", "{schedulerName: x, containers"

@@ -1,4 +1,4 @@
-"""A command as a pod: its end, and what of a command line is a container engine's."""
+"""A command as a pod: when it ends, and which arguments belong to a container engine."""
 
 import os
 import subprocess
@@ -16,14 +16,14 @@ GONE = Life(1 << 30, 7)
 
 
 def own_life() -> Life:
-    """Of this very process."""
+    """The identity of this process."""
     life = life_of(os.getpid())
     assert life is not None
     return life
 
 
 def pod(run: Run, uid: str = "uid-1", user: str = "ada") -> PodAnswer:
-    """What the gateway says of one."""
+    """The gateway's answer about the run's pod."""
     return PodAnswer(
         namespace=user, name=uid, uid=uid, phase="allocated", owner=f"{run.kind}/{run.name}"
     )
@@ -31,19 +31,19 @@ def pod(run: Run, uid: str = "uid-1", user: str = "ada") -> PodAnswer:
 
 @pytest.mark.parametrize("engine", ["", "podman", "docker"])
 def test_the_owner_names_the_process(engine: str) -> None:
-    """There and back; a node's name has no slash in it."""
+    """A run survives the round trip through the pod's owner."""
     run = Run("n1.example", Life(12, 345), engine)
     assert Run.of_owner(f"{run.kind}/{run.name}") == run
 
 
 @pytest.mark.parametrize("owner", ["", "Job/train", "Process/n1", "Process/n1/x/1", "Pod/n1/1/2"])
 def test_other_owners_are_no_runs(owner: str) -> None:
-    """Those of Kubernetes above all."""
+    """Other owners, such as those of Kubernetes, are not runs."""
     assert Run.of_owner(owner) is None
 
 
 def test_who_has_ended_here_is_found_and_no_other() -> None:
-    """One that lives, one of another machine, and a pod of a controller stay."""
+    """Only runs that ended on this machine are found, not live ones or those of other machines."""
     over, here = Run("n1", GONE), Run("n1", own_life())
     pods = [
         pod(over, "over"),
@@ -55,7 +55,7 @@ def test_who_has_ended_here_is_found_and_no_other() -> None:
 
 
 def test_what_a_command_left_behind_keeps_it_from_being_ended() -> None:
-    """A process that it started and that outlives it, told by the mark that it inherited."""
+    """A run goes on while a process that it started still lives."""
     environment = {**os.environ, "APPORTION_POD": "uid-of-this-test"}
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env=environment) as left:
         assert Run("n1", GONE).goes_on("uid-of-this-test")
@@ -64,7 +64,7 @@ def test_what_a_command_left_behind_keeps_it_from_being_ended() -> None:
 
 
 def test_nothing_is_said_of_what_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other users' containers, and what their commands have left behind."""
+    """Without root, runs of other users are never reported as ended."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(runs, "containers", lambda *_: [])
     for run in Run("n1", GONE), Run("n1", GONE, "podman"):
@@ -75,13 +75,13 @@ def test_nothing_is_said_of_what_cannot_be_seen(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_engine_that_does_not_answer_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody knows then what runs."""
+    """If the container engine does not answer, its run counts as still running."""
     monkeypatch.setenv("PATH", "/nonexistent")
     assert Run("n1", GONE, "podman").goes_on("uid-1")
 
 
 def test_a_container_gets_the_device_and_a_label() -> None:
-    """Behind `run`, whatever the engine is told before."""
+    """`run` inserts the device and the label after the engine's `run` argument."""
     words = ("/usr/bin/podman", "--log-level", "debug", "run", "--rm", "cuda", "run")
     assert engine_of(words) == "podman"
     assert with_device(words, "apportion.dev/share=uid-1", "uid-1") == (
@@ -100,13 +100,13 @@ def test_a_container_gets_the_device_and_a_label() -> None:
     ],
 )
 def test_what_would_go_without_its_share_is_refused(words: tuple[str, ...], told: str) -> None:
-    """By name, with what to write instead."""
+    """A command that would start a container without its share is refused, with the right form."""
     with pytest.raises(Wrong, match=told):
         engine_of(words)
 
 
 def test_a_closed_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first one on the way, or the file."""
+    """The first inaccessible folder or file on a path is named."""
     shut = tmp_path / "shut"
     shut.mkdir()
     file = shut / "file"

@@ -1,4 +1,4 @@
-"""What a person hands in: the good is used, the bad is named."""
+"""Manifest files: valid documents are used, invalid ones are named."""
 
 from pathlib import Path
 
@@ -18,12 +18,12 @@ HEAD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
 
 
 def pod(name: str, count: str = "1") -> str:
-    """One document."""
+    """A pod document."""
     return POD.replace("NAME", name).replace("COUNT", count)
 
 
 def test_bad_document_hides_no_other(tmp_path: Path) -> None:
-    """The second of three is wrong: the others are read, and it is named by place and field."""
+    """An invalid document is named with its number and field, and the others are read."""
     file = tmp_path / "pods.yaml"
     file.write_text("---".join([pod("a"), pod("b", "many"), pod("c")]))
     wish, [problem] = read_manifests([str(file)])
@@ -34,7 +34,7 @@ def test_bad_document_hides_no_other(tmp_path: Path) -> None:
 
 
 def test_same_name_twice(tmp_path: Path) -> None:
-    """The second of two pods of one name is named and not submitted."""
+    """The second of two pods with one name is refused."""
     for file in ("one.yaml", "two.yaml"):
         (tmp_path / file).write_text(pod("a"))
     wish, [problem] = read_manifests([str(tmp_path)])
@@ -44,7 +44,7 @@ def test_same_name_twice(tmp_path: Path) -> None:
 
 
 def test_file_that_is_not_there(tmp_path: Path) -> None:
-    """It is named, and the others are read."""
+    """A missing file is named, and the others are read."""
     (tmp_path / "a.yaml").write_text(pod("a"))
     wish, [problem] = read_manifests([str(tmp_path / "none.yaml"), str(tmp_path / "a.yaml")])
     assert len(wish.pods) == 1
@@ -52,7 +52,7 @@ def test_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_trace(tmp_path: Path) -> None:
-    """Rows become pods, up to the limit."""
+    """Rows of a trace become pods, up to the limit."""
     file = tmp_path / "pods.csv"
     file.write_text(HEAD + "a,1000,1024,1,460,\nb,1000,1024,2,1000,\nc,1000,1024,0,0,\n")
     wish, problems = read_trace(file, 2)
@@ -62,7 +62,7 @@ def test_trace(tmp_path: Path) -> None:
 
 
 def test_trace_with_a_bad_row(tmp_path: Path) -> None:
-    """The line and column are named; a row behind the limit is not looked at."""
+    """An invalid row is named by line and column; rows beyond the limit are not read."""
     file = tmp_path / "pods.csv"
     file.write_text(HEAD + "a,1000,1024,1,460,\nb,-5,1024,1,460,\n")
     _, [problem] = read_trace(file, None)

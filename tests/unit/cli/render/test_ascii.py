@@ -1,4 +1,4 @@
-"""Terminals that show ASCII alone get bars and tables that they can show."""
+"""ASCII-only terminals get bars and tables in ASCII."""
 
 import io
 import os
@@ -27,20 +27,21 @@ from apportion.cli.verbs.see.top import bar
     ],
 )
 def test_which_terminals(environment: dict[str, str], encoding: str, only: bool) -> None:
-    """By the first of LC_ALL, LC_CTYPE and LANG that is set, and by what the stream takes."""
+    """A terminal is ASCII-only by the first of LC_ALL, LC_CTYPE and LANG that is set, or by its
+    encoding."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     assert ascii_only(stream, environment) is only
 
 
 def test_what_is_drawn_keeps_its_place() -> None:
-    """A cell is a cell, and what nobody can show is a question mark."""
+    """Each character is replaced by one ASCII character, or a question mark."""
     out = io.StringIO()
     Ascii(out).write(bar(50, 100).plain + " … 训 ok")
     assert out.getvalue() == "####.... ~ ? ok"
 
 
 def test_a_verb_prints_on_such_a_terminal() -> None:
-    """Whatever its locale is, a verb does not end for what it cannot show."""
+    """A verb works on an ASCII-only terminal."""
     code = "from apportion.cli.render.output import console; console().print('█ … ─ 训')"
     environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(

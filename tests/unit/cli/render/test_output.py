@@ -1,4 +1,4 @@
-"""What reaches the screen: no markup and no control character from outside is obeyed."""
+"""Terminal output: markup and control characters from outside are not interpreted."""
 
 import io
 import re
@@ -34,7 +34,7 @@ WIDE = 250
 
 
 def printed(thing: object, *, width: int = WIDE) -> str:
-    """What a terminal of that width without colours shows."""
+    """The output on a terminal of that width without colours."""
     out = Screen(file=io.StringIO(), width=width, color_system=None)
     out.print(thing)
     assert isinstance(out.file, io.StringIO)
@@ -43,7 +43,7 @@ def printed(thing: object, *, width: int = WIDE) -> str:
 
 @pytest.mark.parametrize("text", ["[red]x[/red]", "a\x1b[2Jb", "a\nb", "a\x07", "a\u202eb"])
 def test_text_from_outside_is_shown_as_it_is(text: str) -> None:
-    """A reason with markup, an escape sequence, a new line or a direction mark stays harmless."""
+    """Markup, escape sequences, newlines and direction marks in outside text have no effect."""
     shown = printed(plain(text)).rstrip("\n")
     assert "\x1b" not in shown
     assert "\n" not in shown
@@ -57,13 +57,14 @@ def test_text_from_outside_is_shown_as_it_is(text: str) -> None:
     [(0, 100, 0), (1, 100, 1), (50, 100, 4), (99, 100, 7), (100, 100, 8), (0, 0, 0), (7, 5, 8)],
 )
 def test_bar(used: int, total: int, cells: int) -> None:
-    """A little is not nothing, nearly all is not all, and too much does not overflow."""
+    """A bar is empty only at zero, full only at the total, and never too long."""
     shown = bar(used, total).plain
     assert (shown.count("█"), len(shown)) == (cells, BAR_CELLS)
 
 
 def test_tables_say_what_matters(golden: Golden) -> None:
-    """A pod that waits its first cause, a failed device its reason, a cordoned node its own."""
+    """The pod table has the first cause of a pending pod; device and node tables have the
+    reasons."""
     ledger = Ledger(
         rack("n1", 2), pod("a", ask(4000)), pod("b", ask(900_000)),
     ).settle()  # fmt: skip
@@ -89,7 +90,7 @@ def test_tables_say_what_matters(golden: Golden) -> None:
 
 
 def test_queues_on_other_cards_look_other(golden: Golden) -> None:
-    """Also at 80 columns, with no word broken; one that holds nothing is on none."""
+    """The queue table fits 80 columns without broken words."""
     on = {"NVIDIA H100 80GB HBM3": 1, "NVIDIA Tesla T4": 2}
     research = QueueAnswer(queue="research", weight=1, open=True, devices=on, pods=3)
     free = QueueAnswer(queue="free", weight=1, open=True)
@@ -100,7 +101,7 @@ def test_queues_on_other_cards_look_other(golden: Golden) -> None:
 
 
 def test_a_unit_is_said_once(golden: Golden) -> None:
-    """Of what is held and of the limit alike: `0 CPU/512 CPU of cpu` said it three times."""
+    """A queue's usage and limit are shown without repeating the unit."""
     queue = QueueAnswer(
         queue="ml", weight=1, open=True,
         capability={"cpu": 512_000, "memory": 4096, "nvidia.com/gpu": 8},
@@ -112,7 +113,7 @@ def test_a_unit_is_said_once(golden: Golden) -> None:
 
 
 def test_what_a_tenant_is_not_told_of_a_queue_is_no_zero(golden: Golden) -> None:
-    """A limit stands without what is held of it, and none is said to be of no device."""
+    """Values that a tenant may not see are dashes, not zeros."""
     queue = QueueAnswer(
         queue="ml", weight=1, open=True, capability={"cpu": 4000}, cards={"A100": 2},
         used=None, devices=None, pods=None, waiting=None,
@@ -123,7 +124,7 @@ def test_what_a_tenant_is_not_told_of_a_queue_is_no_zero(golden: Golden) -> None
 
 
 def test_a_card_in_mig_mode_has_no_cores_to_give() -> None:
-    """Its instances have their own: 100/100 made one that is full look free."""
+    """A GPU in MIG mode shows no free cores."""
     ledger = Ledger(rack("n1", 1))
     [card] = device_answers(ledger.node("n1"))
     whole = printed(tables.devices([card]))
@@ -134,7 +135,7 @@ def test_a_card_in_mig_mode_has_no_cores_to_give() -> None:
 
 
 def test_a_device_says_each_reason_with_its_own_word() -> None:
-    """One that has failed may be cordoned as well, and its node may be."""
+    """A device's state lists its failure, its cordon and its node's cordon."""
     ledger = Ledger(
         rack("n1", 1),
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
@@ -156,7 +157,7 @@ def test_a_device_says_each_reason_with_its_own_word() -> None:
     ],
 )
 def test_a_device_of_a_node_that_nobody_hears_is_not_ok(closed: Payload, said: str) -> None:
-    """In the API's row as well; what is known of the device itself stands before it."""
+    """A device of a silent or unready node is not shown as ok; its own failure comes first."""
     ledger = Ledger(rack("n1", 1), closed)
     (device,) = device_answers(ledger.node("n1"))
     assert (device.node_ready, bool(device.node_silent)) == (False, said == "agent not reporting")
@@ -167,7 +168,7 @@ def test_a_device_of_a_node_that_nobody_hears_is_not_ok(closed: Payload, said: s
 
 
 def test_a_ready_node_says_which_of_its_devices_are_closed_and_why(golden: Golden) -> None:
-    """As `7/8` alone is a riddle; and no control character of a reason reaches the screen."""
+    """A ready node lists its closed devices with their reasons, without control characters."""
     ledger = Ledger(
         rack("n1", 3),
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID\x1b 79"),
@@ -181,7 +182,7 @@ def test_a_ready_node_says_which_of_its_devices_are_closed_and_why(golden: Golde
 
 @pytest.mark.parametrize("width", [WIDE, 60])
 def test_both_pods_of_an_eviction_say_so(golden: Golden, width: int) -> None:
-    """Who is to go does so even where a terminal has no room for what it holds."""
+    """An eviction is shown for both the evicted and the preempting pod, at any width."""
     ledger = Ledger(rack("n1", 1), pod("low", cards(1))).settle()
     ledger.submit(pod("high", cards(1), priority=9)).settle()
     answers = [pod_answer(ledger.state, ledger.pod(uid)) for uid in ("low", "high")]
@@ -192,7 +193,7 @@ def test_both_pods_of_an_eviction_say_so(golden: Golden, width: int) -> None:
 
 
 def test_lists_say_who_is_on_a_node_that_is_not_heard() -> None:
-    """Behind what a pod holds, and behind the phases of a gang, of which half may run no more."""
+    """Pods and gangs on a silent node are marked as such."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), gang("team/job", 2))
     ledger.submit(member("m0", cards(1)), member("m1", cards(1))).settle()
     lost = ledger.where("m0")
@@ -207,7 +208,7 @@ def test_lists_say_who_is_on_a_node_that_is_not_heard() -> None:
 
 
 def test_the_wide_list_of_pods_has_what_they_ask_of_their_nodes() -> None:
-    """The narrow one has no room for it."""
+    """Only the wide list of pods shows CPU and memory requests."""
     wants = shape(ask(4000), node=NodeConstraints(cpu_milli=1500, memory_mib=2048))
     ledger = Ledger(rack("n1", 1), pod("a", shape=wants))
     answer = pod_answer(ledger.state, ledger.pod("a"))
@@ -217,7 +218,7 @@ def test_the_wide_list_of_pods_has_what_they_ask_of_their_nodes() -> None:
 
 
 def test_a_node_says_each_reason_and_when_it_was_found_silent(golden: Golden) -> None:
-    """Nobody knows since when its agent is silent, only when that was found."""
+    """A node's state lists its cordon and when its agent was found silent."""
     ledger = Ledger(
         rack("n1", 4),
         NodeCordoned(node="n1", by="bob", reason="move"),
@@ -231,7 +232,7 @@ def test_a_node_says_each_reason_and_when_it_was_found_silent(golden: Golden) ->
 def test_columns_without_room_are_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside the table, which stays as it is for whoever reads it by a program."""
+    """Columns hidden for lack of room are named on stderr, not in the table."""
     ledger = Ledger(rack("n1", 4))
     for width, wanted in (("200", ""), ("60", "hidden columns: MEMORY")):
         monkeypatch.setenv("COLUMNS", width)
@@ -243,7 +244,7 @@ def test_columns_without_room_are_named(
 
 
 def test_why_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Broken between words, without a word lost; a pipe has the sentence on one line."""
+    """`why` wraps between words on a narrow terminal, loses none, and does not wrap in a pipe."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), pod("a", ask(40_000)), pod("b", ask(60_000)))
     ledger.settle().submit(pod("late", ask(70_000))).settle()
     answer = why(ledger.state, ledger.pod("late"))
@@ -266,7 +267,7 @@ def test_why_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
 def test_why_breaks_no_name_on_a_narrow_terminal(
     golden: Golden, width: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a gang and of who is in its way; no amount is left out, and no column without a word."""
+    """`why` breaks no name and drops no amount on a narrow terminal."""
     name, worker = f"retrieval-{'research-' * 2}worker-0", "large-language-model-worker"
     ledger = Ledger(rack("gpu-node-eu-west-1a-07", 1), pod("a", ask(4000), name=name))
     ledger.settle().play(gang("default/gang", 2)).submit(
@@ -290,7 +291,7 @@ def test_why_breaks_no_name_on_a_narrow_terminal(
 
 
 def test_a_pod_on_a_failed_device_says_so_before_what_it_holds() -> None:
-    """A narrow terminal cuts the end of a line."""
+    """A pod on a failed device shows that before its shares."""
     ledger = Ledger(rack("n1", 1), pod("a", ask(4000))).settle()
     ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"))
     row = printed(tables.pods([pod_answer(ledger.state, ledger.pod("a"))])).splitlines()[1]
@@ -298,7 +299,7 @@ def test_a_pod_on_a_failed_device_says_so_before_what_it_holds() -> None:
 
 
 def test_why_counts_no_nodes_for_a_limit() -> None:
-    """Nobody looked at nodes, and it is no fault of theirs."""
+    """`why` shows no node count for a queue limit."""
     ledger = Ledger(rack("n1", 1)).play(QueueObserved(queue="ml", capability={"pods": 0}))
     ledger.submit(pod("p", ask(1000), queue="ml")).settle()
     out = Screen(file=io.StringIO(), width=200)
@@ -311,7 +312,7 @@ def test_why_counts_no_nodes_for_a_limit() -> None:
 
 
 def test_samples_take_a_line_or_two_on_a_narrow_terminal() -> None:
-    """What becomes of the samples of `up` can be read at 80 columns: names and nodes are whole."""
+    """The samples of `up` fit 80 columns, with whole names and nodes."""
     names = [f"distributed-gpu-training-worker-{number}" for number in range(4)]
     ledger = Ledger(
         rack("l40s-mps-1", 8), *(pod(name, cards(2)) for name in names), pod("b", ask(900_000)),

@@ -1,4 +1,4 @@
-"""Tables of reports: what stands in a row says something."""
+"""Tables of reports: every figure in a row means something."""
 
 import io
 import re
@@ -21,7 +21,7 @@ from tests.support.pods import placed, pod, share
 
 
 def test_steps_say_what_was_free_in_the_row_of_nobody() -> None:
-    """It granted nothing and used nothing, and says no noughts about that."""
+    """The row of unallocated capacity has no zero usage figures."""
     accounted = Accounted(hours=2, step=2).at(0, rack("n1", 1), pod("p1"))
     accounted.at(1, placed("p1", shares=[share("n1-g0", 40_960)]))
     answer = accounted.report()
@@ -35,7 +35,7 @@ def test_steps_say_what_was_free_in_the_row_of_nobody() -> None:
 
 
 def test_what_nobody_measured_is_blank() -> None:
-    """Memory as well as work: a nought would say that nothing was used."""
+    """Columns without measurements are left out, rather than shown as zero."""
     accounted = Accounted(hours=2).at(0, rack("n1", 1), pod("p1"))
     answer = accounted.at(1, placed("p1", shares=[share("n1-g0", 40_960)])).report()
     [row] = answer.rows
@@ -48,7 +48,7 @@ def test_what_nobody_measured_is_blank() -> None:
 
 
 def test_what_is_added_up_has_one_number_of_decimals(golden: Golden) -> None:
-    """Granted, free, cordoned and broken come to the capacity, in a row and in the sentence."""
+    """The parts of a node's capacity have the same number of decimals."""
     row = ReportRow(
         key="n1", granted_gpu_hours=3.5, granted_gib_hours=8.0, capacity_gpu_hours=4.2928,
         free_gpu_hours=0.79, cordoned_gpu_hours=0.0028, broken_gpu_hours=0.0,
@@ -72,7 +72,7 @@ def test_what_is_added_up_has_one_number_of_decimals(golden: Golden) -> None:
 def test_parts_of_the_capacity_come_to_it_as_they_are_printed(
     hours: tuple[float, float, float, float], said: str
 ) -> None:
-    """What each loses by its rounding, or wins, is the largest's, where it is the least part."""
+    """Rounded parts add up to the rounded capacity; the largest part takes the difference."""
     granted, free, cordoned, broken = hours
     total = ReportRow(
         key="", granted_gpu_hours=granted, free_gpu_hours=free, cordoned_gpu_hours=cordoned,
@@ -85,7 +85,7 @@ def test_parts_of_the_capacity_come_to_it_as_they_are_printed(
 
 
 def test_a_column_has_one_number_of_decimals() -> None:
-    """As many as its least figure needs; in lines below one another the eye compares digits."""
+    """A column has as many decimals as its smallest figure needs."""
     assert figures([0.0001, 0.0098, 0.02, None, 0.0]) == [
         "0.0001",
         "0.0098",
@@ -108,7 +108,7 @@ def test_a_column_has_one_number_of_decimals() -> None:
 
 
 def cells(row: ReportRow, answer: ReportAnswer) -> list[str]:
-    """What a table of this row has in it."""
+    """The cells of this row in a table."""
     return printed(rows_of(answer, (row,), money=False))[1].split()
 
 
@@ -121,7 +121,7 @@ def printed(rows: Rows) -> list[str]:
 
 
 def test_the_period_of_a_young_ledger_is_from_when_it_begins(golden: Golden) -> None:
-    """A day over a ledger of two hours would tell of what was not; what is older is told whole."""
+    """The period of a report starts no earlier than the ledger."""
     accounted = Accounted(hours=24).at(22, rack("n1", 1))
     golden({"usage": span_of(accounted.report()), "idle": span_of(accounted.idle())})
     later = Accounted(hours=24).at(0, rack("n1", 1)).at(22, pod("p1"))

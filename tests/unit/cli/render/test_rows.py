@@ -1,4 +1,4 @@
-"""Rows as a table and as plain lines: the same columns, and nothing from outside is obeyed."""
+"""Rows as a table and as plain lines: same columns, and no markup is interpreted."""
 
 import io
 
@@ -13,7 +13,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 def printed(rows: Rows, *, colours: bool = False, width: int = 250) -> list[str]:
-    """The lines that a terminal of that width gets."""
+    """The lines on a terminal of that width."""
     out = Console(
         file=io.StringIO(),
         width=width,
@@ -26,7 +26,7 @@ def printed(rows: Rows, *, colours: bool = False, width: int = 250) -> list[str]
 
 
 def rows(count: int) -> Rows:
-    """Rows of every kind of cell."""
+    """Rows with every kind of cell."""
     made = Rows("NAME", "SIZE", "STATE", right=("SIZE",), wraps=("STATE",))
     for number in range(count):
         state = Text.assemble(("failed: ", "red"), "fan")
@@ -35,7 +35,7 @@ def rows(count: int) -> Rows:
 
 
 def test_many_rows_look_as_few() -> None:
-    """Plain lines have the columns of the table."""
+    """Many rows, printed as plain lines, have the same columns as a table."""
     few, many = printed(rows(LONG_ROWS - 1)), printed(rows(LONG_ROWS))
     assert many[: len(few)] == few
     assert len(many) == LONG_ROWS + 1
@@ -44,7 +44,7 @@ def test_many_rows_look_as_few() -> None:
 @pytest.mark.parametrize("count", [1, LONG_ROWS])
 @pytest.mark.parametrize("colours", [False, True])
 def test_no_line_ends_in_blanks(count: int, *, colours: bool) -> None:
-    """Neither of a table nor of plain lines: whoever cuts a line at its end has the last word."""
+    """No line of a table ends in spaces."""
     made = rows(count)
     made.add_row("last", "5", "", style="green")
     assert [
@@ -53,7 +53,7 @@ def test_no_line_ends_in_blanks(count: int, *, colours: bool) -> None:
 
 
 def test_lines_have_their_colours() -> None:
-    """Each piece of a cell in its own, and a whole row in that of the row."""
+    """Parts of a cell and whole rows keep their colours."""
     made = rows(LONG_ROWS)
     made.add_row("last", "5", "ok", style="green")
     lines = printed(made, colours=True)
@@ -62,7 +62,7 @@ def test_lines_have_their_colours() -> None:
 
 
 def test_long_lines_are_not_cut() -> None:
-    """Whoever looks for a name with `grep` finds it, however narrow the terminal is."""
+    """Plain lines are not cut at the terminal's width, so `grep` finds every name."""
     made = rows(LONG_ROWS)
     made.add_row("x" * 300, "1", "at the end")
     assert printed(made, width=40)[-1].endswith("at the end")
@@ -70,7 +70,7 @@ def test_long_lines_are_not_cut() -> None:
 
 @pytest.mark.parametrize("count", [1, LONG_ROWS])
 def test_text_from_outside_is_shown_as_it_is(count: int) -> None:
-    """Markup and control characters in a cell stay harmless, as a table and as lines."""
+    """Markup and control characters in a cell have no effect, in tables and in lines."""
     made = Rows("NAME", "REASON")
     for _ in range(count):
         made.add_row("[red]a[/red]", "\x1b[2Jgone\n\u202e")
@@ -81,7 +81,7 @@ def test_text_from_outside_is_shown_as_it_is(count: int) -> None:
 
 
 def test_wide_characters_take_their_cells() -> None:
-    """A name in Chinese takes two cells for each character, and columns stay under their heads."""
+    """A wide character counts as two columns."""
     made = Rows("NAME", "STATE")
     for _ in range(LONG_ROWS):
         made.add_row("训练", "ok")
@@ -89,7 +89,7 @@ def test_wide_characters_take_their_cells() -> None:
 
 
 def wide() -> Rows:
-    """A table of 80 columns and more, with each sort of column."""
+    """A table of over 80 columns with each kind of column."""
     made = Rows("NAME", "SIZE", "WHY", "NOTE", "NODE", right=("SIZE",), wraps=("WHY",),
                 drops=("NOTE", "SIZE"))  # fmt: skip
     why = "not enough free memory on the device (5 nodes)"
@@ -110,7 +110,7 @@ def wide() -> Rows:
     ],
 )
 def test_keys_stay_whole_and_the_rest_goes_in_its_order(width: int, head: str) -> None:
-    """What names a row is never cut nor left out, however narrow the terminal is."""
+    """Columns that name a row are never cut or dropped; others are dropped in their order."""
     lines = printed(wide(), width=width)
     assert lines[0].split() == head.split()
     shown = " ".join(" ".join(lines).split())
@@ -122,7 +122,7 @@ def test_keys_stay_whole_and_the_rest_goes_in_its_order(width: int, head: str) -
 
 
 def test_what_has_room_comes_back() -> None:
-    """A column that is worth more goes where it is too wide, and one that is worth less stays."""
+    """A less important column returns if there is room for it after a wider one is dropped."""
     made = Rows("NAME", "AGE", "HOLDS", drops=("AGE", "HOLDS"))
     made.add_row("a" * 20, "5m", "x" * 30)
     assert printed(made, width=30)[0].split() == ["NAME", "AGE"]
@@ -132,7 +132,7 @@ def test_what_has_room_comes_back() -> None:
 
 @pytest.mark.parametrize("width", [60, 20])
 def test_what_wraps_loses_nothing(width: int) -> None:
-    """Each word is there; one that is too long goes on in the next line."""
+    """A wrapping column loses no text, and breaks words that are too long."""
     made = Rows("NAME", "HOLDS", wraps=("HOLDS",))
     made.add_row("a", "GPU-3a12e60a+GPU-495f962d+GPU-d4210c1f+GPU-a61fd618 46,068 MiB 100 %")
     lines = printed(made, width=width)
@@ -142,7 +142,7 @@ def test_what_wraps_loses_nothing(width: int) -> None:
 
 
 def test_names_that_are_joined_are_not_cut_in_two() -> None:
-    """A device of several that a pod holds can be copied; a line ends between two of them."""
+    """Joined device names are wrapped between names."""
     made = Rows("HOLDS", wraps=("HOLDS",))
     made.add_row("GPU-3a12e60a+GPU-495f962d+GPU-d4210c1f+GPU-a61fd618 46,068 MiB 100 %")
     assert printed(made, width=33) == [
@@ -154,7 +154,7 @@ def test_names_that_are_joined_are_not_cut_in_two() -> None:
 
 
 def test_many_rows_leave_out_the_same_columns() -> None:
-    """The list of a large fleet has the columns that the list of a small one has."""
+    """Many rows drop the same columns as few rows at the same width."""
     few, many = (wide() for _ in range(2))
     for _ in range(LONG_ROWS):
         many.add_row("b", "1", "c", "d", "e")
@@ -162,7 +162,7 @@ def test_many_rows_leave_out_the_same_columns() -> None:
 
 
 def test_our_console_cuts_no_rows(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    """A line that is wider than the terminal goes on in its next line, and is not cut there."""
+    """Lines longer than the terminal are wrapped, not cut."""
     monkeypatch.setenv("COLUMNS", "30")
     console().print(wide())
     assert "a100-mig-1" in capsys.readouterr().out

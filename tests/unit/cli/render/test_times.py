@@ -1,4 +1,4 @@
-"""The time between two facts, in the two units that say most."""
+"""The time between two events, in its two largest units."""
 
 import pytest
 
@@ -14,5 +14,5 @@ from apportion.cli.render.output import between
     ],
 )  # fmt: skip
 def test_between(seconds: float, words: str) -> None:
-    """Clocks of two writers may differ, so it may be less than nothing."""
+    """A time difference is formatted with its sign, since clocks may differ."""
     assert between(seconds) == words

@@ -20,14 +20,14 @@ ROWS = 4
 
 
 def devices() -> list[DeviceAnswer]:
-    """Twelve nodes of two cards, one of which is held by a pod."""
+    """Twelve nodes of two GPUs, one of which is held by a pod."""
     ledger = Ledger(*(rack(f"node-{number}", 2) for number in range(1, 13)))
     ledger.submit(pod("trainer", ask(9_000))).settle()
     return [each for node in ledger.state.nodes.values() for each in device_answers(node)]
 
 
 def test_what_is_counted_by_phase_is_named(golden: Golden) -> None:
-    """Allocated are so many GiB, and so many pods."""
+    """The headline of `top` names its counts by phase."""
     state = Ledger(rack("n1", 2)).submit(pod("a", ask(9_000)), pod("b", ask(90_000))).settle().state
     said = _headline(summary_answer(state)).plain
     golden({"one placed, one waiting": said})
@@ -48,7 +48,7 @@ def pressed(*keys: str) -> View:
 
 
 def test_scrolling_ends_at_both_ends() -> None:
-    """By lines and by screens, in the order in which people count."""
+    """Scrolling by lines and pages stops at both ends, with nodes in natural order."""
     assert names(pressed()) == ["node-1", "node-1", "node-2", "node-2"]
     assert names(pressed("down", "down")) == ["node-2", "node-2", "node-3", "node-3"]
     assert names(pressed("page-down")) == ["node-3", "node-3", "node-4", "node-4"]
@@ -58,14 +58,14 @@ def test_scrolling_ends_at_both_ends() -> None:
 
 
 def test_sorting_goes_round() -> None:
-    """What is used most comes first; after the last sort comes the first again."""
+    """Sorting by use puts the most used device first; the last sort is followed by the first."""
     shown, _ = pressed("s").shown(devices(), ROWS)
     assert shown[0].holders[0].pod == "trainer"
     assert names(pressed(*["s"] * len(SORTS))) == names(pressed())
 
 
 def test_filtering() -> None:
-    """By node or pod; while one types every key is text, and Esc drops it."""
+    """A filter matches nodes and pods. Keys are text while typing, and Esc clears the filter."""
     view = pressed("/", *"node-12", "enter")
     assert names(view) == ["node-12", "node-12"]
     assert "of 2 matching 'node-12'" in view.status(2, 2)
@@ -77,13 +77,13 @@ def test_filtering() -> None:
 
 
 def test_it_is_quit() -> None:
-    """By q; other keys do nothing."""
+    """`q` quits; unknown keys do nothing."""
     assert pressed("q").done
     assert not View().press("x", rows=ROWS)
 
 
 def test_it_fits_eighty_columns() -> None:
-    """A line for each device, with memory and pods; what has no room is left out."""
+    """The live view fits 80 columns, one line for each device, with memory and pods."""
     out = Console(file=io.StringIO(), width=80, color_system=None)
     out.print(top_rows(devices()[:3], long=False))
     assert isinstance(out.file, io.StringIO)
@@ -96,7 +96,7 @@ def test_it_fits_eighty_columns() -> None:
 
 
 def test_what_of_the_slots_is_told_stands_in_the_head() -> None:
-    """One of `get devices` is what is free, so `SLOTS` alone was read as either."""
+    """The slots column says in its header whether it shows used or free slots."""
     [held] = [each for each in devices() if each.holders]
     for made, of_slots in ((top_rows([held]), "1/10"), (get_rows([held]), "9/10")):
         out = Console(file=io.StringIO(), width=250, color_system=None)
@@ -109,7 +109,7 @@ def test_what_of_the_slots_is_told_stands_in_the_head() -> None:
 
 
 def test_a_card_in_mig_mode_has_no_bar_of_cores() -> None:
-    """It would be empty of a card that one instance fills."""
+    """A GPU in MIG mode has no bar of cores."""
     [card] = devices()[:1]
     for mode, empty in (("shared", True), ("mig", False)):
         out = Console(file=io.StringIO(), width=200, color_system=None)
@@ -120,7 +120,7 @@ def test_a_card_in_mig_mode_has_no_bar_of_cores() -> None:
 
 @pytest.mark.parametrize("long", [True, False], ids=["once", "on the screen"])
 def test_a_long_state_does_not_push_its_line_out_of_the_terminal(*, long: bool) -> None:
-    """Once it is told whole, in several lines; on the screen it is cut, and says so."""
+    """A long state is wrapped in the one-off output, and cut with an ellipsis in the live view."""
     cordon = "fan replaced on Monday by the people of the second shift (root, 2026-11-26 05:11)"
     out = Console(file=io.StringIO(), width=80, color_system=None)
     out.print(top_rows([structs.replace(devices()[0], cordon=cordon)], long=long))

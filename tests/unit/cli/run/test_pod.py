@@ -1,4 +1,4 @@
-"""What `run` asks for, and what a machine has for it."""
+"""The request of `run`, and whether the machine can meet it."""
 
 import pytest
 
@@ -15,7 +15,7 @@ GONE = Life(1 << 30, 7)
 
 
 def test_the_command_asks_in_the_words_of_the_configuration() -> None:
-    """Or it would ask for nothing; amounts are MiB whatever one unit of memory is."""
+    """`run` uses the configured resource names, and its memory is in MiB whatever the unit."""
     names = VgpuNames(count="a.b/n", memory="a.b/m", memory_percent="a.b/p", cores="a.b/c")
     config = ManifestConfig(dialects=DialectConfig(hami=names, memory_factor=10))
     manifest = document(Run("n1", GONE), "/usr/bin/python3", Asked(4000, 30, 2), config)
@@ -27,7 +27,7 @@ def test_the_command_asks_in_the_words_of_the_configuration() -> None:
 
 
 def test_without_amounts_it_asks_for_whole_cards() -> None:
-    """As a pod with a count alone does."""
+    """Without amounts `run` requests whole GPUs."""
     config = ManifestConfig()
     draft = draft_of(document(Run("n1", GONE), "sh", Asked(None, None, 1), config), config)
     (ask,) = draft.shape.asks
@@ -39,12 +39,12 @@ def test_without_amounts_it_asks_for_whole_cards() -> None:
     [("Ada.Lovelace", "ada-lovelace"), ("__x__", "x"), ("ü", "run"), ("a" * 99, "a" * 63)],
 )
 def test_names_are_those_that_kubernetes_allows(text: str, name: str) -> None:
-    """Users and programs are called as they like."""
+    """Names of users and programs are converted to valid Kubernetes labels."""
     assert label(text) == name
 
 
 def machine(*memory_mib: int, family: str = "nvidia") -> NodeDetail:
-    """One with cards of such a size."""
+    """A machine with GPUs of these sizes."""
     cards = tuple(
         DeviceAnswer(
             device=f"GPU-{index}", node="n1", index=index, model="T4", family=family,
@@ -69,11 +69,11 @@ def machine(*memory_mib: int, family: str = "nvidia") -> NodeDetail:
 def test_what_the_machine_never_has_is_not_waited_for(
     asked: Asked, of: NodeDetail, told: str
 ) -> None:
-    """It says what there is."""
+    """A request that the machine can never meet is refused, with what it has."""
     with pytest.raises(NotFound, match=told):
         room_for(asked, "n1", of)
 
 
 def test_what_it_has_when_it_is_empty_is() -> None:
-    """Though nothing of it is free now."""
+    """A request that an empty machine could meet is accepted."""
     room_for(Asked(15_360, 100, 1), "n1", machine(15_360))

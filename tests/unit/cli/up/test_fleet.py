@@ -1,4 +1,4 @@
-"""A folder knows the fleet of its ledger by its nodes, whatever file or words it came from."""
+"""A data folder remembers the fleet of its ledger by its nodes, not by its file."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +35,7 @@ def written(path: Path, text: str = NODES) -> Fleet:
 
 
 def test_a_new_folder_takes_any_fleet(tmp_path: Path) -> None:
-    """And keeps it as it was, whatever becomes of the file."""
+    """A new folder accepts any fleet, and keeps a copy that survives the file."""
     fleet = written(tmp_path / "fleet.yml")
     data = tmp_path / "data"
     data.mkdir()
@@ -47,7 +47,7 @@ def test_a_new_folder_takes_any_fleet(tmp_path: Path) -> None:
 
 
 def test_the_same_nodes_are_the_same_fleet(tmp_path: Path) -> None:
-    """A copy, other words for them, another order and another form: all go on with what is kept."""
+    """The same nodes in another file, order or format are the same fleet."""
     first = written(tmp_path / "one.yaml")
     keep(tmp_path, first)
     for name, text in (
@@ -63,7 +63,7 @@ def test_the_same_nodes_are_the_same_fleet(tmp_path: Path) -> None:
 
 
 def test_a_fleet_of_rows_is_kept_with_all_that_they_say(tmp_path: Path) -> None:
-    """In the one form of what is kept, with the same nodes."""
+    """A CSV fleet is kept with all of its fields."""
     path = tmp_path / "fleet.csv"
     path.write_text("sn,gpu,model,cpu_milli\na,2,T4,8000\nb,0,,\n")
     data = tmp_path / "data"
@@ -73,7 +73,7 @@ def test_a_fleet_of_rows_is_kept_with_all_that_they_say(tmp_path: Path) -> None:
 
 
 def test_files_of_a_person_in_the_folder_stay_as_they_are(tmp_path: Path) -> None:
-    """`--data .` in a folder of fleet files: those are read where they are named, and no more."""
+    """Fleet files in the data folder are neither read nor changed."""
     mine = {name: f"my {name}" for name in ("fleet", "fleet.csv", "fleet.yaml", "nodes.yaml")}
     for name, text in mine.items():
         (tmp_path / name).write_text(text)
@@ -83,7 +83,7 @@ def test_files_of_a_person_in_the_folder_stay_as_they_are(tmp_path: Path) -> Non
 
 
 def test_nodes_that_somebody_took_away_are_kept_again(tmp_path: Path) -> None:
-    """Known by its name it goes on, and the agent finds its nodes."""
+    """Stored nodes that were deleted are stored again on the next run."""
     fleet = written(tmp_path / "one.yaml")
     keep(tmp_path, fleet)
     nodes_file(tmp_path).unlink()
@@ -95,7 +95,7 @@ def test_nodes_that_somebody_took_away_are_kept_again(tmp_path: Path) -> None:
 def test_the_same_file_with_other_nodes_is_refused_with_what_differs(
     golden: Golden, tmp_path: Path
 ) -> None:
-    """Also under its old name: the nodes that went would stand there without an agent."""
+    """A fleet file with different nodes is refused, with the differences and the options."""
     path = tmp_path / "mine.yaml"
     keep(tmp_path, written(path))
     said = refusal(tmp_path, written(path, NODES.replace("node: a", "node: c").replace("2x", "4x")))
@@ -105,7 +105,7 @@ def test_the_same_file_with_other_nodes_is_refused_with_what_differs(
 
 
 def test_words_on_the_command_line_are_a_fleet_file(tmp_path: Path) -> None:
-    """The very nodes that an agent makes of the words, so a file of them is the same fleet."""
+    """A fleet from command-line descriptions equals one from a file with the same nodes."""
     made = numbered_nodes("node-{}", 3, SPECS)
     fleet = of_nodes([(f"node-{i + 1}", SPECS[i % 2]) for i in range(3)], "3 x T4")
     keep(tmp_path, fleet)
@@ -113,7 +113,7 @@ def test_words_on_the_command_line_are_a_fleet_file(tmp_path: Path) -> None:
 
 
 def test_gpus_of_a_machine_are_known_by_name(golden: Golden, tmp_path: Path) -> None:
-    """There is no file of them; who says nothing is told what to give again."""
+    """A ledger of local GPUs refuses another fleet, and names the option to repeat."""
     keep(tmp_path, Fleet("the GPUs of vm"))
     assert refusal(tmp_path, Fleet("the GPUs of vm")) == ""
     begun = refusal(tmp_path, written(tmp_path / "one.yaml"))
@@ -128,7 +128,7 @@ def test_gpus_of_a_machine_are_known_by_name(golden: Golden, tmp_path: Path) -> 
 
 
 def test_what_is_kept_and_cannot_be_read_is_told(golden: Golden, tmp_path: Path) -> None:
-    """Somebody wrote into the folder: a refusal, and nothing is begun on a guess."""
+    """An unreadable stored fleet is refused with its path."""
     keep(tmp_path, written(tmp_path / "one.yaml"))
     nodes_file(tmp_path).write_text("nodes: 7\n")
     said = refusal(tmp_path, written(tmp_path / "one.yaml"))
@@ -137,7 +137,7 @@ def test_what_is_kept_and_cannot_be_read_is_told(golden: Golden, tmp_path: Path)
 
 
 def test_a_ledger_begun_without_samples_stays_without(tmp_path: Path) -> None:
-    """And one begun with them keeps them: what a later run says is of that run alone."""
+    """Whether a ledger has samples is fixed by its first run."""
     fleet = of_nodes([("a", "1xT4")], "1xT4")
     for begun, later in ((False, True), (True, False)):
         data = tmp_path / f"{begun}"
@@ -149,7 +149,7 @@ def test_a_ledger_begun_without_samples_stays_without(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_run_left_says_nothing_of_samples(tmp_path: Path) -> None:
-    """Without a name nothing is kept, and the next run begins the ledger."""
+    """A run that was killed before it stored the fleet's name does not fix the samples."""
     fleet = of_nodes([("a", "1xT4")], "1xT4")
     keep(tmp_path, fleet, samples=False)
     (tmp_path / KEPT / "name").unlink()
@@ -160,7 +160,7 @@ def test_what_a_killed_run_left_says_nothing_of_samples(tmp_path: Path) -> None:
 def test_up_without_a_fleet_goes_on_with_the_one_of_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a new folder it is the samples' fleet, and of a temporary one too."""
+    """`up` without options uses the stored fleet, or the sample fleet for a new folder."""
     begun: list[tuple[Fleet, tuple[str, ...]]] = []
 
     def begin(wanted: Wanted, _fork_server: object) -> int:
@@ -189,17 +189,17 @@ def test_up_without_a_fleet_goes_on_with_the_one_of_the_folder(
 
 
 def no_folder(data: Path) -> None:
-    """A file where our folder would be."""
+    """Put a file in place of the stored folder."""
     (data / KEPT).write_text("mine")
 
 
 def a_folder_for_its_name(data: Path) -> None:
-    """A folder where the name would be."""
+    """Put a folder in place of the stored name."""
     (data / KEPT / "name").mkdir(parents=True)
 
 
 def no_text(data: Path) -> None:
-    """A name that is not UTF-8."""
+    """Store a name that is not UTF-8."""
     (data / KEPT).mkdir()
     (data / KEPT / "name").write_bytes(b"\xff")
 
@@ -208,7 +208,7 @@ def no_text(data: Path) -> None:
 def test_up_says_where_what_is_kept_cannot_be_read(
     tmp_path: Path, spoil: Callable[[Path], None]
 ) -> None:
-    """Before it begins anything, with the path and what to do; also where a fleet is given."""
+    """`up` refuses an unreadable stored fleet before it starts, with the path and the fix."""
     spoil(tmp_path)
     tried = CliRunner().invoke(up.command, ["--data", str(tmp_path)])
     assert tried.exit_code == Unreachable.exit_code
@@ -222,8 +222,7 @@ def test_up_says_where_what_is_kept_cannot_be_read(
 
 
 def test_up_refuses_the_file_that_it_keeps(tmp_path: Path) -> None:
-    """Else who edits it would have other nodes than the ledger, and nothing to compare them with;
-    also by another name."""
+    """`up` refuses its own stored fleet file as --fleet, also through a link."""
     keep(tmp_path, written(tmp_path / "one.yaml"))
     (tmp_path / "link.yaml").symlink_to(nodes_file(tmp_path))
     for path in (nodes_file(tmp_path), tmp_path / "link.yaml"):

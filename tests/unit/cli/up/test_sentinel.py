@@ -1,4 +1,4 @@
-"""The sentinel ends what it was told of, and nothing else."""
+"""The sentinel ends the process groups that it was given, and nothing else."""
 
 import fcntl
 import os
@@ -34,12 +34,12 @@ async def main(data, pid):
 
 asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
 """
-"""An `up` that is killed at the moment at which another sentinel has begun."""
+"""An `up` that is killed just after a second sentinel started."""
 STUBBORN = [sys.executable, "-c", f"{_DEAF} print('up', flush=True); signal.pause()"]
 
 
 def started(command: list[str]) -> subprocess.Popen[str]:
-    """A process group of its own that has begun to wait."""
+    """A process in its own group that is ready."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout
     assert process.stdout.readline() == "up\n"
@@ -58,12 +58,13 @@ def started(command: list[str]) -> subprocess.Popen[str]:
     ],
 )
 def test_watch(lines: list[str], groups: set[int] | None) -> None:
-    """Named and not named off; nothing at all once `up` has ended well; never init or ourselves."""
+    """The sentinel watches added groups that were not removed, and none once `up` is done. It
+    never takes init or itself."""
     assert sentinel.watch(lines) == groups
 
 
 def test_lock_holder(tmp_path: Path) -> None:
-    """The number in a lock that is held; none where nobody holds it or there is no file."""
+    """A lock's holder is read only while the lock is held."""
     lock = tmp_path / "lock"
     assert sentinel.lock_holder(lock) == 0
     lock.write_text("4711")
@@ -74,7 +75,8 @@ def test_lock_holder(tmp_path: Path) -> None:
 
 
 def test_ends_when_the_pipe_closes(tmp_path: Path) -> None:
-    """Named groups end, one that was named off lives, and the folder goes where that is asked."""
+    """When the pipe closes, the sentinel ends the given groups, spares removed ones, and deletes
+    the folder if asked."""
     data = tmp_path / "data"
     data.mkdir()
     (data / "connection.json").write_text("{}")
@@ -95,7 +97,7 @@ def test_ends_when_the_pipe_closes(tmp_path: Path) -> None:
 
 
 def test_a_new_one_knows_who_runs_from_its_first_moment(tmp_path: Path) -> None:
-    """Else who is killed right then leaves everything behind."""
+    """A new sentinel knows the running services at once, so a killed `up` leaves none behind."""
     service = started(SLEEPER)
     try:
         up = [sys.executable, "-c", BORN, str(tmp_path), str(service.pid)]
@@ -107,7 +109,7 @@ def test_a_new_one_knows_who_runs_from_its_first_moment(tmp_path: Path) -> None:
 
 
 def test_kills_what_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group that ignores SIGTERM is killed after the grace."""
+    """A group that ignores SIGTERM is killed after the grace period."""
     monkeypatch.setattr(sentinel, "GRACE_S", 0.2)
     stubborn = started(STUBBORN)
     sentinel.end({stubborn.pid})
@@ -115,7 +117,7 @@ def test_kills_what_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_signals_do_not_end_it(tmp_path: Path) -> None:
-    """Ctrl-C and a polite end are for others: it ends when the pipe does."""
+    """SIGINT and SIGTERM do not end the sentinel; closing its pipe does."""
     read, write = os.pipe()
     watching = subprocess.Popen(
         [sys.executable, "-I", "-S", sentinel.__file__, str(tmp_path)], stdin=read

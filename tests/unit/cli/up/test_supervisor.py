@@ -1,4 +1,4 @@
-"""A held port is for the server that is told of it, and for nobody whom the kernel gives one."""
+"""A held port is reserved for the server that is given it."""
 
 import asyncio
 import socket
@@ -10,11 +10,11 @@ from apportion.cli.up.supervisor import HeldPort
 
 
 async def test_who_is_told_of_it_listens_there_and_nobody_else_is_given_it() -> None:
-    """It is held against whoever asks for a port, and not against the server that was told."""
+    """The given server can listen on a held port; no other socket can bind it."""
     held = HeldPort()
     assert held.take() == f"127.0.0.1:{held.port}"
     with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
-        other.bind(("127.0.0.1", held.port))  # as the source of a connection has one
+        other.bind(("127.0.0.1", held.port))  # as an outgoing connection would
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", held.port)
     async with server:
         reader, writer = await asyncio.open_connection("127.0.0.1", held.port)
@@ -24,7 +24,7 @@ async def test_who_is_told_of_it_listens_there_and_nobody_else_is_given_it() -> 
 
 
 def test_once_released_it_is_anybodys() -> None:
-    """Nothing of it is left behind, nor of the one before where another was taken."""
+    """A released port is free for any process, also after several were taken."""
     held = HeldPort()
     ports = []
     for _ in range(2):

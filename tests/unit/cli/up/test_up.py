@@ -1,4 +1,4 @@
-"""What `up` says of a fleet and of ports before it begins anything."""
+"""What `up` checks about fleets and ports before it starts."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ from tests.support.golden import Golden
 
 
 def test_nodes_alone_are_nodes_of_nothing(golden: Golden) -> None:
-    """Nobody gave a file, so it is not one that is spoken of: a spec is asked for, with this N."""
+    """`--nodes` alone is wrong usage; the error asks for a description, not a file."""
     tried = CliRunner().invoke(command, ["--nodes", "20"])
     assert tried.exit_code == 2
     assert "file" not in tried.output
@@ -25,7 +25,7 @@ def test_nodes_alone_are_nodes_of_nothing(golden: Golden) -> None:
 
 
 def test_a_description_may_be_longer_than_the_name_of_a_file() -> None:
-    """It is judged as a description, and what is wrong with it is said."""
+    """A fleet description longer than a file name is still parsed as a description."""
     tried = CliRunner().invoke(command, ["--ephemeral", "--fleet", "+".join(["1xT4"] * 60 + ["7"])])
     assert tried.exit_code == 2
     assert "'7'" in tried.output
@@ -33,7 +33,7 @@ def test_a_description_may_be_longer_than_the_name_of_a_file() -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
-    """As whatever keeps it from starting, not as a mistake of this build."""
+    """A data folder that cannot be created is an error with exit code 3."""
     (tmp_path / "file").touch()
     data = str(tmp_path / "file" / "data")
     tried = CliRunner().invoke(command, ["--gpus", "local", "--data", data])
@@ -44,7 +44,7 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
 def test_a_remark_about_prices_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody answers who could tell what there is to price: it is left out."""
+    """If the gateway does not answer, the note about unpriced GPUs is left out."""
     monkeypatch.setenv(PRICES_ENV, str(tmp_path / "prices.toml"))
     wanted = Wanted(
         data=tmp_path, ephemeral=False, nats_port=0, port=0, agent=(), fleet=Fleet("none"),
@@ -55,7 +55,7 @@ def test_a_remark_about_prices_ends_nothing(
 
 
 def test_help_says_what_is_simulated_by_default() -> None:
-    """As many nodes as there are, and of each model."""
+    """The help of `up` has the number of nodes and the models of the default fleet."""
     fleet = read_fleet(FLEET)
     said = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
     assert f" {len(fleet)} nodes" in said
@@ -66,7 +66,7 @@ def test_help_says_what_is_simulated_by_default() -> None:
 
 
 def test_ports_that_are_taken_are_told_at_once() -> None:
-    """Who runs a second `up` names both in one go; of one that is taken, only that."""
+    """All ports that are in use are named in one error, each with its option."""
     with (
         socket.create_server(("127.0.0.1", 0)) as one,
         socket.create_server(("127.0.0.1", 0)) as two,

@@ -1,4 +1,4 @@
-"""What verbs on pods say of a name that no pod has, or of a pod that they cannot help."""
+"""What verbs on pods report for unknown names, and for pods that they cannot change."""
 
 import pytest
 from click.testing import CliRunner
@@ -32,7 +32,8 @@ FLEET = Ledger(node("t4-1", gpu(CARD, index=0)))
     ],
 )
 def test_history_says_what_may_be_meant_by_a_name_of_nothing(name: str, said: str) -> None:
-    """A like node, that a device wants more of its id, or which verbs list what there is."""
+    """`history` of an unknown name suggests a similar node, a longer device id, or a verb that
+    lists names."""
     short = ErrorAnswer(
         error="'GPU-' is too little of a device id", fix="write more of the id", field="device",
         code=AMBIGUOUS_DEVICE,
@@ -48,7 +49,8 @@ def test_history_says_what_may_be_meant_by_a_name_of_nothing(name: str, said: st
     ("name", "said"), [("training", "did you mean train?\n"), ("default", "known: train\n")]
 )
 def test_a_queue_that_nobody_declared_is_no_slip_of_the_pen_alone(name: str, said: str) -> None:
-    """Pods may be in it all the same, as reports and gangs show it: what that means is said."""
+    """`get queues` of an undeclared queue explains that pods may still be in it, and suggests
+    names."""
     queues = Page(revision=9, items=(QueueAnswer("train", weight=2, open=True),))
     with answering(answers_of(FLEET) | {"queues": queues}) as url:
         done = CliRunner().invoke(root, ["get", "queues", name, "--gateway", url])
@@ -59,7 +61,7 @@ def test_a_queue_that_nobody_declared_is_no_slip_of_the_pen_alone(name: str, sai
 @pytest.mark.parametrize("verb", ["cordon", "drain"])
 @pytest.mark.parametrize("name", ["train", "team/train"])
 def test_a_pod_is_no_target_of_what_is_done_to_nodes(verb: str, name: str) -> None:
-    """Who names a pod is told so, and which node he may mean."""
+    """`cordon` and `drain` refuse a pod's name, and suggest its node."""
     there = Page(revision=9, items=(PodAnswer("team", "train", "1", "allocated", node="t4-1"),))
     with answering(answers_of(FLEET) | {"pods": there}) as url:
         done = CliRunner().invoke(root, [verb, name, "--reason", "fan", "--gateway", url])
@@ -69,7 +71,7 @@ def test_a_pod_is_no_target_of_what_is_done_to_nodes(verb: str, name: str) -> No
 
 
 def test_a_pod_that_waits_is_said_to_wait_where_it_cannot_be_resized() -> None:
-    """In the word of every other verb, and not in that of the API."""
+    """A resize of a pending pod is refused with the word pending."""
     waiting = Ledger(node("t4-1", gpu(CARD, index=0)), pod("p", ask(999_999))).settle()
     detail = PodDetail(9, pod_answer(waiting.state, waiting.state.pods["p"]))
     with answering({"pods/default/p": detail}) as url:
@@ -82,7 +84,7 @@ def test_a_pod_that_waits_is_said_to_wait_where_it_cannot_be_resized() -> None:
     ("name", "meant"), [("gpu-1a2b3c4d", "GPU-1a2b3c4d"), (CARD.lower(), CARD)]
 )
 def test_a_device_in_other_letters_is_found_as_tables_show_it(name: str, meant: str) -> None:
-    """Who writes gpu- for GPU- is shown what to write, of a cut id as of a whole one."""
+    """A device id in the wrong case is refused with the right one."""
     with answering(answers_of(FLEET)) as url:
         done = CliRunner().invoke(root, ["cordon", name, "--reason", "fan", "--gateway", url])
     assert f"; did you mean {meant}?\n" in done.stderr
@@ -95,7 +97,7 @@ def test_a_device_in_other_letters_is_found_as_tables_show_it(name: str, meant: 
 def test_what_is_asked_of_a_node_that_is_not_there_says_which_are(
     typed: str, name: str, said: str
 ) -> None:
-    """As `get nodes NAME` does it."""
+    """A verb with an unknown --node suggests a similar node or lists all."""
     refused = ErrorAnswer(error=f"no node '{name}'", fix="list them at /api/v1/nodes", field="node")
     with answering(answers_of(FLEET) | {"devices": refused}) as url:
         done = CliRunner().invoke(root, [*typed.split(), "--node", name, "--gateway", url])

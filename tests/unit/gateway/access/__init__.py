@@ -1,1 +1,1 @@
-"""Who may ask the gateway, and what he sees."""
+"""Access to the gateway: logins, rights and what a tenant sees."""

@@ -1,4 +1,5 @@
-"""Every answer that a tenant can get, with a secret in each field: what no mark shows is hidden."""
+"""Every answer that a tenant can get, with a secret in each field: fields without a mark are
+hidden."""
 
 from collections.abc import Iterator
 from typing import Any, get_origin
@@ -35,16 +36,16 @@ SHOWN = frozenset((
     "submitted_time", "summary", "template", "time", "to", "to_time", "type", "uids", "unpriced",
     "value", "wants", "was", "what", "when", "wishes",
 ))  # fmt: skip
-"""Fields that everyone sees and that hold texts: no name, reason or sentence about a pod is one."""
+"""Text fields that everyone sees. None of them has a name, reason or sentence about a pod."""
 
 
 def sees(namespace: str) -> bool:
-    """As a reader of `ml` alone."""
+    """Whether a reader of `ml` sees the namespace."""
     return namespace == "ml"
 
 
 def filled(info: inspect.Type, rule: Rule = Rule.OWNERS) -> Any:
-    """A value of the type, with a text in each place for one."""
+    """A value of the type with a text in each text field."""
     match info:
         case inspect.UnionType():
             value = filled(
@@ -75,19 +76,19 @@ def filled(info: inspect.Type, rule: Rule = Rule.OWNERS) -> Any:
 
 
 def kind_of(info: inspect.StructType) -> type:
-    """The struct itself, where it is generic as well."""
+    """The struct type, without generic parameters."""
     return get_origin(info.cls) or info.cls
 
 
 def sent(look: Look) -> str:
-    """The JSON of the filled answer as a tenant gets it; it is decoded before, as by the gate."""
+    """The JSON of the filled answer as a tenant gets it, decoded first as the gate does."""
     body = msgspec.json.encode(filled(inspect.type_info(look.kind)))
     return msgspec.json.encode(look.shown(msgspec.json.decode(body, type=look.kind), sees)).decode()
 
 
 @pytest.mark.parametrize("path", LOOKS)
 def test_what_no_mark_shows_is_hidden(path: str) -> None:
-    """Of another namespace nothing but what is declared to be everyone's."""
+    """A tenant sees nothing of another namespace except fields marked for everyone."""
     text = sent(LOOKS[path])
     assert HIDDEN not in text
     assert "ops" not in text
@@ -95,7 +96,7 @@ def test_what_no_mark_shows_is_hidden(path: str) -> None:
 
 @pytest.mark.parametrize("path", LOOKS)
 def test_a_struct_with_other_types_keeps_its_marks(path: str) -> None:
-    """The fleet with its rows decoded once lost them, so that a tenant saw no node."""
+    """A subclass of an answer keeps the marks of its fields."""
     for info in structs_in(inspect.type_info(LOOKS[path].kind)):
         kind = kind_of(info)
         for base in kind.__mro__[1:]:
@@ -105,7 +106,7 @@ def test_a_struct_with_other_types_keeps_its_marks(path: str) -> None:
 
 
 def test_without_redaction_the_same_answers_leak(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted off, the test above fails for each answer that is about pods."""
+    """Without redaction the answers about pods leak, so the test above can fail."""
     monkeypatch.setattr(tenant_redaction, "_field", lambda value, *_: value)
     leaking = {path for path, look in LOOKS.items() if "secret" in sent(look)}
     assert leaking >= {"pods", "placements", "who", "log", "lines", "plan", "fleet", "diff"}
@@ -113,7 +114,7 @@ def test_without_redaction_the_same_answers_leak(monkeypatch: pytest.MonkeyPatch
 
 
 def test_with_other_sentences_the_same_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No rule of redaction looks for something in a sentence of ours; and planted off, it leaks."""
+    """Redaction does not depend on the text of sentences, and without it secrets leak."""
     shown = {path: sent(look) for path, look in LOOKS.items()}
     assert replaced(monkeypatch.setattr) > 50
     for path, look in LOOKS.items():
@@ -125,7 +126,7 @@ def test_with_other_sentences_the_same_is_hidden(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_field_without_a_mark_is_hidden() -> None:
-    """In an object of another namespace, and in one of the cluster."""
+    """A field without a mark is hidden in objects of another namespace and of the cluster."""
 
     class OfPod(Answer, frozen=True):
         namespace: Namespace
@@ -143,7 +144,7 @@ def test_a_field_without_a_mark_is_hidden() -> None:
 
 
 def structs_in(info: inspect.Type) -> Iterator[inspect.StructType]:
-    """Every struct that an answer is made of."""
+    """Every struct type within the answer type."""
     if isinstance(info, inspect.StructType):
         yield info
         for field in info.fields:
@@ -157,7 +158,7 @@ def structs_in(info: inspect.Type) -> Iterator[inspect.StructType]:
 
 
 def test_texts_that_everyone_sees_are_few() -> None:
-    """The author of a new one adds it here, having thought about what it says of others."""
+    """The text fields that everyone sees are listed here, so that adding one needs a decision."""
     shown = {
         field.encode_name
         for look in LOOKS.values()

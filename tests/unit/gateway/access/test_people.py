@@ -1,4 +1,4 @@
-"""What is remembered of people, and the file of tokens."""
+"""Cached identities and rights, and the token file."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from tests.support.tokens import people, rows
 
 
 class Register:
-    """A login that counts how often it is asked."""
+    """A login that counts its requests."""
 
     def __init__(self) -> None:
         self.tokens = {"t": Person("mei")}
@@ -39,18 +39,18 @@ class Register:
         self.asked = 0
 
     async def person(self, token: str) -> Person | None:
-        """By its list."""
+        """Look up the person in the list."""
         self.asked += 1
         return self.tokens.get(token)
 
     async def may(self, person: Person, wish: Wish) -> bool:
-        """By its list."""
+        """Look up the right in the list."""
         self.asked += 1
         return (person.name, wish) in self.rights
 
 
 async def test_answers_are_good_for_a_short_time() -> None:
-    """A right that was taken away is gone within `KEPT_S`, one that was given sooner."""
+    """Cached answers expire: granted ones after `KEPT_S`, denied ones after `KEPT_NO_S`."""
     now = 0.0
     register = Register()
     login = Remembered(register, now=lambda: now)
@@ -73,7 +73,7 @@ async def test_answers_are_good_for_a_short_time() -> None:
 
 
 async def test_memory_is_bounded() -> None:
-    """Whoever tries token after token fills no memory."""
+    """The cache of unknown tokens is bounded."""
     login = Remembered(Register())
     for number in range(KEPT_MAX + 100):
         await login.person(str(number))
@@ -81,7 +81,7 @@ async def test_memory_is_bounded() -> None:
 
 
 async def test_a_row_says_what_its_token_may(tmp_path: Path) -> None:
-    """Namespaces, all of them, or one thing alone."""
+    """A row of the token file grants namespaces, everything, or a single right."""
     login = TokenFile(people(tmp_path))
     assert await login.person("nobody") is None
     wishes = (
@@ -105,7 +105,8 @@ async def test_a_row_says_what_its_token_may(tmp_path: Path) -> None:
      rows(a="") + rows(a="")],
 )  # fmt: skip
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
-    """With the setting, the file, and how to make one."""
+    """An unusable token file is an error with the setting, the file and the command that makes
+    one."""
     path = tmp_path / "tokens.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"--tokens is .*cannot be used.*apportion token"):
@@ -113,7 +114,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
 
 
 async def test_limits_are_of_a_person_from_the_first_request() -> None:
-    """Many come from one address; a person is known once the login has been asked."""
+    """Rate limits apply to a person, not to an address, from the first request on."""
     gate = Gate(Remembered(Register()), Cursors(), ENDPOINTS)
     seen: list[str] = []
 
@@ -136,7 +137,7 @@ async def test_limits_are_of_a_person_from_the_first_request() -> None:
 
 @pytest.mark.parametrize("token", ["", "m\xe9i", "t\udcff"])
 async def test_what_cannot_be_a_token_is_nobodys_and_no_login_is_asked(token: str) -> None:
-    """Bytes of a header that are no text cannot be sent on: that was an error of the gateway's."""
+    """A header that cannot be a token is refused with 401, without asking the login."""
     register = Register()
     with pytest.raises(RequestRefused) as refused:
         await Gate(Remembered(register), Cursors(), ENDPOINTS).known(token)
@@ -144,7 +145,7 @@ async def test_what_cannot_be_a_token_is_nobodys_and_no_login_is_asked(token: st
 
 
 async def test_made_up_tokens_do_not_push_out_who_is_known() -> None:
-    """Whoever sends many of them would have every request of all others asked about anew."""
+    """A flood of made-up tokens does not evict known people from the cache."""
     register = Register()
     login = Remembered(register, now=lambda: 0.0)
     await login.person("t")

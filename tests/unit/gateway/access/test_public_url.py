@@ -1,4 +1,4 @@
-"""Where browsers reach a gateway: written as they write it, or refused by name."""
+"""The public URL of a gateway: normalized as a browser writes it, or refused with a reason."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from apportion.runtime.process.config import ConfigError
     ],
 )
 def test_an_origin_is_as_a_browser_writes_it(found: str, origin: str) -> None:
-    """In small letters, and without the port that its scheme has anyway."""
+    """A public URL is normalized to lower case, without its scheme's default port."""
     public = parse_public_url(found)
     assert public == PublicUrl(origin)
     assert public.secure == origin.startswith("https")
@@ -41,7 +41,7 @@ def test_an_origin_is_as_a_browser_writes_it(found: str, origin: str) -> None:
     ],
 )
 def test_what_is_no_such_url_is_refused_by_name(found: str, why: str) -> None:
-    """With what was found, and how it is written."""
+    """An invalid public URL is refused with its value, the reason and an example."""
     with pytest.raises(ConfigError) as error:
         parse_public_url(found)
     assert error.value.key == "--public-url"

@@ -1,4 +1,4 @@
-"""A tenant pages through lists of which most is of others: each item once, and nothing named."""
+"""A tenant pages through lists with mostly hidden items: each item comes once, without names."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -29,19 +29,19 @@ Client = TestClient[web.Request, web.Application]
 
 
 class Register:
-    """Mei reads the namespace `ml`, olga everything."""
+    """A login in which mei reads the namespace `ml`, and olga everything."""
 
     async def person(self, token: str) -> Person | None:
-        """Named as his token is."""
+        """The person with the token's name."""
         return Person(token)
 
     async def may(self, person: Person, wish: Wish) -> bool:
-        """By name."""
+        """Grant rights by name."""
         return person.name == "olga" or (wish != READ_ALL and wish.namespace == "ml")
 
 
 def rejected(number: int, namespace: str) -> PodRejected:
-    """A pod that cannot be read, of a uid that nobody else may know."""
+    """A rejected pod with a secret uid."""
     return PodRejected(
         uid=f"secret-uid-{number}", namespace=namespace, name=f"secret-{number}", field="spec.x",
         value="-1", problem="is negative", fix="write a number from 1",
@@ -49,7 +49,7 @@ def rejected(number: int, namespace: str) -> PodRejected:
 
 
 def application(cursors: Cursors) -> web.Application:
-    """The reads of a gateway with a login, over a cluster of which most is of `ops`."""
+    """The read endpoints of a gateway with a login, over a cluster that mostly belongs to `ops`."""
     ledger = Ledger(*(rack(name, 2) for name in NODES))
     for name in GANGS:
         ledger.play(gang(name, 1, queue="his-queue" if name.startswith("ml/") else "secret-queue"))
@@ -82,7 +82,7 @@ def application(cursors: Cursors) -> web.Application:
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    """One of the gateways of a cluster."""
+    """A client of one gateway of a cluster."""
     async with TestClient(TestServer(application(Cursors(SECRET)))) as made:
         yield made
 
@@ -95,7 +95,7 @@ async def page(client: Client, who: str, path: str, **query: str) -> tuple[int, 
 
 
 async def walk(client: Client, who: str, path: str, most: int) -> tuple[list[Any], list[str], str]:
-    """All items, where each page said to go on, and all texts; at most so many pages."""
+    """All items, the cursors and the texts of at most this number of pages."""
     items: list[Any] = []
     cursors, texts = [""], ""
     for _ in range(most):
@@ -111,7 +111,7 @@ async def walk(client: Client, who: str, path: str, most: int) -> tuple[list[Any
 
 
 async def test_gangs_come_once_each_and_of_others_without_whose(client: Client) -> None:
-    """Also behind a gang of another namespace a page goes on, and ends."""
+    """Gangs come once each, also across hidden ones; those of other namespaces have no names."""
     items, _, texts = await walk(client, "mei", "gangs", len(GANGS))
     assert [each["group"] for each in items] == ["ml/mine", *[NOT_TOLD] * 3]
     assert items[0]["queue"] == "his-queue", "his own in full"
@@ -124,7 +124,7 @@ async def test_gangs_come_once_each_and_of_others_without_whose(client: Client) 
 
 
 async def test_pods_go_on_without_a_uid_of_another(client: Client) -> None:
-    """Behind those that cannot be read, which have nothing but their uid to go on behind."""
+    """Pages continue after rejected pods without revealing their uids."""
     items, cursors, texts = await walk(client, "mei", "pods", 5)
     assert [each["phase"] for each in items[2:]] == ["rejected"] * 3
     assert len(items) == 5
@@ -133,7 +133,7 @@ async def test_pods_go_on_without_a_uid_of_another(client: Client) -> None:
 
 
 async def test_quotas_of_others_are_not_there(client: Client) -> None:
-    """Not even that there is one; a queue is the cluster's, and everybody's."""
+    """Quotas of other namespaces are left out; queues are visible to everyone."""
     items, _, texts = await walk(client, "mei", "quotas", 2)
     assert [(each["namespace"], each["quota"]) for each in items] == [("ml", "mine")]
     assert "secret" not in texts
@@ -144,7 +144,7 @@ async def test_quotas_of_others_are_not_there(client: Client) -> None:
 
 
 async def test_nodes_go_on_as_before(client: Client) -> None:
-    """Their names are known to everybody."""
+    """Nodes are listed with their names for every tenant."""
     items, _, _ = await walk(client, "mei", "nodes", len(NODES))
     assert [each["node"] for each in items] == list(NODES)
 
@@ -153,7 +153,7 @@ async def test_nodes_go_on_as_before(client: Client) -> None:
     "made_up", ["ops/secret-a", "rejected:secret-uid-1", "zz9", "ä", "gAAAAA=="]
 )
 async def test_what_a_tenant_makes_up_is_refused(client: Client, made_up: str) -> None:
-    """Else he would learn by where the page goes on whether there is a gang of that name."""
+    """A made-up cursor is refused, so a tenant cannot probe for names."""
     for path in ("gangs", "pods"):
         status, text, answer = await page(client, "mei", path, **{"continue": made_up})
         assert (status, answer["field"]) == (400, "continue")
@@ -162,7 +162,7 @@ async def test_what_a_tenant_makes_up_is_refused(client: Client, made_up: str) -
 
 
 async def test_what_one_list_gave_is_refused_by_another(client: Client) -> None:
-    """Which would say in its error what it is."""
+    """A cursor of one list is refused by another list."""
     _, cursors, _ = await walk(client, "mei", "pods", 5)
     status, text, answer = await page(client, "mei", "placements", **{"continue": cursors[-1]})
     assert (status, answer["field"]) == (400, "continue")
@@ -170,7 +170,8 @@ async def test_what_one_list_gave_is_refused_by_another(client: Client) -> None:
 
 
 async def test_every_gateway_of_the_cluster_goes_on_where_one_has_ended(client: Client) -> None:
-    """They share the ledger's key; one with another key says that it has a new one."""
+    """A cursor is valid at every gateway with the same key, and refused at others with the
+    reason."""
     _, cursors, _ = await walk(client, "mei", "gangs", len(GANGS))
     asked = {"continue": cursors[1]}
     async with TestClient(TestServer(application(Cursors(SECRET)))) as other:
@@ -183,7 +184,7 @@ async def test_every_gateway_of_the_cluster_goes_on_where_one_has_ended(client: 
 
 
 def test_a_seal_has_a_limit() -> None:
-    """Nobody has the gateway decrypt for long; a name of the greatest length fits."""
+    """A cursor's length is limited, and the longest name fits."""
     cursors = Cursors()
     longest = cursors.seal("gangs", f"{'n' * 63}/{'g' * 253}")
     assert len(longest) < SEALED_MAX

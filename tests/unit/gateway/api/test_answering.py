@@ -1,4 +1,4 @@
-"""What all handlers have in common."""
+"""Shared parts of all handlers."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from apportion.gateway.api.answering import write_in_time
 
 
 async def test_who_does_not_read_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or it would keep the place of a plan, and its process, for as long as it likes."""
+    """A client that does not read its answer is disconnected after the write timeout."""
     monkeypatch.setattr(answering, "WRITE_TIMEOUT_S", 0.2)
     ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 

@@ -1,4 +1,4 @@
-"""Which event a difference is told by: of a pod the one by which it came to where it is."""
+"""Which event explains a difference: for a pod, the one that put it where it is."""
 
 from pathlib import Path
 
@@ -36,8 +36,8 @@ GONE = PodGone(uid="p1", reason="drained")
 def test_a_pod_is_where_it_is_by_the_newest_of_its_wait_and_its_place(
     events: tuple[Payload, ...], after: int, what: str, revision: int, tmp_path: Path
 ) -> None:
-    """Its end, whatever it was before; not the placement that only ended its wait, nor the void
-    that only ended its place."""
+    """A pod's end explains its difference, whatever it was before; otherwise the event that
+    changed that side does."""
     index, checkpoints = open_index(tmp_path, "c")
     read(Indexer(State(), index, checkpoints), BEGIN + events)
     changed = index.changed_by(POD, ["p1"], after=after, upto=99)
@@ -45,7 +45,7 @@ def test_a_pod_is_where_it_is_by_the_newest_of_its_wait_and_its_place(
 
 
 def test_a_limit_that_came_is_as_the_newest_event_of_any_side_made_it(tmp_path: Path) -> None:
-    """It is one row, in which all of them stand."""
+    """A new limit is explained by the newest event of any of its fields."""
     index, checkpoints = open_index(tmp_path, "c")
     queues = [QueueObserved(queue=name, weight=number) for name, number in (("a", 1), ("b", 1))]
     heavier = QueueObserved(queue="a", weight=3)
@@ -58,12 +58,12 @@ def test_a_limit_that_came_is_as_the_newest_event_of_any_side_made_it(tmp_path: 
     ("source", "who"), [("cli/ann@vm", "ann@vm"), ("scheduler/vm", "scheduler/vm"), ("", "")]
 )
 def test_a_person_has_one_name(source: str, who: str) -> None:
-    """That of cordons, also where a verb of theirs only wrote the event."""
+    """A person has one name, whether they or their CLI wrote the event."""
     assert who_wrote(source) == who
 
 
 def test_the_sides_of_a_node_have_an_event_each(tmp_path: Path) -> None:
-    """It is not silent by its cordon; nothing is by an event of another one."""
+    """State and cordon of a node are each explained by their own event."""
     index, checkpoints = open_index(tmp_path, "c")
     cordon = NodeCordoned(node="n1", by="ann", reason="fan")
     read(Indexer(State(), index, checkpoints), (*BEGIN, NodeSilent(node="n1", grace_s=40), cordon))

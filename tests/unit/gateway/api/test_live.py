@@ -1,4 +1,4 @@
-"""Server-sent events: one record, one event, whatever its bytes are."""
+"""Server-sent events: each record is exactly one event, whatever its bytes are."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ from tests.support.pods import pod
 
 
 def test_event() -> None:
-    """Revision, bare type, and the CloudEvent as it stands in the ledger."""
+    """An event has the revision, the bare type, and the CloudEvent as in the ledger."""
     payload = encode(event_of(pod("u1")))
     text = encoded(Record(7, "apportion.v1.workload.u1", payload)).decode()
     *lines, end, last = text.split("\n")
@@ -41,7 +41,7 @@ def test_event() -> None:
     "payload", [b"", b"\xff\xfe", b"a\nb\r\nc", b'{"type":"x\\nid: 9"}', b'{"type":7}']
 )
 def test_bytes_that_are_no_event(payload: bytes) -> None:
-    """Nothing in a payload can end the event early or forge another."""
+    """A payload cannot end its event early or forge another."""
     lines = encoded(Record(7, "s", payload)).decode().split("\n")
     assert lines[:2] == ["id: 7", "event: unreadable"]
     assert lines[-2:] == ["", ""]
@@ -50,7 +50,7 @@ def test_bytes_that_are_no_event(payload: bytes) -> None:
 
 
 def test_separators_that_json_allows_stay_data() -> None:
-    """A line separator of Unicode inside a JSON text must not cut the text in two."""
+    """Unicode line separators in a JSON text do not split the event."""
     payload = encode(event_of(pod("u1", owner="a\u2028b\u0085c")))
     lines = encoded(Record(7, "s", payload)).decode().split("\n")
     assert lines[2] == f"data: {payload.decode()}"
@@ -61,7 +61,7 @@ async def _nothing(after: int) -> list[Record]:
 
 
 async def test_a_silent_stream_says_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Again and again, or a proxy takes it for dead; a comment is no event to a client."""
+    """A silent stream sends comments regularly, so that proxies keep it open."""
     monkeypatch.setattr(live, "LOOK_S", 0.02)
     monkeypatch.setattr(live, "BEAT_S", 0.05)
     application = web.Application()
@@ -74,7 +74,7 @@ async def test_a_silent_stream_says_that_it_lives(monkeypatch: pytest.MonkeyPatc
 
 
 class Register:
-    """A login that knows one token, until somebody takes it away, or nobody answers."""
+    """A login with one token that a test can revoke, or that stops answering."""
 
     def __init__(self) -> None:
         self.tokens = {"t": Person("mei")}
@@ -82,13 +82,13 @@ class Register:
         self.away = False
 
     async def person(self, token: str) -> Person | None:
-        """By its list."""
+        """Look up the token in the list."""
         if self.away:
             raise LoginUnavailable("no API server")
         return self.tokens.get(token)
 
     async def may(self, person: Person, wish: Wish) -> bool:
-        """By its list."""
+        """Look up the right in the list."""
         return bool(person.name) and wish in self.rights
 
 
@@ -96,7 +96,7 @@ class Register:
 async def test_a_stream_ends_with_the_token_and_the_right(
     lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is no way to read on for months; what is remembered of a person is forgotten by then."""
+    """A stream ends soon after its token or right is revoked, or the login is unavailable."""
     monkeypatch.setattr(live, "LOOK_S", 0.02)
     monkeypatch.setattr(live, "STILL_S", 0.05)
     monkeypatch.setattr(live, "BEAT_S", 0.1)

@@ -1,4 +1,4 @@
-"""Filters of the log: subjects as NATS matches them, types and texts."""
+"""Filters of the log: NATS subject patterns, types and texts."""
 
 import pytest
 
@@ -23,12 +23,12 @@ TIME = "2026-01-01T00:00:00.000000Z"
     ],
 )  # fmt: skip
 def test_subjects(pattern: str, subject: str, fits: bool) -> None:
-    """`*` is one token and `>` one or more."""
+    """In a pattern `*` matches one token and `>` one or more."""
     assert matches(pattern, subject) is fits
 
 
 def test_filters() -> None:
-    """By type, by subject below the prefix, and by a text, whatever its case."""
+    """The log is filtered by type, by subject with or without prefix, and by text in any case."""
     record = Record(
         7, subject_of(CORDONED), encode(Event(id="1", source="cli", time=TIME, data=CORDONED))
     )
@@ -51,7 +51,7 @@ def test_filters() -> None:
 
 
 def test_what_is_no_event_has_a_row() -> None:
-    """It says why no reader applies it."""
+    """A record that is not an event has a row with the reason why it is not applied."""
     row = row_of(Record(3, "apportion.v1.workload.x", b"?"), Teller(), Rules())
     assert (row.type, row.time) == ("", "")
     assert row.sentence.startswith("not applied: ")

@@ -1,4 +1,4 @@
-"""Pages: each item once, in order, filtered, and never more than the limit."""
+"""Pages: each item once, in order, filtered, and within the limit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ Make = Callable[[State, Any], Page[Any]]
 
 @pytest.fixture(scope="module")
 def ledger() -> Ledger:
-    """Five nodes of two cards, twenty pods in two namespaces of which one is refused, one gang."""
+    """Five nodes of two GPUs, twenty pods in two namespaces with one refused, and one gang."""
     made = Ledger(*(rack(f"n{number}", 2) for number in (3, 1, 5, 2, 4)))
     for number in range(19):
         made.submit(pod(f"p{number}", ask(30_000), namespace="ab"[number % 2]))
@@ -44,14 +44,14 @@ def walk(make: Make, state: State, **query: Any) -> list[Any]:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
 def test_pods_in_order_of_submission(ledger: Ledger, limit: int) -> None:
-    """Whatever the page size, the same list."""
+    """Pods are listed in order of submission, whatever the page size."""
     items = walk(pages.pods, ledger.state, limit=limit)
     assert [item.uid for item in items] == list(ledger.state.pods)
 
 
 @pytest.mark.parametrize("limit", [1, 3, 100])
 def test_placements_in_order_of_decision(ledger: Ledger, limit: int) -> None:
-    """Pods without a place are left out."""
+    """Placements are listed in order of decision, without pending pods."""
     items = walk(pages.placements, ledger.state, limit=limit)
     revisions = [item.placed_revision for item in items]
     assert revisions == sorted(revisions)
@@ -60,7 +60,7 @@ def test_placements_in_order_of_decision(ledger: Ledger, limit: int) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 100])
 def test_nodes_and_gangs_by_name(ledger: Ledger, limit: int) -> None:
-    """Not in the order in which they were learnt."""
+    """Nodes and gangs are listed by name."""
     nodes = walk(pages.nodes, ledger.state, limit=limit)
     assert [item.node for item in nodes] == ["n1", "n2", "n3", "n4", "n5"]
     assert [item.group for item in walk(pages.gangs, ledger.state, limit=limit)] == ["team/job"]
@@ -68,7 +68,8 @@ def test_nodes_and_gangs_by_name(ledger: Ledger, limit: int) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 100])
 def test_queues_and_quotas_by_name(limit: int) -> None:
-    """With what is held of what is limited, in the unit of the limit, and of nothing else."""
+    """Queues and quotas are listed by name, with the usage of what they limit, in the limit's
+    unit."""
     made = Ledger(rack("n1", 2))
     made.play(
         QueueObserved(queue="ml", weight=3, capability={"pods": 5, "docker.com/vcuda-memory": 12}),
@@ -101,7 +102,7 @@ def test_queues_and_quotas_by_name(limit: int) -> None:
 
 
 def test_what_a_queue_is_on_is_told_by_model() -> None:
-    """Each device once, however many share it; a queue that holds nothing is on none."""
+    """A queue's devices are counted once each by model; a queue without placed pods has none."""
     made = Ledger(node("n1", gpu("a", model=T4), gpu("b"))).play(
         QueueObserved(queue="ml"), QueueObserved(queue="free")
     )
@@ -115,7 +116,8 @@ def test_what_a_queue_is_on_is_told_by_model() -> None:
 
 @pytest.mark.parametrize("limit", [1, 3, 4, 100])
 def test_devices_by_node_and_index(ledger: Ledger, limit: int) -> None:
-    """A page ends with a whole node, so it may exceed its limit by one node's devices."""
+    """Devices are listed by node and index. A page ends with a whole node, so it may exceed its
+    limit."""
     items = walk(pages.devices, ledger.state, limit=limit)
     assert [(item.node, item.index) for item in items] == [
         (f"n{node}", index) for node in range(1, 6) for index in range(2)
@@ -125,7 +127,7 @@ def test_devices_by_node_and_index(ledger: Ledger, limit: int) -> None:
 
 
 def test_filters(ledger: Ledger) -> None:
-    """Namespace, phase, the phase that is not one, and node; also together."""
+    """Pods are filtered by namespace, phase, pending and node, also combined."""
     state = ledger.state
     assert {item.namespace for item in walk(pages.pods, state, namespace="b")} == {"b"}
     assert [item.uid for item in walk(pages.pods, state, phase="refused")] == ["huge"]
@@ -142,7 +144,7 @@ def test_filters(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
 def test_pods_that_cannot_be_read_come_last(limit: int) -> None:
-    """Each once, whatever the page size, and only where they pass the filters."""
+    """Rejected pods come last, once each, if they match the filters."""
     made = Ledger(rack("n1", 2)).submit(pod("p0"), pod("p1"))
     made.play(*(rejected(uid) for uid in ("r2", "r0", "r1"))).settle()
     items = walk(pages.pods, made.state, limit=limit)
@@ -155,7 +157,7 @@ def test_pods_that_cannot_be_read_come_last(limit: int) -> None:
 
 
 def rejected(uid: str) -> PodRejected:
-    """A pod that cannot be read."""
+    """A rejected pod."""
     return PodRejected(
         uid=uid, namespace="default", name=uid, field="spec.x", value="-1",
         problem="is negative", fix="write a number from 1",
@@ -163,14 +165,14 @@ def rejected(uid: str) -> PodRejected:
 
 
 def test_node_that_is_not_there(ledger: Ledger) -> None:
-    """An unknown node is an error for devices, for a typing mistake must not look like none."""
+    """Listing the devices of an unknown node is an error, not an empty list."""
     with pytest.raises(RequestRefused) as refused:
         pages.devices(ledger.state, DevicesQuery(node="n9"))
     assert (refused.value.status, refused.value.answer.field) == (404, "node")
 
 
 def test_page_goes_on_behind_what_is_gone(ledger: Ledger) -> None:
-    """The pod that a token names may be gone by then; the rest still comes, each once."""
+    """A page continues correctly even if the pod in its cursor is gone."""
     made = Ledger(rack("n1", 2)).submit(*(pod(f"p{number}") for number in range(4)))
     first = pages.pods(made.state, PodsQuery(limit=2))
     made.gone("p1")

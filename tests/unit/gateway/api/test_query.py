@@ -1,4 +1,4 @@
-"""Requests are bounded, and a wrong parameter is named with its cure."""
+"""Query parameters are bounded, and a wrong one is named with the fix."""
 
 import pytest
 
@@ -17,14 +17,14 @@ from apportion_schemas.quantities import NAME_MAX
 
 
 def test_defaults() -> None:
-    """A bare list is bounded, and a bare request waits for nothing."""
+    """By default a list is bounded, and a request does not wait."""
     query = parsed(PageQuery, {})
     assert (query.limit, query.after, query.after_revision) == (LIMIT_DEFAULT, "", 0)
     assert (wait_of({}).at_least, wait_of({}).wait_s) == (0, WAIT_DEFAULT_S)
 
 
 def test_everything_given() -> None:
-    """Each parameter arrives where it belongs."""
+    """Each parameter is parsed into its field."""
     asked = {"limit": "7", "continue": "42", "namespace": "a", "phase": "refused", "node": "n1"}
     query = parsed(PodsQuery, asked)
     assert (query.limit, query.after_revision) == (7, 42)
@@ -50,7 +50,7 @@ def test_everything_given() -> None:
     ],
 )
 def test_wrong_list_parameter(name: str, text: str) -> None:
-    """Out of bounds, not a number, not a phase, too long, not known."""
+    """A parameter that is out of range, malformed, too long or unknown is refused with its name."""
     with pytest.raises(RequestRefused) as refused:
         parsed(PodsQuery, {name: text})
     assert refused.value.status == 400
@@ -61,7 +61,7 @@ def test_wrong_list_parameter(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["x", "-1", "1.5"])
 def test_continue_of_a_list_by_revision(text: str) -> None:
-    """A token that was not ours is refused when it is read as a revision."""
+    """A cursor that is not a revision is refused where one is needed."""
     with pytest.raises(RequestRefused) as refused:
         _ = parsed(PageQuery, {"continue": text}).after_revision
     assert refused.value.answer.field == "continue"
@@ -69,21 +69,21 @@ def test_continue_of_a_list_by_revision(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "nan", "inf", "-1", "31", "soon"])
 def test_wrong_wait(text: str) -> None:
-    """A wait is bounded, and `nan` is no number of seconds."""
+    """A wait outside its bounds, or not a number, is refused."""
     with pytest.raises(RequestRefused) as refused:
         wait_of({"wait_s": text})
     assert refused.value.answer.field == "wait_s"
 
 
 def test_filter_of_another_list_is_not_known() -> None:
-    """Nodes have no phase: the parameter is refused rather than passed over."""
+    """A filter of another list is refused, not ignored."""
     with pytest.raises(RequestRefused) as refused:
         parsed(PageQuery, {"phase": "placed"})
     assert "limit" in refused.value.answer.fix
 
 
 def test_a_parameter_that_is_not_declared() -> None:
-    """What is known passes, and the first that is not known is named, cut to a length."""
+    """An unknown parameter is refused with its name, cut to a length, and the known ones."""
     parsed(WaitQuery, {"at_least": "1", "wait_s": "1"})
     with pytest.raises(RequestRefused) as refused:
         parsed(WaitQuery, {"at_least": "1", "x" * (NAME_MAX + 1): "1"})

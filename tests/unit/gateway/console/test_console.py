@@ -1,4 +1,4 @@
-"""The console's files: all of them are answered, nothing else is, and none asks another host."""
+"""The console's files: all are served, nothing else is, and none refers to another host."""
 
 import os
 import re
@@ -21,7 +21,7 @@ Client = TestClient[web.Request, web.Application]
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    """A server of the console alone."""
+    """A client of a server with only the console."""
     app = web.Application()
     app.add_routes(console_routes())
     async with TestClient(TestServer(app)) as opened:
@@ -29,7 +29,7 @@ async def client() -> AsyncIterator[Client]:
 
 
 async def test_the_page_and_its_files(client: Client) -> None:
-    """Each with the policy, its type and a tag, by which the second answer is a word."""
+    """Each file has the security policy, its type and an ETag that gives 304."""
     for path in ("/", *(f"/console/{name}" for name in FILES)):
         answer = await client.get(path)
         assert answer.status == 200, path
@@ -56,18 +56,18 @@ async def test_fonts_are_served_with_their_licences(client: Client) -> None:
     "path", ["../console.py", "%2e%2e/console.py", "js/../../console.py", "js", "none.js", ""]
 )
 async def test_nothing_else_is_answered(client: Client, path: str) -> None:
-    """Whatever a path says, it names a file of the console or nothing."""
+    """A path outside the console's files gives 404."""
     assert (await client.get(f"/console/{path}")).status == 404
 
 
 async def test_what_is_not_there_is_told_under_the_same_policy(client: Client) -> None:
-    """A browser that shows the words of a refusal loads nothing from them either."""
+    """A 404 answer has the same security policy."""
     answer = await client.get("/console/none.js")
     assert answer.headers["Content-Security-Policy"] == POLICY
 
 
 def test_the_policy_lets_nothing_in() -> None:
-    """No host, no inline code, no evaluation; whatever is not named is forbidden."""
+    """The policy allows only the server's own files, without inline code."""
     assert POLICY.startswith("default-src 'none'; ")
     sources = {source for rule in POLICY.split("; ") for source in rule.split()[1:]}
     assert sources == {"'none'", "'self'"}
@@ -77,7 +77,7 @@ def test_the_policy_lets_nothing_in() -> None:
     "name", [name for name in FILES if name.endswith((".js", ".html", ".css"))]
 )
 def test_no_file_asks_another_host_or_has_inline_code(name: str) -> None:
-    """The policy would stop it, and the page would be broken."""
+    """No file refers to another host or has inline code, which the policy would block."""
     text = (STATIC / name).read_text("utf-8")
     hosts = set(re.findall(r"(?:https?:)?//[\w.-]+\.\w+", text))
     assert hosts <= {"http://www.w3.org"}, hosts
@@ -87,7 +87,7 @@ def test_no_file_asks_another_host_or_has_inline_code(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".js")])
 def test_every_module_says_why_it_exists_and_imports_what_is_there(name: str) -> None:
-    """As modules of Python do; no file grows beyond what fits into a head."""
+    """Every module starts with a comment, stays under the size limit and imports existing files."""
     path = STATIC / name
     lines = path.read_text("utf-8").splitlines()
     assert lines[0].startswith("// ")

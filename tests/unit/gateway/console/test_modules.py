@@ -1,4 +1,4 @@
-"""The console's pure modules, one by one, in node."""
+"""The console's pure modules, each tested in Node.js."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROW = [
 
 
 def share(device: str, memory_mib: int, cores: int, template: str = "") -> dict[str, Any]:
-    """As the API tells what a container holds."""
+    """A container's share as in the API."""
     return {"device": device, "memory_mib": memory_mib, "cores": cores, "template": template}
 
 
@@ -90,7 +90,7 @@ LAID = """const [widths, across] = given;
     ],
 )
 def test_numbers_and_times_as_people_read_them(node: NodeModules, call: str, words: str) -> None:
-    """Each format, at its edges."""
+    """Numbers, times and names are formatted for people, including edge cases."""
     assert node.run("format.js", f"return {call};") == words
 
 
@@ -105,7 +105,8 @@ def test_numbers_and_times_as_people_read_them(node: NodeModules, call: str, wor
     ],
 )  # fmt: skip
 def test_a_moment_is_read_as_the_command_line_reads_it(node: NodeModules, text: str) -> None:
-    """And what it shows in a field, or writes into an address, is the same moment again."""
+    """The console reads a time like the CLI, and what it displays or puts into a URL means the
+    same time."""
     try:
         moment = parse_moment(text, NOW)
     except MomentError:
@@ -139,24 +140,24 @@ def test_a_moment_is_read_as_the_command_line_reads_it(node: NodeModules, text: 
     ],
 )
 def test_an_address_loses_no_zone(node: NodeModules, text: str, written: str) -> None:
-    """A query has a plus as a space; a date with its time has a space of its own."""
+    """A time zone with a plus survives a URL query, where a plus means a space."""
     assert node.run("moment.js", "return m.withPlus(given[0]);", text) == written
 
 
 @pytest.mark.parametrize(("text", "asked"), [("#1,214,394", "1214394"), ("#12", "12")])
 def test_a_revision_is_read_as_pages_write_it(node: NodeModules, text: str, asked: str) -> None:
-    """Whoever copies one from anywhere in the console has written a moment."""
+    """A revision is read in the form in which pages display it."""
     code = "const found = m.askedMoment(given[0], 0); return [found.asked, found.shown];"
     assert node.run("moment.js", code, text) == [asked, text]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_names_are_near_as_on_the_command_line(node: NodeModules, seed: int) -> None:
-    """The same few of many that are alike, in the same order."""
+    """The console suggests the same similar names as the CLI, in the same order."""
     chance = random.Random(seed)
     parts = ("hami", "pod", "worker", "gpu", "train", "0", "1", "12", "a", "llm")
     known = ["-".join(chance.choices(parts, k=chance.randint(1, 4))) for _ in range(80)]
-    known += ["gpu-1", "GPU-1", "gpu-l", "p0d", "Worker-O"]  # some look the same
+    known += ["gpu-1", "GPU-1", "gpu-l", "p0d", "Worker-O"]  # some look alike
     asked = ["".join(chance.sample(name, len(name))) for name in known[:10]]
     asked += [name[1:] + name[:1] for name in known[:20]] + [
         "",
@@ -171,7 +172,7 @@ def test_names_are_near_as_on_the_command_line(node: NodeModules, seed: int) -> 
 
 
 def test_a_packed_row_becomes_cards_with_their_holders(node: NodeModules) -> None:
-    """Shares lie card by card; one whose pod has not started is granted and does not run."""
+    """A packed row is unpacked into devices with shares, states and totals."""
     found = node.run(
         "fleet/model.js",
         """const f = new m.Fleet();
@@ -198,7 +199,7 @@ def test_a_packed_row_becomes_cards_with_their_holders(node: NodeModules) -> Non
 def test_the_field_shows_words_that_find_something(
     node: NodeModules, name: str | None, words: str
 ) -> None:
-    """A node of this fleet and a namespace there, as far as they can be read in it."""
+    """The search field's example has a node and a namespace of this fleet, as far as they fit."""
     rows = [] if name is None else [["m", *ROW[1:7], [], {}], [name, *ROW[1:]]]
     found = node.run(
         "fleet/model.js",
@@ -211,7 +212,7 @@ def test_the_field_shows_words_that_find_something(
 
 
 def test_a_card_that_is_broken_and_cordoned_says_each_reason(node: NodeModules) -> None:
-    """It is counted as either, and neither reason stands behind the other's word."""
+    """A device that is unhealthy and cordoned shows both reasons, and counts as both."""
     row = ["n1", "H100", 1, "", [["H100", 1000]], [0, 0, 3], {"0": "XID 79"}, [], {"0": "fan"}]
     found = node.run(
         "fleet/card.js",
@@ -228,7 +229,7 @@ def test_a_card_that_is_broken_and_cordoned_says_each_reason(node: NodeModules) 
 
 
 def test_changed_rows_take_the_place_of_older_ones(node: NodeModules) -> None:
-    """Nothing moves where only what is held has changed; a node that came or left does move it."""
+    """A changed row replaces the old one without moving nodes; a new or removed node moves them."""
     after = [*ROW[:7], [], {}]
     found = node.run(
         "fleet/model.js",
@@ -244,7 +245,8 @@ def test_changed_rows_take_the_place_of_older_ones(node: NodeModules) -> None:
 
 
 def test_use_that_is_told_is_shown_until_it_is_not(node: NodeModules) -> None:
-    """A part of the share; one that hardly works is idle; silence is not idleness."""
+    """Usage is shown while it is reported. A share with almost no use is idle, and one without
+    reports is not."""
     found = node.run(
         "fleet/model.js",
         """const f = new m.Fleet(), said = [];
@@ -287,7 +289,7 @@ def test_use_that_is_told_is_shown_until_it_is_not(node: NodeModules) -> None:
     ],
 )
 def test_a_filter_means_cards(node: NodeModules, text: str, show: str, cards: list[int]) -> None:
-    """By node, namespace, pod and state, each word narrowing."""
+    """A filter selects devices by node, namespace, pod, gang and state; all words must match."""
     found = node.run(
         "fleet/model.js",
         """const model = await load('fleet/model.js');
@@ -301,7 +303,7 @@ def test_a_filter_means_cards(node: NodeModules, text: str, show: str, cards: li
 def test_all_cards_have_a_place_of_their_own_and_are_found_there(
     node: NodeModules, nodes: int
 ) -> None:
-    """Fitted, nothing overlaps and all is inside; what is pointed at is what stands there."""
+    """All devices have their own rectangle inside the view, and are found at that position."""
     found = node.run(
         "fleet/layout.js",
         """const [count] = given, pools = [
@@ -336,7 +338,7 @@ def test_all_cards_have_a_place_of_their_own_and_are_found_there(
 
 
 def test_zooming_keeps_what_is_under_the_pointer(node: NodeModules) -> None:
-    """In and out again, the same card stays there."""
+    """Zooming keeps the device under the pointer in place."""
     found = node.run(
         "fleet/layout.js",
         """const pool = { name: 'p', hardware: [], width: 8, nodes: [] };
@@ -366,7 +368,7 @@ def test_zooming_keeps_what_is_under_the_pointer(node: NodeModules) -> None:
     ],
 )
 def test_an_axis_has_round_numbers(node: NodeModules, value: float, ticks: list[float]) -> None:
-    """Steps of 1, 2 or 5 times a power of ten, and the last at or above what is drawn."""
+    """An axis has steps of 1, 2 or 5 times a power of ten, up to at least the value."""
     assert node.run("chart.js", "return m.numberTicks(given[0]);", value) == ticks
 
 
@@ -379,14 +381,14 @@ def test_an_axis_has_round_numbers(node: NodeModules, value: float, ticks: list[
     ],
 )
 def test_an_axis_has_round_times(node: NodeModules, start: str, end: str, words: list[str]) -> None:
-    """Whole half minutes, five minutes, half hours: whatever so many ticks have room for."""
+    """A time axis has round times at the finest step that fits."""
     code = "return m.timeTicks(...given.map(Date.parse), 5).map(tick => tick.words);"
     found = node.run("chart.js", code, *(f"2026-11-20T{at}Z" for at in (start, end)))
     assert found == words
 
 
 def test_midnight_is_its_day(node: NodeModules) -> None:
-    """Where days change the axis says which it is; so does one of whole days."""
+    """A time axis shows the date at midnight, or for whole days."""
     code = "return m.timeTicks(...given.map(Date.parse), 5).map(tick => tick.words);"
     asked = ("2026-11-19T20:00:00Z", "2026-11-20T05:00:00Z")
     assert node.run("chart.js", code, *asked) == ["20:00", "22:00", "11-20", "02:00", "04:00"]
@@ -395,7 +397,7 @@ def test_midnight_is_its_day(node: NodeModules) -> None:
 
 
 def test_a_chart_holds_its_values_and_its_axis_is_round(node: NodeModules) -> None:
-    """Words of marks are escaped, every series has its area, and the axis is that of `chart.js`."""
+    """A chart escapes its labels, has an area for every series, and uses the axis of `chart.js`."""
     text = node.run(
         "chart.js",
         """const hour = 3600000, times = [0, hour, 2 * hour];
@@ -417,7 +419,7 @@ def test_a_chart_holds_its_values_and_its_axis_is_round(node: NodeModules) -> No
 
 
 def test_a_pool_that_there_is_not_is_told_of(golden: Golden, node: NodeModules) -> None:
-    """With those that there are, by the names that the picture has; a part of a name is enough."""
+    """An unknown pool is reported with the existing ones; part of a pool's name is enough."""
     code = """const cards = [{ count: 8, model: 'NVIDIA H100 80GB HBM3', mode: '' }];
         const pools = [{ name: '8 x NVIDIA H100 80GB HBM3', hardware: cards },
           { name: 'spare', hardware: [] }];
@@ -428,14 +430,15 @@ def test_a_pool_that_there_is_not_is_told_of(golden: Golden, node: NodeModules) 
 
 
 def test_times_in_sentences_are_by_the_readers_clock(node: NodeModules) -> None:
-    """As everywhere else on the page; the day stands there where it is another one."""
+    """Times in sentences are shown in the reader's time zone, with the date if it is not today."""
     code = "return m.ownTimes(given[0]);"
     said = node.run("typography.js", code, "silent at 2020-11-26T12:55:32Z, n-1")
     assert said == "silent at 11-26 12:55:32, n-1"
 
 
 def test_names_in_a_row_get_links_and_no_text_becomes_markup(node: NodeModules) -> None:
-    """A pod with its namespace and a node; of a namespace that is not seen a pod has no link."""
+    """Pods and nodes in a row become links, and other text is escaped; a pod of a hidden
+    namespace has no link."""
     pod = {"name": "train-0", "namespace": "ml"}
     row = {
         "parts": [pod, " placed ", "on ", {"name": "node-1"}, ": GPU-1 <i>"], "clauses": [],
@@ -454,7 +457,7 @@ def test_names_in_a_row_get_links_and_no_text_becomes_markup(node: NodeModules) 
 
 
 def test_words_at_the_left_of_the_newest_mark_lie_on_none_before(node: NodeModules) -> None:
-    """The one before has words only where both have room."""
+    """The label of an earlier mark is dropped if the newest one's needs its room."""
     sides = node.run(
         "marks.js",
         """const at = given.map((x, place) => ({ ms: x, revision: place, sentence: 's',
@@ -478,7 +481,7 @@ def test_the_label_of_a_mark_is_not_under_the_playhead(
 
 
 def test_a_pool_with_a_name_of_its_own_says_what_its_cards_are(node: NodeModules) -> None:
-    """Beside the name; where the name says it already it is not said twice."""
+    """A named pool also shows its device models, unless the name already says them."""
     models = node.run(
         "fleet/model.js",
         """const rows = [['train', []], ['2 x NVIDIA H100 80GB HBM3', [[2, 0, '']]]].map(
@@ -493,7 +496,7 @@ def test_a_pool_with_a_name_of_its_own_says_what_its_cards_are(node: NodeModules
 
 
 def test_words_by_names_are_those_of_the_verbs(node: NodeModules) -> None:
-    """They stand in one place, and a module of the console is made of it."""
+    """The console's words for phases, outcomes, stories and policies equal those of the CLI."""
     found = node.run("vocabulary.js", "return [m.PHASES, m.OUTCOMES, m.STORY, m.POLICIES];")
     assert found == [PHASES, OUTCOMES, STORY, list(POLICIES)]
     assert node.run("words.js", "return ['refused', 'bound'].map(m.phaseWord);") == [
@@ -503,7 +506,7 @@ def test_words_by_names_are_those_of_the_verbs(node: NodeModules) -> None:
 
 
 def test_every_type_of_event_has_a_chip(node: NodeModules) -> None:
-    """Exactly one; a type that only a newer gateway knows has the chip of all such."""
+    """Every event type belongs to exactly one chip; an unknown type belongs to `other`."""
     kinds = node.run("kinds.js", "return m.KINDS;")
     types = sorted(each for group in kinds.values() for each in group)
     assert types == sorted(each.name for each in CATALOGUE)
@@ -527,7 +530,7 @@ def test_every_type_of_event_has_a_chip(node: NodeModules) -> None:
 def test_what_a_pod_holds_is_told_whole(
     node: NodeModules, shares: list[dict[str, Any]], words: str
 ) -> None:
-    """Cores too, and what each of several containers has."""
+    """A pod's shares are described completely, including cores and several containers."""
     assert node.run("words.js", "return m.holds(given[0]);", shares) == words
 
 
@@ -546,7 +549,7 @@ def test_what_a_pod_holds_is_told_whole(
 def test_a_request_has_the_noun_of_its_family(
     node: NodeModules, ask: dict[str, Any], words: str
 ) -> None:
-    """GPU only for NVIDIA, since an NPU is not one; wishes follow the devices."""
+    """A request to an NPU family does not say GPU, and its constraints follow the devices."""
     line = {"asks": [ask], "wishes": ["of H100"]}
     assert node.run("words.js", "return m.lineWords(given[0]);", line) == f"{words}, of H100"
 
@@ -571,13 +574,15 @@ BADGE = """const shown = [], asked = [], timers = [];
 
 
 def test_counts_are_requested_once_per_interval_and_never_when_hidden(node: NodeModules) -> None:
-    """Several news make one request; the next one waits for the interval to end."""
+    """Several updates make one request for counts per interval, and none while the page is
+    hidden."""
     assert node.run("badges.js", BADGE, False) == ["now", 1, "later", 1]
     assert node.run("badges.js", BADGE, True) == []
 
 
 def test_badges_count_pending_pods_and_problems(node: NodeModules) -> None:
-    """Both phases of a pod without a node are pending; a warning is not a problem."""
+    """The pending badge counts both phases of unplaced pods; the problem badge does not count
+    warnings."""
     summary = {"phases": {"pending": 2, "refused": 4, "allocated": 9}}
     assert node.run("badges.js", "return m.pendingOf(given[0]);", summary) == 6
     checks = {"checks": [{"state": state} for state in ("ok", "soon", "unknown", "broken")]}
@@ -585,7 +590,7 @@ def test_badges_count_pending_pods_and_problems(node: NodeModules) -> None:
 
 
 def test_a_filter_colours_the_free_devices_that_match(node: NodeModules) -> None:
-    """They are pale, so that dimming the others would not show them; used devices keep theirs."""
+    """A filter colours matching free devices, and used devices keep their colour."""
     drawn = node.run(
         "fleet/paint.js",
         """const painter = Object.create(m.Painter.prototype), drawn = [];
@@ -608,14 +613,15 @@ def test_a_filter_colours_the_free_devices_that_match(node: NodeModules) -> None
 def test_a_state_is_found_by_the_word_that_users_see(
     node: NodeModules, written: str, state: str
 ) -> None:
-    """The words of the page as well as those of older links; any other is reported."""
+    """A state is found by the word that users see and by that of older links. Unknown words are
+    reported."""
     code = "return [m.odd(`state:${given[0]}`), new m.Filter('', given[0]).show];"
     assert node.run("fleet/model.js", code, written) == [[], state]
     assert len(node.run("fleet/model.js", "return m.odd('state:fine');")) == 1
 
 
 def test_on_a_phone_nodes_of_four_cards_have_their_names(node: NodeModules) -> None:
-    """Of the fleet that `apportion up` simulates, whose pools are of eight cards and of four."""
+    """On a phone, nodes of four and eight devices show their names."""
     code = f"{LAID} return layout.groups.map(group => group.named);"
     found = node.run("fleet/layout.js", code, [8, 8, 8, 4, 4, 4, 4], 390)
     assert found == [True] * 7
@@ -634,7 +640,7 @@ def test_pools_stay_on_their_shelves(node: NodeModules, height: int, kept: bool)
 
 
 def test_a_name_is_written_where_it_has_room(node: NodeModules) -> None:
-    """Also in a pool that is wider than its few cards are; and not where it would be cut."""
+    """A node's name is drawn only where it fits without being cut."""
     code = f"""{LAID} layout.zoomTo(4);
       const at = (group, across) => Boolean(layout.at(layout.left + group.x + across,
         layout.top + layout.head + group.label + 1));
@@ -649,7 +655,7 @@ def test_a_name_is_written_where_it_has_room(node: NodeModules) -> None:
 
 
 def test_where_a_name_stands_is_its_node(node: NodeModules) -> None:
-    """Not a card of it; below it stand the cards."""
+    """Pointing at a node's name finds the node; pointing below it finds a device."""
     code = f"""{LAID} const {{ x, y }} = layout.boxOf(pools[0].nodes[0], 0);
       return [layout.at(x + 2, y - 4).card, layout.at(x + 2, y + 2).card];"""
     assert node.run("fleet/layout.js", code, [8, 2], 1104) == [-1, 0]
@@ -664,7 +670,7 @@ def test_where_a_name_stands_is_its_node(node: NodeModules) -> None:
 def test_every_share_of_a_card_is_seen(
     node: NodeModules, height: int, memory: list[float], whole: float
 ) -> None:
-    """A pixel of each as long as there are any, up to where their sum ends, and no gaps alone."""
+    """Every share of a device is at least one pixel, up to their sum, if there is room."""
     rows = node.run(
         "fleet/paint.js",
         """const [height, memory] = given, ground = 9, rows = Array(height).fill(0);
@@ -686,7 +692,8 @@ def test_every_share_of_a_card_is_seen(
 
 
 def test_a_recovered_card_is_no_red_on_the_bar(node: NodeModules) -> None:
-    """Its event is of the type that tells failures; its mark tells which it is."""
+    """A recovery is not coloured as a failure on the time bar, though its event has the same
+    type."""
     time = "2026-11-20T14:20:07Z"
     span = {"from_time": time, "to_time": time, "first_revision": 1, "last_revision": 9}
     mark = {
@@ -706,7 +713,7 @@ def test_a_recovered_card_is_no_red_on_the_bar(node: NodeModules) -> None:
 
 
 def test_names_beside_a_chart_stay_in_it(node: NodeModules) -> None:
-    """However thin the last of a full stack are, which would push each other over its head."""
+    """Labels next to a chart stay inside it and do not overlap, however thin their areas are."""
     text = node.run(
         "chart.js",
         """const series = [90, 1, 1, 1, 1, 1, 1, 1].map((value, at) => (
@@ -721,14 +728,14 @@ def test_names_beside_a_chart_stay_in_it(node: NodeModules) -> None:
 
 
 def test_one_mark_more_is_one(node: NodeModules) -> None:
-    """Not one marks."""
+    """One hidden mark is `1 more mark`, in the singular."""
     code = """const marks = [1, 2, 3, 4, 5].map(ms => ({ ms, look: "policy", words: "w" }));
         return m.stackNotes({ width: 390, times: [0], end: 100, marks, series: [] }).text;"""
     assert "and 1 more mark<" in " ".join(node.run("chart.js", code).split())
 
 
 def test_how_far_an_answer_is_is_heard_line_by_line(node: NodeModules) -> None:
-    """However the lines are torn into pieces on their way, and before the answer is there."""
+    """Progress lines are delivered as they arrive, however the stream is split."""
     found = node.run(
         "api.js",
         """const asked = globalThis.fetch;

@@ -1,1 +1,1 @@
-"""What is kept of the past: checkpoints, cells of time and the index."""
+"""Stored past: checkpoints, time cells and the index."""

@@ -1,4 +1,4 @@
-"""Cells of time: every event is in exactly one, in however many bins they are shown."""
+"""Time cells: every event is in exactly one, whatever the number of bins."""
 
 import itertools
 
@@ -9,12 +9,12 @@ from apportion.gateway.past.cells import CELLS_MAX, Cells, binned
 
 
 def counted(cells: Cells) -> int:
-    """How many events all cells have."""
+    """The number of events in all cells."""
     return sum(sum(cell.counts.values()) for cell in cells.all)
 
 
 def test_their_number_is_bounded_and_nothing_is_lost() -> None:
-    """Cells of a long ledger are wider, follow one another, and add up to all events."""
+    """The number of cells is bounded; cells are contiguous and together have all events."""
     cells = Cells()
     events = CELLS_MAX * 3
     for revision in range(1, events + 1):
@@ -30,7 +30,7 @@ def test_their_number_is_bounded_and_nothing_is_lost() -> None:
 
 
 def test_events_of_one_moment_are_one_cell() -> None:
-    """A ledger without times, or a burst, does not keep a cell for each event."""
+    """Events of the same time share a cell."""
     cells = Cells()
     for revision in range(1, CELLS_MAX + 2):
         cells.add(revision, 5, "a")
@@ -39,7 +39,7 @@ def test_events_of_one_moment_are_one_cell() -> None:
 
 
 def test_a_clock_that_goes_back_moves_nothing() -> None:
-    """What was recorded later is never shown earlier."""
+    """A clock that goes back never moves an event before an earlier one."""
     cells = Cells()
     for revision, ns in enumerate((10, 4, 12), 1):
         cells.add(revision, ns, "a")
@@ -48,7 +48,7 @@ def test_a_clock_that_goes_back_moves_nothing() -> None:
 
 @given(st.lists(st.integers(0, 1_000), min_size=1, max_size=60), st.integers(1, 20))
 def test_bins_hold_every_event_once(times: list[int], number: int) -> None:
-    """They cover the span without a gap."""
+    """Bins cover the time span without gaps, and have every event once."""
     cells = Cells()
     for revision, ns in enumerate(sorted(times), 1):
         cells.add(revision, ns, "a")

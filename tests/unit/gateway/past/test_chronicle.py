@@ -1,4 +1,4 @@
-"""The time of an event in its own words, which anybody may have written."""
+"""The time field of an event, which may have any content."""
 
 import json
 
@@ -21,11 +21,11 @@ from apportion.runtime.ledger.port import Record
     ],
 )
 def test_what_is_no_moment_is_no_time(said: object, time: str) -> None:
-    """It would end the search for a moment that lies before it."""
+    """A time that is not valid or has no zone counts as none."""
     payload = json.dumps({"time": said}).encode()
     assert time_of(Record(1, "apportion.v1.workload.x", payload)) == time
 
 
 def test_bytes_that_are_no_event_have_none() -> None:
-    """They stand in the ledger all the same."""
+    """Bytes that are not an event have no time."""
     assert time_of(Record(1, "s", b"\xff?")) == ""

@@ -1,4 +1,4 @@
-"""Reading along: whom events are about, and what becomes of an index that cannot be written."""
+"""Indexing events: what they are about, and an index that cannot be written."""
 
 from pathlib import Path
 
@@ -41,14 +41,14 @@ EVENTS: tuple[Payload, ...] = (
     PodGone(uid="p1"),  # 7
     NodeSilent(node="n1", grace_s=40),  # 8
     NodeHeard(node="n1"),  # 9
-    node("n1", gpu("g1")),  # 10: g0 is not there any more
+    node("n1", gpu("g1")),  # 10: without g0
     NodeGone(node="n1"),  # 11
-    PodGone(uid="p1"),  # 12: contradicts, and changes nothing
+    PodGone(uid="p1"),  # 12: contradicts the state, without effect
 )
 
 
 def read(indexer: Indexer, events: tuple[Payload, ...] = EVENTS) -> None:
-    """Hand these on as a reader does."""
+    """Apply these events as a reader does."""
     for data in events:
         revision = indexer.state.revision + 1
         record = Record(revision, subject_of(data), encode(event_of(data)))
@@ -56,7 +56,8 @@ def read(indexer: Indexer, events: tuple[Payload, ...] = EVENTS) -> None:
 
 
 def test_whom_events_are_about(tmp_path: Path) -> None:
-    """Pods, nodes, devices, also where the event does not name them; not what changes nothing."""
+    """Events are indexed by the pods, nodes and devices that they affect, even unnamed ones.
+    Those without effect are not."""
     index, checkpoints = open_index(tmp_path, "c")
     read(Indexer(State(), index, checkpoints))
     assert index.facts(POD, ["p1"], after=0, upto=99, limit=99) == [3, 4, 5, 7]
@@ -75,7 +76,8 @@ def test_whom_events_are_about(tmp_path: Path) -> None:
 
 
 def test_what_each_event_made_otherwise(tmp_path: Path) -> None:
-    """Just that side of that thing: also of others than it names, and of pods without a share."""
+    """Each event is indexed with the exact sides that it changed, also of objects that it does
+    not name."""
     index, checkpoints = open_index(tmp_path, "c")
     running = PodAdopted(
         pod="old", submitted=pod("old", ask(1000)), node="n1", attempt=1, running=True,
@@ -85,16 +87,16 @@ def test_what_each_event_made_otherwise(tmp_path: Path) -> None:
     read(Indexer(State(), index, checkpoints), (
         node("n1", gpu("g0")),  # 1
         node("n2", gpu("g1")),  # 2
-        observed("n1", version=1),  # 3: from now on there are no others than Kubernetes tells of
+        observed("n1", version=1),  # 3: from now on only nodes that Kubernetes knows exist
         pod("p1"),  # 4
         placed("p1", "n1", []),  # 5
         running,  # 6
         DeviceCordoned(device="g0", by="ann", reason="fan"),  # 7
         NodeSilent(node="n1", grace_s=40),  # 8
-        NodeSilent(node="n1", grace_s=40),  # 9: it was silent already
+        NodeSilent(node="n1", grace_s=40),  # 9: already silent
         PolicyChanged(by="ann", node_policy="spread"),  # 10
         asks_for,  # 11
-        PolicyChanged(by="bob", node_policy="spread"),  # 12: which it was
+        PolicyChanged(by="bob", node_policy="spread"),  # 12: the same policy
         PodGone(uid="p1"),  # 13
     ))  # fmt: skip
 
@@ -116,12 +118,12 @@ def test_what_each_event_made_otherwise(tmp_path: Path) -> None:
 
 
 def test_what_was_kept_goes_on(tmp_path: Path) -> None:
-    """Another process begins where this one ended, with the same state."""
+    """A new process continues from the last stored checkpoint, with the same result."""
     index, checkpoints = open_index(tmp_path, "c")
     indexer = Indexer(State(), index, checkpoints)
     read(indexer, EVENTS[:5])
     indexer.keep()
-    read(indexer, EVENTS[5:])  # and it dies before it keeps that
+    read(indexer, EVENTS[5:])  # lost, since the process ends before it stores a checkpoint
     index.close()
     again, kept = open_index(tmp_path, "c")
     assert again.revision == 5
@@ -141,7 +143,7 @@ def test_what_was_kept_goes_on(tmp_path: Path) -> None:
 def test_a_disk_that_takes_no_checkpoint_is_asked_as_seldom(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A checkpoint costs the whole state: tried at every event, nothing would ever catch up."""
+    """If checkpoints cannot be written, they are tried at the usual interval only."""
     index, _ = open_index(tmp_path, "c")
     folder = tmp_path / "checkpoints"
     folder.mkdir()
@@ -157,7 +159,7 @@ def test_a_disk_that_takes_no_checkpoint_is_asked_as_seldom(
 
 @pytest.mark.parametrize("damage", [b"nothing of SQLite" * 99, b"SQLite format 3\0", b""])
 def test_a_file_that_is_no_index_is_made_anew(tmp_path: Path, damage: bytes) -> None:
-    """What is derived can be derived again, and nobody has to find out which file to remove."""
+    """A file that is not an index is replaced, and the index is rebuilt."""
     (tmp_path / "index.sqlite").write_bytes(damage)
     index, checkpoints = open_index(tmp_path, "c")
     read(Indexer(State(), index, checkpoints))
@@ -165,7 +167,7 @@ def test_a_file_that_is_no_index_is_made_anew(tmp_path: Path, damage: bytes) -> 
 
 
 def test_an_index_that_cannot_be_written(tmp_path: Path) -> None:
-    """The fold goes on, and says why there is no index."""
+    """If the index cannot be written, folding goes on and the reason is kept."""
     index, checkpoints = open_index(tmp_path, "c")
     indexer = Indexer(State(), index, checkpoints)
     read(indexer, EVENTS[:2])

@@ -1,4 +1,4 @@
-"""The past in pieces: read once for all who ask, and in bounded memory."""
+"""The past in chunks: read once for all readers, in bounded memory."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,18 +8,18 @@ from apportion.runtime.ledger.port import Record
 
 
 class Ledger:
-    """A ledger from `first` to `last` that counts how often it is read."""
+    """A ledger from `first` to `last` that counts its reads."""
 
     def __init__(self, last: int, *, first: int = 1, size: int = 10) -> None:
         self.first, self.last, self.size = first, last, size
         self.reads = 0
 
     async def span(self) -> tuple[int, int]:
-        """As the protocol Records says."""
+        """See Records."""
         return self.first, self.last
 
     async def read(self, deliver: Callable[[Record], None], *, after: int, upto: int) -> None:
-        """As the protocol Records says."""
+        """See Records."""
         self.reads += 1
         await asyncio.sleep(0)
         for revision in range(max(after + 1, self.first), upto + 1):
@@ -27,7 +27,7 @@ class Ledger:
 
 
 async def walk(pieces: Pieces, behind: int = 0) -> list[int]:
-    """Every revision from there on."""
+    """All revisions after this one."""
     found: list[int] = []
     while records := await pieces.behind(behind):
         found += [record.revision for record in records]
@@ -36,22 +36,22 @@ async def walk(pieces: Pieces, behind: int = 0) -> list[int]:
 
 
 async def test_many_who_read_from_the_beginning_cost_as_much_as_one() -> None:
-    """Every piece is read once, whoever asks for it, but for the last one, which still grows."""
+    """Concurrent readers share every complete chunk; only the growing last one is read by each."""
     ledger = Ledger(3 * PIECE_EVENTS + 7)
     pieces = Pieces(ledger)
     walks = await asyncio.gather(*(walk(pieces) for _ in range(20)))
     assert all(found == list(range(1, ledger.last + 1)) for found in walks)
-    assert ledger.reads <= 3 + 2 * 20  # the whole ones once; the end by each
+    assert ledger.reads <= 3 + 2 * 20  # each complete chunk once, and the end for each reader
 
 
 async def test_what_the_ledger_has_dropped_is_passed_over() -> None:
-    """It begins where something is known."""
+    """Reading starts at the first revision that the ledger still has."""
     ledger = Ledger(PIECE_EVENTS * 3, first=PIECE_EVENTS + 20)
     assert await walk(Pieces(ledger)) == list(range(ledger.first, ledger.last + 1))
 
 
 async def test_memory_is_bounded() -> None:
-    """The piece that was read first goes first."""
+    """Cached chunks are bounded in bytes, and the oldest is dropped first."""
     ledger = Ledger(PIECE_EVENTS * 4)
     pieces = Pieces(ledger, kept_bytes=2 * PIECE_EVENTS * ledger.size)
     await walk(pieces)

@@ -1,4 +1,4 @@
-"""YAML and JSON within limits: what is read, and what is refused before it costs anything."""
+"""YAML and JSON within limits: what is read, and what is refused early."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.support.golden import Golden
 
 
 def contents(text: str) -> list[object]:
-    """What each document holds, or the line and problem of its error."""
+    """The content of each document, or the line and problem of its error."""
     return [(p.error.line, p.error.problem) if p.error else p.content for p in parse(text)]
 
 
@@ -30,7 +30,7 @@ def contents(text: str) -> list[object]:
     ],
 )  # fmt: skip
 def test_documents(text: str, wanted: list[object]) -> None:
-    """Separators, line ends, block text, dates, merges, JSON and flow style."""
+    """Separators, line ends, block text, dates, merges, JSON and flow style are read."""
     assert contents(text) == wanted
 
 
@@ -64,7 +64,7 @@ WRONG = [
 
 
 def test_refusals(golden: Golden) -> None:
-    """One error with its line, whatever was written."""
+    """Each invalid text gives one error with its line."""
     told = []
     for text, line in WRONG:
         (parsed,) = parse(text)
@@ -75,7 +75,7 @@ def test_refusals(golden: Golden) -> None:
 
 
 def test_deep_aliases(golden: Golden) -> None:
-    """Depth counts with every alias written out."""
+    """Nesting depth is counted with aliases expanded."""
     levels = "a: &l0 [1]\n" + "".join(
         f"b{i}: &l{i + 1} {'[' * 20}*l{i}{']' * 20}\n" for i in range(6)
     )
@@ -86,7 +86,7 @@ def test_deep_aliases(golden: Golden) -> None:
 
 
 def test_aliases_are_counted_over_the_whole_text() -> None:
-    """Many small documents are no way around the limit."""
+    """Aliases are counted over the whole text, not for each document."""
     one = "a: &x 1\n" + "".join(f"b{i}: *x\n" for i in range(60))
     first, second = contents(f"{one}---\n{one}")
     assert isinstance(first, dict)
@@ -106,7 +106,7 @@ def test_aliases_are_counted_over_the_whole_text() -> None:
     ],
 )
 def test_json(text: str, line: int, says: str) -> None:
-    """A file called `.json` is held to JSON."""
+    """A `.json` file must be valid JSON, without duplicate keys or deep nesting."""
     (parsed,) = parse(text, is_json=True)
     assert parsed.error is not None
     assert (parsed.error.line, says in str(parsed.error)) == (line, True), str(parsed.error)
@@ -115,7 +115,8 @@ def test_json(text: str, line: int, says: str) -> None:
 def test_more_documents_or_values_than_a_text_may_have(
     golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The documents are counted before one is parsed; of values, those that fit are there."""
+    """Documents over the limit are refused before parsing; values over the limit end the
+    parsing."""
     monkeypatch.setattr(safe_yaml, "DOCUMENTS_MAX", 3)
     assert len(list(parse("---\na: 1\n" * 3))) == 3
     (found,) = parse("---\na: 1\n" * 4)
@@ -126,7 +127,7 @@ def test_more_documents_or_values_than_a_text_may_have(
 
 
 def test_a_key_that_comes_twice_among_many_is_found_at_the_cost_of_reading_them() -> None:
-    """Counting each was hours of work for a file of a few megabytes."""
+    """Finding a duplicate key among many takes linear time."""
     many = ",".join(f'"k{number}": 1' for number in range(100_000))
     [parsed] = parse(f'{{{many}, "k99999": 2}}', is_json=True)
     assert parsed.error is not None

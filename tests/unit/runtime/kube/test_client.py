@@ -25,13 +25,13 @@ from tests.support.memory_kube_api import MemoryKubeApi, PerfectKubeLink
 
 
 class Server:
-    """Lets in who has the token."""
+    """A server that accepts requests with the token."""
 
     def __init__(self) -> None:
         self.token, self.url = "first", ""
 
     async def answer(self, request: web.Request) -> web.Response:
-        """See class."""
+        """Answer 200 with the right token, else 401."""
         known = request.headers.get("Authorization") == f"Bearer {self.token}"
         return web.json_response({"major": "1"}, status=200 if known else 401)
 
@@ -52,7 +52,7 @@ async def server() -> AsyncIterator[Server]:
 
 
 def written(path: Path, server: Server, token: str) -> Path:
-    """A kubeconfig with this token, put in place whole, as tools do."""
+    """Write a kubeconfig with this token atomically, as tools do."""
     document = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -67,7 +67,7 @@ def written(path: Path, server: Server, token: str) -> Path:
 
 
 async def test_H6_a_rewritten_kubeconfig_is_read_anew(server: Server, tmp_path: Path) -> None:
-    """Nobody starts a service again because a token was renewed."""
+    """A kubeconfig with a renewed token is read again without a restart."""
     path = written(tmp_path / "config", server, "first")
     async with open_kube(path, None) as api:
         assert b"major" in await api.get(VERSION)
@@ -82,7 +82,7 @@ async def test_H6_a_rewritten_kubeconfig_is_read_anew(server: Server, tmp_path: 
 async def test_a_kubeconfig_that_cannot_be_used_changes_nothing(
     server: Server, tmp_path: Path
 ) -> None:
-    """Half a file is read again when it is whole."""
+    """An unusable kubeconfig is ignored until it is complete again."""
     path = written(tmp_path / "config", server, "first")
     async with open_kube(path, None) as api:
         for broken in ("clusters: [", "{}", ""):
@@ -109,7 +109,7 @@ class Away(PerfectKubeLink):
 
 
 def test_H6_a_service_is_ready_in_reach_of_the_server_only() -> None:
-    """It says why it is not, and is again as soon as the server answers."""
+    """A service is not ready while the API server is unreachable, and gives the reason."""
 
     async def main() -> None:
         link = Away()

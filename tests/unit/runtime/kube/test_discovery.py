@@ -1,4 +1,4 @@
-"""Kinds that a cluster may lack: noticed when they come, and asked for in one place."""
+"""Kinds that a cluster may lack: discovered when they appear."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ QUEUES = f"/apis/{API}/queues"
 
 
 class Noting(MemoryKube):
-    """An API server that notes what it is asked, and may refuse to tell what it serves."""
+    """An API server that records its requests, and may refuse discovery."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Noting(MemoryKube):
 
 
 class Heard:
-    """An audience that counts what it is told."""
+    """An audience that counts completed lists."""
 
     lists = 0
 
@@ -54,7 +54,8 @@ class Heard:
 
 
 def test_a_kind_that_is_absent_is_listed_once_and_again_when_it_is_served() -> None:
-    """In between only discovery asks."""
+    """A missing kind is listed once, and again once discovery reports it; until then only
+    discovery asks."""
 
     async def main() -> None:
         server, heard = Noting(), Heard()
@@ -79,7 +80,8 @@ def test_a_kind_that_is_absent_is_listed_once_and_again_when_it_is_served() -> N
 
 
 def test_what_is_not_told_counts_as_served() -> None:
-    """So does a kind of a group that is not asked for; what was known holds."""
+    """Without discovery every kind counts as served; a group that answered earlier keeps its
+    kinds."""
 
     async def main() -> None:
         server = Noting()

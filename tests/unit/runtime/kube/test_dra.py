@@ -1,4 +1,4 @@
-"""An API server that has no DRA, or not all of it, is refused by its version and what it lacks."""
+"""An API server without complete DRA is refused with its version and what it lacks."""
 
 import random
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ CLOCK = SkewedClock(random.Random(1), skew_s=0.0)
 
 
 class Gated(MemoryKube):
-    """A server that drops a field of devices, as one does whose feature gate is off."""
+    """A server that drops device fields, as with a feature gate off."""
 
     def __init__(self, *drops: str, status: int = 201) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Gated(MemoryKube):
 
 
 async def test_an_old_api_server_is_refused_by_its_version() -> None:
-    """What is missing, since when it is there, and what to do."""
+    """An old API server is refused with the missing API, the needed version and the setting."""
     with pytest.raises(ConfigError) as refused:
         await require_dra(MemoryKubeApi(MemoryKube()), CLOCK)
     said = str(refused.value)
@@ -69,18 +69,18 @@ async def test_an_old_api_server_is_refused_by_its_version() -> None:
     ],
 )
 async def test_a_feature_gate_that_is_off_is_named(field: str, gate: str) -> None:
-    """A field that the server drops tells it."""
+    """A feature gate that is off is named, detected by the field that the server drops."""
     with pytest.raises(ConfigError, match=f"feature gate {gate} off"):
         await slices(Gated(field)).require()
     await slices(Gated()).require()
 
 
 async def test_a_server_that_takes_no_such_slices_is_refused() -> None:
-    """As one whose counters have another form."""
+    """A server that rejects our ResourceSlices is refused with its message."""
     with pytest.raises(ConfigError, match="no such counter set"):
         await slices(Gated(status=422)).require()
 
 
 def slices(server: MemoryKube) -> Slices:
-    """What publishes to it."""
+    """The publisher to this server."""
     return Slices(MemoryKubeApi(server), State(), CLOCK)

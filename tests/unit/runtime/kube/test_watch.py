@@ -1,4 +1,4 @@
-"""List and watch against a server that does what API servers do: pages, drops, 410, silence."""
+"""List and watch against a server that pages, drops connections, answers 410 and falls silent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Reply = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Server:
-    """Answers each request with the next reply of its script, and notes what was asked."""
+    """A server that answers each request by its script, and records the queries."""
 
     def __init__(self) -> None:
         self.script: list[Reply] = []
@@ -32,7 +32,7 @@ class Server:
         self.url = ""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """The next reply; a server without one hangs, as a watch does in which nothing happens."""
+        """Answer by the script; without a next reply, hang as an idle watch does."""
         self.asked.append(dict(request.query))
         if self.script:
             return await self.script.pop(0)(request)
@@ -41,7 +41,7 @@ class Server:
 
 
 def thing(name: str, version: int) -> dict[str, Any]:
-    """An object."""
+    """An object with this name and version."""
     return {"metadata": {"name": name, "resourceVersion": str(version)}}
 
 
@@ -56,7 +56,7 @@ def page(*items: dict[str, Any], version: int = 1, more: str = "") -> Reply:
 
 
 def status(code: int) -> Reply:
-    """A refusal."""
+    """A refusal with this status code."""
 
     async def reply(_request: web.Request) -> web.StreamResponse:
         return web.json_response({"kind": "Status", "code": code}, status=code)
@@ -65,21 +65,21 @@ def status(code: int) -> Reply:
 
 
 async def hang_up(request: web.Request) -> web.StreamResponse:
-    """No answer."""
+    """Close the connection without an answer."""
     assert request.transport is not None
     request.transport.close()
     return web.Response()
 
 
 def watch(*events: tuple[str, dict[str, Any]], torn: bool = False, hold: bool = False) -> Reply:
-    """A watch that says this and ends; `torn` ends it in the middle of one more event."""
+    """A watch with these events that then ends; `torn` ends it in the middle of another event."""
 
     async def reply(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
         for kind, about in events:
             line = msgspec.json.encode({"type": kind, "object": about}) + b"\n"
-            await response.write(line[:7])  # a line may come in parts
+            await response.write(line[:7])  # a line may arrive in parts
             await response.write(line[7:])
         if torn:
             await response.write(b'{"type":"ADDED","obj')
@@ -93,7 +93,7 @@ def watch(*events: tuple[str, dict[str, Any]], torn: bool = False, hold: bool = 
 
 
 class Heard:
-    """An audience that keeps what it is told."""
+    """An audience that keeps what it receives."""
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
@@ -128,7 +128,7 @@ class Heard:
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    """The server, and the API client that knows its address in `url`."""
+    """The running server, with its address in `url`."""
     serving = Server()
     app = web.Application()
     app.router.add_get(PATH, serving.answer)
@@ -143,7 +143,7 @@ async def server() -> AsyncIterator[Server]:
 
 @contextlib.asynccontextmanager
 async def watching(server: Server, *, optional: bool = False) -> AsyncIterator[tuple[Watch, Heard]]:
-    """A watch that runs."""
+    """A running watch and its audience."""
     configuration = client.Configuration()
     configuration.host = server.url
     api = KubeApi(configuration)
@@ -175,7 +175,8 @@ async def names(heard: Heard, **expected: int) -> None:
 
 
 async def test_pages_then_a_watch_from_the_lists_version(server: Server) -> None:
-    """Pages are asked for by the token of the one before; the watch has bookmarks."""
+    """Pages are requested by continue token, then the watch starts at the list's version with
+    bookmarks."""
     server.script = [
         page(thing("a", 3), version=9, more="token"),
         page(thing("b", 4), version=9),
@@ -190,7 +191,7 @@ async def test_pages_then_a_watch_from_the_lists_version(server: Server) -> None
 
 
 async def test_a_broken_watch_goes_on_where_it_was(server: Server) -> None:
-    """From the newest version that was seen, a bookmark's too; what was torn comes again."""
+    """A broken watch continues from the newest version seen, including bookmarks."""
     server.script = [
         page(version=5),
         watch(("ADDED", thing("a", 6)), ("BOOKMARK", thing("", 20)), torn=True),
@@ -209,7 +210,7 @@ async def test_a_broken_watch_goes_on_where_it_was(server: Server) -> None:
 async def test_a_version_that_the_server_forgot_means_a_new_list(
     server: Server, expired: Reply
 ) -> None:
-    """410 as an answer or as an event; what has gone meanwhile is gone."""
+    """After 410, as an answer or event, the watch lists again and removes what is gone."""
     server.script = [
         page(thing("a", 1), thing("b", 2), version=5),
         expired,
@@ -223,7 +224,7 @@ async def test_a_version_that_the_server_forgot_means_a_new_list(
 
 
 async def test_a_list_that_expires_between_pages_begins_again(server: Server) -> None:
-    """Half a list is no list."""
+    """A list that expires between pages starts over."""
     server.script = [
         page(thing("a", 1), version=5, more="token"),
         status(410),
@@ -237,7 +238,7 @@ async def test_a_list_that_expires_between_pages_begins_again(server: Server) ->
 
 
 async def test_a_kind_that_is_not_installed_is_empty(server: Server) -> None:
-    """And no problem, where it may be missing."""
+    """An optional kind that is not installed is empty, without a problem."""
     server.script = [status(404)]
     async with watching(server, optional=True) as (made, heard):
         await made.synced()
@@ -245,7 +246,7 @@ async def test_a_kind_that_is_not_installed_is_empty(server: Server) -> None:
 
 
 async def test_a_refusal_is_a_problem_until_it_ends(server: Server) -> None:
-    """Rights that lack are said, and looked for again."""
+    """A refused list is reported as a problem and retried."""
     server.script = [status(403), page(thing("a", 1), version=3), watch(hold=True)]
     async with watching(server) as (made, heard):
 
@@ -258,7 +259,7 @@ async def test_a_refusal_is_a_problem_until_it_ends(server: Server) -> None:
 
 
 async def test_a_silent_watch_is_left(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dead connection says nothing; neither may it be believed for ever. A list says what is."""
+    """A watch that is silent too long is replaced by a new list."""
     monkeypatch.setattr(kube_watch, "IDLE_S", 0.2)
     server.script = [page(version=5), watch(hold=True), page(thing("a", 6), version=9)]
     async with watching(server) as (made, heard):
@@ -267,7 +268,7 @@ async def test_a_silent_watch_is_left(server: Server, monkeypatch: pytest.Monkey
 
 
 async def test_an_answer_has_a_limit_and_an_end(server: Server) -> None:
-    """A server that never answers costs its time and no more."""
+    """A request without an answer fails after its timeout."""
     configuration = client.Configuration()
     configuration.host = server.url
     api = KubeApi(configuration)
@@ -277,13 +278,13 @@ async def test_an_answer_has_a_limit_and_an_end(server: Server) -> None:
 
 
 async def test_a_server_that_was_away_is_listed_again(server: Server) -> None:
-    """It may be back with an older copy, in which a watch from our version would wait in silence;
-    the other watches learn since when they are in doubt."""
+    """After the server was unreachable, the watch lists again, since it may have been restored
+    from a backup; other watches are notified."""
     server.script = [
         page(thing("a", 1), version=9),
         watch(torn=True),
         hang_up,
-        hang_up,  # the HTTP client may try again by itself
+        hang_up,  # the HTTP client may retry by itself
         page(thing("b", 2), version=5),
         watch(hold=True),
     ]
@@ -295,7 +296,7 @@ async def test_a_server_that_was_away_is_listed_again(server: Server) -> None:
 
 
 async def test_a_bookmark_that_goes_back_means_a_new_list(server: Server) -> None:
-    """Only a server that was restored from an older copy sends one."""
+    """A bookmark with an older version means a restored server, so the watch lists again."""
     server.script = [
         page(thing("a", 1), version=9),
         watch(("BOOKMARK", thing("", 4)), hold=True),
@@ -309,7 +310,7 @@ async def test_a_bookmark_that_goes_back_means_a_new_list(server: Server) -> Non
 
 
 async def test_a_watch_in_doubt_lists_again_unless_it_has_since(server: Server) -> None:
-    """What another watch has noticed ends a watch that is open in silence, once."""
+    """A watch in doubt lists again, once, unless it already has since."""
     server.script = [page(version=9), watch(hold=True), page(thing("a", 2), version=5)]
     async with watching(server) as (made, heard):
         await made.synced()

@@ -1,4 +1,4 @@
-"""Reading an archive from a place in it: what comes is what comes from its beginning."""
+"""Reading an archive from a position gives the same records as from its beginning."""
 
 import gzip
 from pathlib import Path
@@ -21,7 +21,7 @@ RECORDS = [Record(revision, "apportion.v1.x", f"{revision}é".encode()) for revi
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """Twenty records, the first of revision 7."""
+    """Twenty records, starting at revision 7."""
     path = tmp_path / "a.jsonl"
     with ArchiveWriter(path, stream="S", created="c") as writer:
         for record in RECORDS:
@@ -30,7 +30,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 def test_from_every_place(archive: Path) -> None:
-    """Behind each record reading may go on, and proves what follows."""
+    """Reading can continue after each record, with the hash chain still checked."""
     reader = ArchiveReader(archive)
     places: list[Place] = []
     for _ in reader:
@@ -42,7 +42,7 @@ def test_from_every_place(archive: Path) -> None:
 
 
 def test_a_place_that_is_not_of_it(archive: Path) -> None:
-    """The hash does not follow: nothing is read from there."""
+    """A position with a wrong hash is refused."""
     reader = iter(ArchiveReader(archive))
     next(reader)
     with pytest.raises(ArchiveError):
@@ -50,7 +50,8 @@ def test_a_place_that_is_not_of_it(archive: Path) -> None:
 
 
 def test_its_span_by_its_ends(archive: Path, tmp_path: Path) -> None:
-    """However long it is; an empty one has none, and one that was cut is refused."""
+    """The span is read from the archive's ends; an empty archive has none, and a cut one is
+    refused."""
     assert read_span(archive) == (7, 26)
     empty = tmp_path / "empty.jsonl"
     with ArchiveWriter(empty, stream="S", created="c"):
@@ -80,7 +81,7 @@ DEEP = b"[" * 1_000_000 + b"\n"
     ids=["opening", "record", "closing", "long line", "no text", "compressed", "zeros"],
 )
 def test_what_is_made_to_hurt_is_no_archive(tmp_path: Path, data: bytes) -> None:
-    """Nested without end, endless, compressed: one error, of the line, and nothing is unpacked."""
+    """A hostile archive is refused with one error, without unpacking or unbounded reading."""
     path = tmp_path / "bomb.jsonl"
     path.write_bytes(data)
     with pytest.raises(ArchiveError, match=r"bomb\.jsonl"):

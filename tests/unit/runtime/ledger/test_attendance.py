@@ -1,4 +1,4 @@
-"""Who of a service is there by its beats: a process that began anew is not two of one name."""
+"""Live members of a service by their heartbeats; a restarted process replaces its predecessor."""
 
 import random
 
@@ -12,7 +12,7 @@ from tests.support.memory_server import MemoryServer
 
 
 class Heard:
-    """One listener, and those who beat for it."""
+    """A listener, and the members that send heartbeats to it."""
 
     def __init__(self) -> None:
         server = MemoryServer()
@@ -20,23 +20,23 @@ class Heard:
         self.attendance = Attendance("scheduler", SkewedClock(random.Random(1), skew_s=0.0))
 
     async def listen(self) -> None:
-        """From now on."""
+        """Start listening."""
         await self.attendance.listen(self._ledger)
 
     async def beats(self, *members: str, here: bool = True, frozen: str = "") -> None:
-        """Each once, and a beat's time passes."""
+        """Send one heartbeat for each member, and let one interval pass."""
         for member in members:
             beat = msgspec.json.encode(Beat(member=member, here=here, frozen=frozen))
             await self._ledger.publish("apportion.beat.scheduler.any", beat)
         await rest(BEAT_S)
 
     def sees(self, *members: str) -> None:
-        """Whom it takes to be there."""
+        """Check the members that the listener knows."""
         assert self.attendance.members() == members
 
 
 def test_a_scheduler_that_was_killed_and_began_anew_is_one() -> None:
-    """Its old life is over once the new one takes its part, not only when its beats are old."""
+    """A restarted scheduler replaces its former process once it has joined."""
 
     async def scenario() -> None:
         heard = Heard()
@@ -51,14 +51,14 @@ def test_a_scheduler_that_was_killed_and_began_anew_is_one() -> None:
 
 
 def test_a_member_says_why_it_can_do_nothing() -> None:
-    """As long as it is there and says so; another member that can work hides nothing."""
+    """A frozen member's reason is known while it sends it, whatever other members say."""
 
     async def scenario() -> None:
         heard = Heard()
         await heard.listen()
         await heard.beats("vm/a", frozen="ledger-full")
         await heard.beats("vm/b", "other/b")
-        assert heard.attendance.frozen() == ""  # another life of its name came
+        assert heard.attendance.frozen() == ""  # replaced by another process of its name
         await heard.beats("other/b", frozen="ledger-silent")
         await heard.beats("vm/b")
         assert heard.attendance.frozen() == "ledger-silent"
@@ -69,7 +69,7 @@ def test_a_member_says_why_it_can_do_nothing() -> None:
 
 
 def test_absence_is_known_after_a_time_of_silence() -> None:
-    """A listener that began just now does not know yet."""
+    """Absence is known only after the listener has heard nothing for the whole time."""
 
     async def scenario() -> None:
         heard = Heard()
@@ -85,7 +85,7 @@ def test_absence_is_known_after_a_time_of_silence() -> None:
 
 
 def test_two_of_one_name_are_two() -> None:
-    """Both go on to beat, whoever came last; who is silent is gone."""
+    """Two members of one name that both send heartbeats are two, and disappear when silent."""
 
     async def scenario() -> None:
         heard = Heard()

@@ -1,4 +1,4 @@
-"""Group commit that ends while writers wait: each of them is answered, none waits for ever."""
+"""Group commit that ends while writers wait: each writer gets an answer."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class BreakingLink(PerfectLink):
-    """A link that fails, once told, in a way that no ledger may."""
+    """A link that fails on request with an unexpected error."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -30,7 +30,7 @@ class BreakingLink(PerfectLink):
 
 
 async def test_whoever_waits_for_a_place_in_the_queue_of_a_writer_that_fails_is_told() -> None:
-    """One is under way, one queued, and two find no room until nobody is left to take them."""
+    """If the commit fails, writers in flight, queued and waiting for room all get an error."""
     link = BreakingLink()
     ledger = MemoryLedger(MemoryServer(), role="watcher", link=link)
 

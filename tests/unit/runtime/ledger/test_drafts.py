@@ -1,4 +1,4 @@
-"""What a draft and a batch must be, before anything is sent."""
+"""Checks of a draft and a batch before they are sent."""
 
 import pytest
 
@@ -43,32 +43,32 @@ def _draft(
     ],
 )
 def test_a_subject_outside_the_ledger_or_its_alphabet_is_refused(subject: str) -> None:
-    """A name from outside can neither leave the ledger's subjects nor break the protocol."""
+    """A subject outside the ledger, or with other characters, is refused."""
     with pytest.raises(InvalidDraft, match=r"subject is .*; use apportion\.v1\."):
         check_draft(_draft(subject))
 
 
 @pytest.mark.parametrize("subject", ["apportion.v1.a", "apportion.v1.cluster.node.gpu-1_x=%2E"])
 def test_a_plain_subject_is_taken(subject: str) -> None:
-    """Encoded names pass."""
+    """A subject with encoded names is accepted."""
     check_draft(_draft(subject))
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "a\r\nNats-Rollup: all", "\u2603", "x" * 513])
 def test_an_id_that_is_no_clean_header_is_refused(name: str) -> None:
-    """An id goes into a header, so it must not be able to add another."""
+    """An id that is not safe in a header is refused."""
     with pytest.raises(InvalidDraft, match="id is"):
         check_draft(_draft(key=name))
 
 
 def test_a_negative_fence_is_refused() -> None:
-    """There is no revision before the first."""
+    """A negative fence is refused."""
     with pytest.raises(InvalidDraft, match="expect is -1"):
         check_draft(_draft(expect=-1))
 
 
 def test_sizes_are_refused_with_found_and_limit() -> None:
-    """One event, and a batch of events, each with its own limit."""
+    """An event or a batch over its size limit is refused with both sizes."""
     with pytest.raises(PayloadTooLarge) as single:
         check_draft(_draft(payload=b"x" * (MAX_PAYLOAD_BYTES + 1)))
     assert (single.value.found_bytes, single.value.limit_bytes) == (1_044_481, 1_044_480)
@@ -79,7 +79,7 @@ def test_sizes_are_refused_with_found_and_limit() -> None:
 
 
 def test_a_batch_has_one_fence_for_each_subject() -> None:
-    """What the server will check, as it will check it."""
+    """A batch has one fence for each subject, taken from its first draft there."""
     fences = check_batch(
         [
             _draft("apportion.v1.a", key="1", expect=4),
@@ -92,13 +92,13 @@ def test_a_batch_has_one_fence_for_each_subject() -> None:
 
 
 def test_an_id_twice_is_refused() -> None:
-    """The server would refuse the whole batch without saying which."""
+    """A batch with a duplicate id is refused with that id."""
     with pytest.raises(DuplicateRefused, match="one of these ids: x"):
         check_batch([_draft(key="x"), _draft(key="x")])
 
 
 def test_long_lists_are_shortened_in_messages() -> None:
-    """An error over a batch of a thousand stays one line."""
+    """Long lists are shortened in error messages."""
     many = [f"pod-{n}" for n in range(1000)]
     assert "pod-2 and 997 more" in str(DuplicateRefused(many))
     assert len(str(OutcomeUnknown([f"s{n}" for n in range(1000)], "timeout"))) < 200

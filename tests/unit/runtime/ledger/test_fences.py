@@ -1,4 +1,4 @@
-"""What a writer expects of a subject whose newest record the server no longer has."""
+"""Fences on subjects whose newest record the server no longer has."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ A, B = "apportion.v1.workload.a", "apportion.v1.workload.b"
 
 
 class Counting(MemoryLedger):
-    """Counts how often it was asked where the ledger begins."""
+    """A ledger that counts requests for its first revision."""
 
     asked = 0
 
@@ -26,7 +26,8 @@ class Counting(MemoryLedger):
 
 
 async def test_a_record_that_is_missing_alone_says_nothing_of_others() -> None:
-    """The subject is expected to be empty; one with an older record that is there is not."""
+    """A missing record means an empty subject for that record only; older subjects keep their
+    fence."""
     server = MemoryServer()
     ledger = MemoryLedger(server, role="watcher")
     older, newer = await ledger.append([draft("workload.a"), draft("workload.b")])
@@ -44,7 +45,7 @@ async def test_a_record_that_is_missing_alone_says_nothing_of_others() -> None:
 
 
 async def test_many_refusals_ask_once_where_the_ledger_begins() -> None:
-    """A watcher writes hundreds of facts at once, each upon a record that was trimmed."""
+    """Many refused fences ask for the ledger's first revision once."""
     server = MemoryServer()
     ledger = Counting(server, role="watcher")
     revisions = await ledger.append([draft(f"workload.{number}") for number in range(8)])

@@ -1,4 +1,4 @@
-"""Members hear of one another: who is there, who came, who went, who is silent; in virtual time."""
+"""Members of a service: joining, leaving, death and silence, in virtual time."""
 
 import asyncio
 import random
@@ -18,11 +18,11 @@ from tests.support.memory_ledger import MemoryLedger
 from tests.support.memory_server import MemoryServer
 
 GONE_S = BEAT_S * (SILENT_ROUNDS + 1)
-"""By then a member that is silent has been given up by all."""
+"""The time after which all members have given up a silent one."""
 
 
 class SleepyClock(SkewedClock):
-    """While it is asleep no pause ends, as in a process that was stopped."""
+    """A clock whose pauses do not end while it is asleep, as in a stopped process."""
 
     asleep = False
 
@@ -34,7 +34,7 @@ class SleepyClock(SkewedClock):
 
 
 class Member:
-    """One replica: a connection, a fold, and its list of members."""
+    """A replica with a connection, a fold and a list of members."""
 
     def __init__(self, server: MemoryServer, name: str) -> None:
         self.seen: list[tuple[str, ...]] = []
@@ -53,16 +53,16 @@ class Member:
         self._tasks: list[asyncio.Task[None]] = []
 
     def sees(self, *names: str) -> None:
-        """Whom it takes to be there, in order."""
+        """Check the members that it sees, in order."""
         assert self.membership.members == names
 
     async def join(self) -> None:
-        """Start, and wait until it takes its part."""
+        """Start, and wait until it has joined."""
         self.start()
         await self.membership.joined()
 
     def start(self) -> None:
-        """Start reading and beating."""
+        """Start reading and sending heartbeats."""
         self._tasks = [
             asyncio.create_task(self.reader.run()),
             asyncio.create_task(self.membership.run(self.reader)),
@@ -75,7 +75,7 @@ class Member:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def die(self) -> None:
-        """End as on SIGKILL: nothing that it still says reaches anybody."""
+        """End as on SIGKILL, without sending anything more."""
         self._ledger.vanish()
         for task in self._tasks:
             task.cancel()
@@ -91,7 +91,7 @@ def played(play: Callable[[MemoryServer], Awaitable[None]]) -> None:
 
 
 def test_alone_a_member_is_a_member_within_a_second() -> None:
-    """It listens for a while, hears nobody, and begins."""
+    """A single member joins within a second."""
 
     async def play(server: MemoryServer) -> None:
         one = Member(server, "one")
@@ -103,7 +103,7 @@ def test_alone_a_member_is_a_member_within_a_second() -> None:
 
 
 def test_who_joins_knows_the_others_before_it_counts_itself() -> None:
-    """Its first list is whole, so it takes nobody else's part for a moment."""
+    """A joining member knows all others before it counts itself."""
 
     async def play(server: MemoryServer) -> None:
         one, two, three = (Member(server, name) for name in ("one", "two", "three"))
@@ -119,7 +119,7 @@ def test_who_joins_knows_the_others_before_it_counts_itself() -> None:
 
 
 def test_who_leaves_is_gone_at_once() -> None:
-    """Nobody waits for its silence."""
+    """A member that leaves is removed at once."""
 
     async def play(server: MemoryServer) -> None:
         one, two = Member(server, "one"), Member(server, "two")
@@ -135,7 +135,7 @@ def test_who_leaves_is_gone_at_once() -> None:
 
 @pytest.mark.parametrize("killed_after_s", [0.0, 0.1, 0.25, 0.4, 0.55])
 def test_who_is_killed_is_given_up_in_time_and_not_before(killed_after_s: float) -> None:
-    """After a few rounds of silence, wherever in a round it was killed."""
+    """A killed member is given up after a few silent rounds, not earlier."""
 
     async def play(server: MemoryServer) -> None:
         one, two = Member(server, "one"), Member(server, "two")
@@ -153,12 +153,12 @@ def test_who_is_killed_is_given_up_in_time_and_not_before(killed_after_s: float)
 
 
 def test_who_has_not_folded_the_ledger_is_no_member_yet() -> None:
-    """The others go on with its part until it can do it."""
+    """A member joins only after it has folded the ledger."""
 
     async def play(server: MemoryServer) -> None:
         one, two = Member(server, "one"), Member(server, "two")
         await one.join()
-        late = asyncio.create_task(two.membership.run(two.reader))  # and nobody reads
+        late = asyncio.create_task(two.membership.run(two.reader))  # nothing reads yet
         await rest(20 * BEAT_S)
         one.sees("one")
         two.sees()
@@ -173,7 +173,7 @@ def test_who_has_not_folded_the_ledger_is_no_member_yet() -> None:
 
 
 def test_a_member_whose_fold_has_halted_leaves() -> None:
-    """It decides nothing any more, so the others must."""
+    """A member whose fold has halted leaves until it works again."""
 
     async def play(server: MemoryServer) -> None:
         one, two = Member(server, "one"), Member(server, "two")
@@ -190,7 +190,7 @@ def test_a_member_whose_fold_has_halted_leaves() -> None:
 
 
 def test_one_that_slept_does_not_take_itself_for_the_only_one() -> None:
-    """Silence is counted in rounds of one's own, and a round that took long is one round."""
+    """A member that was suspended does not count the others as silent."""
 
     async def play(server: MemoryServer) -> None:
         one, two = Member(server, "one"), Member(server, "two")
@@ -220,7 +220,7 @@ def test_one_that_slept_does_not_take_itself_for_the_only_one() -> None:
     ],
 )
 def test_what_is_no_beat_is_passed_over(payload: bytes) -> None:
-    """Bytes from outside never end a member, and make none."""
+    """An invalid heartbeat is ignored, and later ones are read."""
 
     async def play(server: MemoryServer) -> None:
         one = Member(server, "one")
@@ -236,7 +236,7 @@ def test_what_is_no_beat_is_passed_over(payload: bytes) -> None:
 
 
 def test_there_is_a_limit_to_members() -> None:
-    """A mistake elsewhere does not grow without bound here; who is known stays known."""
+    """The number of members is bounded, and silent ones are removed."""
 
     async def play(server: MemoryServer) -> None:
         one = Member(server, "one")
@@ -254,7 +254,7 @@ def test_there_is_a_limit_to_members() -> None:
 
 
 def test_beats_are_no_facts() -> None:
-    """Nothing of them is on the ledger."""
+    """Heartbeats write nothing to the ledger."""
 
     async def play(server: MemoryServer) -> None:
         one, two = Member(server, "one"), Member(server, "two")

@@ -1,4 +1,4 @@
-"""Writing events: what is on the wire, what is refused before it, and not giving up."""
+"""Writing events: their content, validation before sending, and retries."""
 
 import pytest
 
@@ -26,7 +26,7 @@ class Moody:
         self.taken: list[Draft] = []
 
     async def append(self, draft: Draft) -> Appended:
-        """Fail, or take it."""
+        """Fail, or accept the draft."""
         if self._failures:
             raise self._failures.pop(0)
         self.taken.append(draft)
@@ -34,18 +34,18 @@ class Moody:
 
 
 class Hasty(SystemClock):
-    """A clock whose pauses take no time and are remembered."""
+    """A clock whose pauses end at once and are recorded."""
 
     def __init__(self) -> None:
         self.pauses: list[float] = []
 
     async def pause(self, longest_s: float) -> None:
-        """At once."""
+        """Record the pause and return."""
         self.pauses.append(longest_s)
 
 
 async def test_an_event_carries_who_when_and_upon_what() -> None:
-    """The envelope is filled from the publisher and the caller, and reads back."""
+    """An event carries source, time, basis and cause, and can be decoded."""
     moody = Moody()
     publisher = Publisher("binder", SystemClock(), moody.append)
     data = PodBound(pod="p", node="rack.1", attempt=2)
@@ -64,7 +64,7 @@ async def test_an_event_carries_who_when_and_upon_what() -> None:
 
 
 async def test_what_a_reader_would_refuse_is_never_appended() -> None:
-    """A payload beyond its schema's limits ends with its writer."""
+    """An event that readers would refuse is not appended."""
     moody = Moody()
     publisher = Publisher("watcher", SystemClock(), moody.append)
     with pytest.raises(InvalidEvent, match="PodGone"):
@@ -73,7 +73,8 @@ async def test_what_a_reader_would_refuse_is_never_appended() -> None:
 
 
 async def test_a_ledger_that_is_away_or_full_is_waited_for() -> None:
-    """With growing pauses, under the same id, until it takes the draft."""
+    """An append is retried under the same id, with growing pauses, while the ledger is
+    unavailable or full."""
     moody = Moody(
         LedgerUnavailable("gone"), OutcomeUnknown(["s"], "gone"), LedgerFull("no space left")
     )
@@ -85,14 +86,14 @@ async def test_a_ledger_that_is_away_or_full_is_waited_for() -> None:
 
 
 async def test_pauses_are_bounded() -> None:
-    """An outage of an hour does not become a pause of an hour."""
+    """Pauses between retries are bounded."""
     clock = Hasty()
     await Insistence(Moody(*[LedgerUnavailable("gone")] * 50).append, clock).append(DRAFT)
     assert max(clock.pauses) == 5
 
 
 async def test_what_waiting_cannot_cure_is_raised() -> None:
-    """A missing permission is not tried again."""
+    """An error that waiting cannot fix is raised without a retry."""
     clock = Hasty()
     with pytest.raises(NotPermitted):
         await Insistence(Moody(NotPermitted("no")).append, clock).append(DRAFT)

@@ -1,1 +1,1 @@
-"""What every process is made of, without a process."""
+"""Unit tests of the parts of every process."""

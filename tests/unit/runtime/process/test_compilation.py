@@ -1,4 +1,4 @@
-"""Compiled modules: all of the hot path or none, and none that is older than its source."""
+"""Compiled modules: either the whole hot path or none, and never older than the source."""
 
 import os
 import re
@@ -17,7 +17,7 @@ REQUIRED = "APPORTION_REQUIRE_COMPILED"
 
 
 def test_all_of_the_hot_path_is_compiled_or_none() -> None:
-    """Half of it would be tested as it never ships; where it must be compiled, it is."""
+    """The hot path is compiled completely or not at all; where compilation is required, it is."""
     places = [hatch_build.SOURCES / hatch_build.source_of(each) for each in hatch_build.MODULES]
     wanted = sorted(place.with_suffix(SUFFIX) for place in places)
     assert compiled() == wanted or (not compiled() and REQUIRED not in os.environ)
@@ -25,7 +25,7 @@ def test_all_of_the_hot_path_is_compiled_or_none() -> None:
 
 @pytest.mark.parametrize("module", hatch_build.MODULES)
 def test_what_is_to_be_compiled_is_there(module: str) -> None:
-    """Each module, and in it each class whose attributes stand in fixed places."""
+    """Each module to compile exists, and declares each of its listed classes."""
     types = hatch_build.MODULES[module]
     source = (hatch_build.SOURCES / hatch_build.source_of(module)).read_text()
     declared = "\n".join(hatch_build.declared(source, types)).splitlines()
@@ -39,7 +39,8 @@ def test_what_is_to_be_compiled_is_there(module: str) -> None:
 def test_a_checkout_uses_modules_that_another_one_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If text, declarations, compiler and optimization are the same."""
+    """A checkout reuses modules that another one compiled from the same text, declarations and
+    options."""
     small = "apportion.core.devices.shares"
     monkeypatch.setattr(hatch_build, "MODULES", {small: ()})
     monkeypatch.setattr(hatch_build, "KEPT", str(tmp_path / "kept"))
@@ -55,14 +56,16 @@ def test_a_checkout_uses_modules_that_another_one_compiled(
 
 
 def test_an_image_is_optimised_unless_a_test_builds_it() -> None:
-    """Neither the Dockerfile nor `make release` sets an optimization. For wheels: test_wheel.py."""
+    """Neither the Dockerfile nor the Makefile changes the optimization, which would slow
+    releases. For wheels see test_wheel.py."""
     for text in ("deploy/docker/Dockerfile", "Makefile"):
         set_there = re.findall(r"APPORTION_OPTIMIZATION\s*\S?=", (ROOT / text).read_text())
         assert set_there == [], text
 
 
 def test_an_expression_is_copied_to_whoever_calls_it(golden: Golden) -> None:
-    """So that C writes it out there; the lines stand where they stood, for tracebacks."""
+    """A small function is copied into its callers, so that C inlines it; line numbers stay the
+    same."""
     source = """
 from apportion.core.placement.index.packed import (
     lacking,
@@ -84,7 +87,8 @@ def fits(free, need):
 
 
 def test_every_attribute_and_method_of_a_fixed_class_is_declared(golden: Golden) -> None:
-    """Wherever a method gives it to itself; what it gives to others, or into others, is theirs."""
+    """Every attribute and method of a fixed class is declared, wherever it is assigned to
+    `self`."""
     source = """
 class Row:
     kind = 1
@@ -112,7 +116,7 @@ class Row:
 
 
 def test_functions_of_listed_modules_are_called_directly(golden: Golden) -> None:
-    """One that is given away as a value stays Python's, and so does what no listed module has."""
+    """Functions of listed modules are called directly; one that is passed as a value is not."""
     source = """
 from apportion.core.ledger.host_usage import charge_host
 from apportion.core.placement.index import packed
@@ -128,7 +132,8 @@ def take(columns: Columns, rows: Rows):
 
 
 def test_what_is_called_a_number_is_one(golden: Golden) -> None:
-    """Of 64 bits: given, answered, kept, and on the way; an array of such is seen as one."""
+    """Int64 parameters, results and attributes become C integers, and Int64s arrays become
+    views."""
     source = """
 class Row:
     def __init__(self, width: Int64):
@@ -143,7 +148,7 @@ class Row:
 
 
 def test_loops_are_called_directly_with_their_arrays_as_values(golden: Golden) -> None:
-    """And with what they keep of classes that are listed."""
+    """Loops are called directly with their arrays and listed classes as C values."""
     source = """
 from apportion.core.placement.index.board_loops import write
 from apportion.core.placement.index.score_input import ScoreInput
@@ -156,7 +161,7 @@ def fill(rows: Int64s, marks: UInt8s, columns) -> Int64:
 
 
 def test_only_modules_of_loops_do_not_look_where_their_arrays_end() -> None:
-    """An index beyond the end of a list is an error anywhere else."""
+    """Only the loop modules are compiled without bounds checks."""
     unchecked = {
         module
         for module in hatch_build.MODULES
@@ -166,7 +171,8 @@ def test_only_modules_of_loops_do_not_look_where_their_arrays_end() -> None:
 
 
 def test_constants_that_are_called_numbers_are_written_out() -> None:
-    """Those of other modules as well; every line stays where it is."""
+    """Constants declared as numbers are written out, also those of other modules, without moving
+    lines."""
     source = """
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.packed import MEMORY_BITS as BITS, Int64
@@ -188,7 +194,7 @@ def sized(rows: Int64):
 def test_what_was_compiled_before_is_not_outdated_for_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A source that was touched is compiled no more if it says the same, and its module is good."""
+    """A module whose source was touched but not changed does not stay outdated after compiling."""
     scratch, sources = tmp_path / "scratch", tmp_path / "sources"
     scratch.mkdir()
     sources.mkdir()
@@ -205,7 +211,7 @@ def test_what_was_compiled_before_is_not_outdated_for_that(
 
 
 def test_an_outdated_module_is_found(tmp_path: Path) -> None:
-    """Its source was changed since, or is gone."""
+    """A compiled module is outdated if its source is newer or gone."""
     source, made = tmp_path / "fold.py", tmp_path / f"fold{SUFFIX}"
     source.touch()
     made.touch()
@@ -219,7 +225,7 @@ def test_an_outdated_module_is_found(tmp_path: Path) -> None:
 
 
 def test_what_a_wheel_brought_is_not_outdated(tmp_path: Path) -> None:
-    """An installer gives each file the time at which it unpacked it, sources last."""
+    """A compiled module installed from a wheel is never outdated, whatever the file times."""
     package = tmp_path / "apportion"
     (tmp_path / "apportion-0.1.0.dist-info").mkdir()
     package.mkdir()

@@ -1,4 +1,4 @@
-"""Settings: an option wins over the environment, and a wrong one is named with its fix."""
+"""Settings: an option overrides the environment, and a wrong one is named with its fix."""
 
 import pytest
 
@@ -15,13 +15,13 @@ URL = "nats://agent:s3cret@127.0.0.1:4222"
 
 
 def test_the_url_is_enough_and_the_rest_has_defaults() -> None:
-    """A service starts with one setting."""
+    """Only the ledger's URL is required; the other settings have defaults."""
     config = read_config(environ={"APPORTION_NATS_URL": URL})
     assert config == ServiceConfig(URL, Address("127.0.0.1", 0), "info", "console", 20.0)
 
 
 def test_an_option_wins_over_the_environment() -> None:
-    """What is typed counts more than what is set; None is not typed."""
+    """An option overrides the environment variable; None means not given."""
     environ = {"APPORTION_NATS_URL": URL, "APPORTION_HEALTH": "0.0.0.0:1"}
     config = read_config(
         {"health": "[::1]:8080", "log_level": None, "log_format": "JSON", "stop_timeout_s": 3},
@@ -52,7 +52,7 @@ def test_an_option_wins_over_the_environment() -> None:
     ],
 )
 def test_a_wrong_setting_is_named_with_value_and_fix(key: str, value: str, fix: str) -> None:
-    """Key, what was found, and what to write instead."""
+    """A wrong setting is an error with key, value and fix."""
     with pytest.raises(ConfigError) as error:
         read_config(environ={"APPORTION_NATS_URL": URL, key: value})
     assert error.value.key == key
@@ -61,24 +61,24 @@ def test_a_wrong_setting_is_named_with_value_and_fix(key: str, value: str, fix: 
 
 
 def test_a_wrong_option_is_named_as_it_was_typed() -> None:
-    """The error points to where the value came from."""
+    """A wrong option is named as it was typed."""
     with pytest.raises(ConfigError, match="--log-level is 'x'"):
         read_config({"log_level": "x"}, environ={"APPORTION_NATS_URL": URL})
 
 
 def test_the_password_is_never_in_the_error() -> None:
-    """A URL that cannot be used is shown without its user."""
+    """The password of a URL is never in an error."""
     with pytest.raises(ConfigError) as error:
         read_config(environ={"APPORTION_NATS_URL": "nats://agent:s3cret@:4222"})
     assert "s3cret" not in str(error.value)
 
 
 def test_every_setting_has_a_variable() -> None:
-    """The documentation can be made from one table."""
+    """Every setting has an environment variable."""
     assert set(ENVIRONMENT) == set(ServiceConfig.__struct_fields__)
 
 
 def test_any_address_is_read_back_as_written() -> None:
-    """What is logged can be pasted into the setting."""
+    """An address is parsed and written back unchanged."""
     for text in ("127.0.0.1:0", "[::1]:65535", "host.example:80"):
         assert str(parse_address("k", text)) == text

@@ -1,4 +1,4 @@
-"""Who interrupts whom, as the kernel has it."""
+"""CPU scheduling policies, as the kernel reports them."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ def _said(code: str) -> int:
 
 
 def test_what_is_started_interrupts_nobody_and_we_go_on_as_before() -> None:
-    """The embedded server is started so by a process that people wait for."""
+    """Child processes get the batch policy, and our own policy stays the same."""
     before = os.sched_getscheduler(0)
     with children_that_interrupt_nobody():
         assert _said(ASKED) == os.SCHED_BATCH
@@ -34,5 +34,5 @@ def test_what_is_started_interrupts_nobody_and_we_go_on_as_before() -> None:
 
 
 def test_what_an_operator_has_set_stays() -> None:
-    """A service that was made to wait for all others goes on to do so."""
+    """A policy that an operator set is kept."""
     assert _said(KEPT) == os.SCHED_IDLE

@@ -1,4 +1,4 @@
-"""Work in a fork: what it tells is heard, what it changes is not seen, and it ends."""
+"""Work in a forked process: its messages arrive, its changes do not, and it ends."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ def _open_files() -> set[str]:
 
 
 async def test_what_it_tells_and_answers_is_heard_and_nothing_else_changes() -> None:
-    """The fork has what we have, and we have nothing of what it makes of that."""
+    """A fork's messages and result arrive, and its changes to memory do not."""
     held = ["before"]
 
     def work(tell: Tell) -> bytes:
@@ -36,7 +36,7 @@ async def test_what_it_tells_and_answers_is_heard_and_nothing_else_changes() -> 
 
 
 async def test_a_fork_that_fails_says_so(capfd: pytest.CaptureFixture[str]) -> None:
-    """Its error goes to the log, and whoever waits hears that there is no answer."""
+    """A failing fork logs its error, and the caller gets an error."""
 
     def work(_: Tell) -> bytes:
         raise RuntimeError("no such luck")
@@ -48,7 +48,7 @@ async def test_a_fork_that_fails_says_so(capfd: pytest.CaptureFixture[str]) -> N
 
 
 async def test_a_fork_without_end_is_ended() -> None:
-    """Its time is over."""
+    """A fork that exceeds its time is killed."""
 
     def work(_: Tell) -> bytes:
         while True:
@@ -62,7 +62,7 @@ async def test_a_fork_without_end_is_ended() -> None:
 async def test_no_pipe_is_left_where_there_is_no_process_for_the_fork(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As at a limit of processes: the error is told, and nothing stays open."""
+    """If fork fails, the error is raised and no pipe stays open."""
 
     def full() -> int:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -75,7 +75,7 @@ async def test_no_pipe_is_left_where_there_is_no_process_for_the_fork(
 
 
 async def test_whoever_stops_listening_ends_it() -> None:
-    """The first word was enough."""
+    """A caller that stops reading ends the fork."""
 
     def work(tell: Tell) -> bytes:
         tell(b"first")

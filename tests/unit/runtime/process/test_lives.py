@@ -1,4 +1,4 @@
-"""Which life of a process id is meant, by the real kernel and by forms that it could write."""
+"""Identifying one life of a process id, with the real kernel and with fake /proc files."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from apportion.runtime.process.lives import Life, life_of, lives, marked, parent
 
 
 def test_a_process_lives_until_it_ends() -> None:
-    """Also while nobody has asked for its exit code yet, when its id is still taken."""
+    """A process counts as ended once it exits, even before it is reaped."""
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as process:
         life = life_of(process.pid)
         assert life is not None
@@ -22,14 +22,14 @@ def test_a_process_lives_until_it_ends() -> None:
 
 
 def test_an_id_that_is_given_again_is_another_life() -> None:
-    """The time of its start tells."""
+    """A process id with another start time is another process."""
     own = life_of(os.getpid())
     assert own is not None
     assert not lives(Life(own.pid, own.started + 1))
 
 
 def test_a_name_may_have_anything_in_it(tmp_path: Path) -> None:
-    """Blanks and brackets, as a process may call itself."""
+    """A process name with spaces and parentheses is parsed correctly."""
     folder = tmp_path / "7"
     folder.mkdir()
     fields = " ".join(str(number) for number in range(5, 53))
@@ -41,7 +41,7 @@ def test_a_name_may_have_anything_in_it(tmp_path: Path) -> None:
 
 
 def test_a_mark_is_found_in_the_environment_of_whoever_inherits_it() -> None:
-    """But not of one that has emptied it."""
+    """A process is found by a mark in its environment, unless it cleared the environment."""
     again = [sys.executable, "-c", "import sys; sys.stdin.read()"]
     environment = {**os.environ, "A_MARK_OF_THIS_TEST": "x=1"}
     with (
@@ -56,7 +56,8 @@ def test_a_mark_is_found_in_the_environment_of_whoever_inherits_it() -> None:
 
 
 def test_a_process_that_becomes_another_program_keeps_its_mark(tmp_path: Path) -> None:
-    """The kernel shows it without an environment now and then, in about one look of 300."""
+    """A process that runs exec keeps its mark, though /proc sometimes shows an empty
+    environment."""
     itself = tmp_path / "itself"
     itself.write_text('#!/bin/sh\nexec "$0"\n')
     itself.chmod(0o755)

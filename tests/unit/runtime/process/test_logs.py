@@ -1,4 +1,4 @@
-"""Logs: one line an event, as JSON or for people, and no password in any form of it."""
+"""Logs: one line per event, as JSON or for people, without passwords."""
 
 import io
 import json
@@ -13,24 +13,24 @@ SECRET = "nats://agent:s3cret@10.0.0.1:4222"
 
 
 class NoonClock:
-    """It is always noon."""
+    """A clock that always shows noon."""
 
     def now(self) -> datetime:
-        """Noon."""
+        """Return noon."""
         return datetime(2026, 5, 1, 12, tzinfo=UTC)
 
     def monotonic(self) -> float:
-        """Noon."""
+        """Return zero."""
         return 0.0
 
     async def pause(self, longest_s: float) -> None:
-        """Nobody rests here."""
+        """Fail, since a log never pauses."""
         raise AssertionError(longest_s)
 
 
 @pytest.fixture
 def stream() -> io.StringIO:
-    """Where logs go for one test."""
+    """The stream of the logs of one test."""
     return io.StringIO()
 
 
@@ -39,7 +39,7 @@ def _lines(stream: io.StringIO) -> list[dict[str, object]]:
 
 
 def test_a_line_says_when_who_what_and_with_what(stream: io.StringIO) -> None:
-    """Every line of JSON can be searched by service, logger, level and fields."""
+    """A JSON line has time, service, logger, level, event and fields."""
     configure_logs(service="agent", form="json", stream=stream, clock=NoonClock())
     get_logger("apportion.agent").info("reported", node="n1", devices=8)
     assert _lines(stream) == [
@@ -56,7 +56,7 @@ def test_a_line_says_when_who_what_and_with_what(stream: io.StringIO) -> None:
 
 
 def test_other_libraries_log_the_same_way(stream: io.StringIO) -> None:
-    """A warning of a client library is one more line, not another format."""
+    """Warnings of other libraries are logged in the same format."""
     configure_logs(service="agent", form="json", stream=stream)
     logging.getLogger("nats.aio.client").warning("slow %s", "consumer")
     logging.getLogger("nats.aio.client").info("chatter")
@@ -66,7 +66,7 @@ def test_other_libraries_log_the_same_way(stream: io.StringIO) -> None:
 
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_passwords_are_blanked_wherever_they_hide(stream: io.StringIO, form: str) -> None:
-    """In the text, a field, an error in a field, a traceback, another library's line."""
+    """Passwords are blanked in messages, fields, errors, tracebacks and other libraries' lines."""
     configure_logs(service="agent", form=form, stream=stream)  # type: ignore[arg-type]
     logger = get_logger("test")
     logger.info(f"connecting to {SECRET}", url=SECRET)  # noqa: G004
@@ -82,14 +82,14 @@ def test_passwords_are_blanked_wherever_they_hide(stream: io.StringIO, form: str
 
 
 def test_a_line_break_in_a_value_does_not_make_a_second_line(stream: io.StringIO) -> None:
-    """A pod cannot write log lines by its name."""
+    """A line break in a value does not start a new log line."""
     configure_logs(service="agent", form="json", stream=stream)
     get_logger("test").info("pod", name='evil\n{"event": "forged"}')
     assert len(_lines(stream)) == 1
 
 
 def test_whoever_is_named_in_a_traceback_writes_no_line_of_it(stream: io.StringIO) -> None:
-    """For people: its lines are indented, and what acts on a terminal is escaped."""
+    """A traceback for people is indented, and its control characters are escaped."""
     configure_logs(service="agent", form="console", stream=stream)
     try:
         raise ValueError("no pod x\n2026-01-01 00:00:00 [error    ] forged\x1b[2J\x9b")
@@ -104,7 +104,7 @@ def test_whoever_is_named_in_a_traceback_writes_no_line_of_it(stream: io.StringI
 
 
 def test_the_level_holds_back_what_is_below_it(stream: io.StringIO) -> None:
-    """`warning` silences `info`."""
+    """Lines below the configured level are not logged."""
     configure_logs(service="agent", level="warning", form="json", stream=stream)
     get_logger("test").info("quiet")
     get_logger("test").warning("loud")
@@ -112,6 +112,6 @@ def test_the_level_holds_back_what_is_below_it(stream: io.StringIO) -> None:
 
 
 def test_text_without_a_password_is_left_alone() -> None:
-    """Only the password of a URL is blanked."""
+    """Text without a URL password is not changed."""
     for text in ("a@b", "http://host:80/path@x", "nats://127.0.0.1:4222", "mail x:y@z"):
         assert blank_passwords(text) == text

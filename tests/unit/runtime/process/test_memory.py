@@ -1,4 +1,4 @@
-"""The heap in huge pages, as the kernel counts them."""
+"""Transparent huge pages for the heap, as the kernel counts them."""
 
 import mmap
 import re
@@ -22,7 +22,7 @@ print(Path("/proc/self/smaps_rollup").read_text())
 
 
 def possible() -> bool:
-    """Whether this kernel gathers pages when it is asked to, and is not told to give none."""
+    """Whether this kernel collapses pages on request."""
     enabled = memory._ENABLED
     if not enabled.exists() or "[never]" in enabled.read_text():
         return False
@@ -36,13 +36,13 @@ def possible() -> bool:
 
 
 def kib(field: str, text: str) -> int:
-    """A count of smaps_rollup."""
+    """A count of smaps_rollup in KiB."""
     [count] = re.findall(rf"^{field}: +(\d+) kB$", text, re.MULTILINE)
     return int(count)
 
 
 def gathered(count: int) -> tuple[str, str]:
-    """What the kernel counts of a process that holds so many kilobytes, before and after."""
+    """The kernel's counts of a process that holds this many kilobytes, before and after."""
     script = GATHER.replace("COUNT", str(count))
     made = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
@@ -53,25 +53,25 @@ def gathered(count: int) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def large() -> tuple[str, str]:
-    """What the kernel counts of a process that is worth it."""
+    """The kernel's counts of a large process."""
     return gathered(300_000)
 
 
 @pytest.mark.skipif(not possible(), reason="this kernel gathers no huge pages")
 def test_what_is_in_use_is_gathered(large: tuple[str, str]) -> None:
-    """Most of what is held."""
+    """Most of a large process's memory is collapsed into huge pages."""
     _, after = large
     assert kib("AnonHugePages", after) > 150_000
 
 
 def test_what_is_not_in_use_is_not_taken(large: tuple[str, str]) -> None:
-    """No more than fills the huge pages."""
+    """Collapsing adds little memory beyond what was in use."""
     before, after = large
     assert kib("Rss", after) - kib("Rss", before) < 16 << 10
 
 
 def test_a_small_process_is_left_as_it_is() -> None:
-    """It has nothing of it, and would stand still for it."""
+    """A small process is not changed."""
     before, after = gathered(64_000)
     assert kib("AnonHugePages", after) == kib("AnonHugePages", before)
 
@@ -79,7 +79,7 @@ def test_a_small_process_is_left_as_it_is() -> None:
 def test_a_system_that_wants_none_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its areas are not even looked at."""
+    """If huge pages are disabled, memory is not touched."""
     enabled = tmp_path / "enabled"
     enabled.write_text("always madvise [never]\n")
     monkeypatch.setattr(memory, "WORTH", 0)

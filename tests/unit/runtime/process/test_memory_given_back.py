@@ -1,4 +1,4 @@
-"""Memory that a small process gives back, in a process of its own."""
+"""Memory that a small process returns, tested in a process of its own."""
 
 import json
 import subprocess
@@ -43,7 +43,7 @@ asyncio.run(main())
 
 
 def test_freed_memory_and_code_of_the_start_are_given_back() -> None:
-    """The process goes on with what it needs."""
+    """A process returns freed memory and startup code, and goes on working."""
     done = subprocess.run(
         [sys.executable, "-c", CODE], capture_output=True, text=True, check=True, timeout=60
     )

@@ -1,4 +1,4 @@
-"""NATS' keys: what others write we read, and what we write is read; nothing secret is shown."""
+"""NATS keys: compatible with other tools, and never shown."""
 
 from pathlib import Path
 
@@ -18,11 +18,11 @@ from apportion.runtime.process.reach import (
 
 SEED = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
 PUBLIC = "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4"
-"""A pair that the documentation of NATS shows."""
+"""A key pair from the documentation of NATS."""
 
 
 def test_a_known_pair() -> None:
-    """The seed that NATS' documentation has gives the public key that it has."""
+    """The seed of the NATS documentation gives its public key."""
     key = parse_seed(SEED)
     assert key.public == PUBLIC
     assert key.seed == SEED
@@ -31,7 +31,7 @@ def test_a_known_pair() -> None:
 
 @pytest.mark.parametrize(("kind", "letter"), [(USER, "U"), (ACCOUNT, "A"), (SERVER, "N")])
 def test_a_new_key_says_whose_it_is(kind: int, letter: str) -> None:
-    """By its first letter; and it is read as it was written."""
+    """The first letter of a key is its kind, and a written key is read back."""
     key = new_key(kind)
     assert key.public.startswith(letter)
     assert key.seed.startswith(f"S{letter}")
@@ -49,14 +49,14 @@ def test_a_new_key_says_whose_it_is(kind: int, letter: str) -> None:
     ],
 )
 def test_what_is_no_seed_is_refused_unseen(text: str, cause: str) -> None:
-    """With the cause, and without the text, which may be a secret with one letter wrong."""
+    """An invalid seed is refused with the cause, without showing the text."""
     with pytest.raises(InvalidKey, match=cause) as refused:
         parse_seed(text)
     assert text not in str(refused.value)
 
 
 def test_a_file_is_its_owners_and_is_not_written_over(tmp_path: Path) -> None:
-    """Another key in its place would lock somebody out."""
+    """A seed file has mode 0600 and is not overwritten."""
     path = tmp_path / "me.nk"
     key = new_key()
     write_seed(path, key)
@@ -67,7 +67,7 @@ def test_a_file_is_its_owners_and_is_not_written_over(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_seed_is_named(tmp_path: Path) -> None:
-    """As is one that is empty."""
+    """A file without a seed is an error that names it."""
     path = tmp_path / "me.nk"
     path.write_text("hello\n")
     with pytest.raises(InvalidKey, match=r"me\.nk has no NATS seed"):

@@ -1,4 +1,4 @@
-"""The life of a service, in a process of its own: signals, restarts, exit codes, readiness."""
+"""A service in a process of its own: signals, restarts, exit codes and readiness."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ POSTLUDE = "\nsys.exit(lifecycle.run_service('test', main, config))\n"
 
 
 class Process:
-    """A service in a child process, and what it logs."""
+    """A service in a child process, with its log lines."""
 
     def __init__(self, child: asyncio.subprocess.Process) -> None:
         self.child = child
@@ -42,7 +42,7 @@ class Process:
                 self.lines.append({"event": line.decode()})
 
     async def logged(self, event: str) -> dict[str, object]:
-        """The first line with this event, once it is there."""
+        """The first log line with this event, once it appears."""
 
         async def there() -> dict[str, object] | None:
             return next((line for line in self.lines if line["event"] == event), None)
@@ -63,7 +63,7 @@ Run = Callable[[str], Awaitable[Process]]
 
 @pytest.fixture
 async def run() -> AsyncIterator[Run]:
-    """Starts a service whose body is given as source."""
+    """Start a service with this source as its body."""
     started: list[Process] = []
 
     async def start(body: str) -> Process:
@@ -112,7 +112,8 @@ config = msgspec.structs.replace(config, health=Address("0.0.0.0", 0))
 async def test_a_site_that_calls_itself_this_machine_reads_no_metrics(
     run: Run, first: str, host: str, status: int
 ) -> None:
-    """A health port of this machine alone; one of a pod is asked by any name, and probes always."""
+    """On a loopback health port, metrics need a local Host header, against DNS rebinding. On
+    others they need a token; probes always work."""
     process = await run(first + FOREVER)
     port = str((await process.logged("started"))["health"]).split(":")[2].split("/")[0]
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
@@ -122,7 +123,8 @@ async def test_a_site_that_calls_itself_this_machine_reads_no_metrics(
 
 
 async def test_other_machines_read_metrics_with_the_token_alone(run: Run, tmp_path: Path) -> None:
-    """The token of `--metrics-token`, as soon as its file is there; probes need none."""
+    """Metrics on a public address need the token of `--metrics-token`, read when its file
+    appears; probes need none."""
     token = tmp_path / "metrics.token"
     setting = f"config = msgspec.structs.replace(config, metrics_token=Path({str(token)!r}))\n"
     process = await run(f"{ELSEWHERE}from pathlib import Path\n{setting}{FOREVER}")
@@ -144,7 +146,7 @@ async def test_other_machines_read_metrics_with_the_token_alone(run: Run, tmp_pa
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_the_service_cleanly(run: Run, number: signal.Signals) -> None:
-    """Ctrl-C and SIGTERM: loops clean up, exit code 0."""
+    """SIGTERM and SIGINT stop the service cleanly, with exit code 0."""
     process = await run(FOREVER)
     await process.logged("body")
     process.child.send_signal(number)
@@ -153,7 +155,7 @@ async def test_a_signal_ends_the_service_cleanly(run: Run, number: signal.Signal
 
 
 async def test_a_loop_that_will_not_stop_is_named_and_left_behind(run: Run) -> None:
-    """A stuck task costs the deadline and not more."""
+    """A loop that does not stop is logged and abandoned after the deadline."""
     process = await run(
         """
 async def main(service):
@@ -175,7 +177,7 @@ async def main(service):
 
 
 async def test_a_thread_that_does_not_end_is_left_behind(run: Run) -> None:
-    """As one that looks up a name nobody answers for: who has stopped is gone."""
+    """A thread that does not end does not delay the exit."""
     process = await run(
         """
 import time
@@ -190,7 +192,7 @@ async def main(service):
 
 
 async def test_a_failing_loop_drops_the_body_and_begins_anew(run: Run) -> None:
-    """Crash-only: one loop's error ends the others, and the next life starts from nothing."""
+    """If a loop fails, all others are ended and the body starts again from nothing."""
     process = await run(
         """
 async def main(service):
@@ -222,7 +224,7 @@ async def main(service):
 
 
 async def test_a_body_that_keeps_failing_ends_the_process(run: Run) -> None:
-    """Bounded: after MAX_RESTARTS in a minute it exits, and says so."""
+    """A body that fails too often in a minute ends the process."""
     process = await run(
         """
 lifecycle.BACK_OFF = lifecycle.BACK_OFF._replace(longest_s=0.01)
@@ -235,7 +237,7 @@ async def main(service):
 
 
 async def test_an_absent_ledger_is_waited_for_without_bound(run: Run) -> None:
-    """No ledger is no fault of ours: it is tried again for as long as it takes."""
+    """A missing ledger is retried without limit."""
     process = await run(
         """
 lifecycle.BACK_OFF = lifecycle.BACK_OFF._replace(longest_s=0.01)
@@ -254,7 +256,7 @@ async def main(service):
 
 
 async def test_what_trying_again_cannot_mend_ends_at_once(run: Run) -> None:
-    """A drifted stream is a person's to mend: one clear line, exit code 78."""
+    """An error that retrying cannot fix ends the process with exit code 78."""
     process = await run(
         """
 async def main(service):
@@ -268,7 +270,7 @@ async def main(service):
 
 
 async def test_a_taken_health_port_ends_at_once(run: Run) -> None:
-    """Two services on one address: the second names the setting and leaves."""
+    """A health port in use ends the process with an error that names the address."""
     first = await run(FOREVER)
     address = str((await first.logged("started"))["health"]).split("/")[2]
     taken = f"""
@@ -281,7 +283,7 @@ config = read_config({{"health": "{address}", "log_format": "json"}},
 
 
 async def test_ready_follows_the_body(run: Run) -> None:
-    """Not ready while the body says so; ready when it has nothing against it."""
+    """The service is ready once its body has no reason against it."""
     process = await run(
         """
 async def main(service):

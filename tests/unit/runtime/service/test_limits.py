@@ -1,4 +1,4 @@
-"""What one client may take of an HTTP surface, and what becomes of half a request."""
+"""Limits of one client on the HTTP server, and incomplete requests."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ POST = b"POST /read HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf"
 
 
 class Surface:
-    """A server with a route that answers, one that waits for a word, and one that reads."""
+    """A server with a route that answers, one that waits, and one that reads a body."""
 
     def __init__(self, limits: Limits, tls: ssl.SSLContext | None = None) -> None:
         self.release = asyncio.Event()
@@ -58,25 +58,25 @@ class Surface:
         return web.Response(text=str(len(await request.read())))
 
     async def get(self, path: str) -> tuple[int, str]:
-        """Status and body."""
+        """Get the path, and return status and body."""
         async with aiohttp.request("GET", f"http://{self.address}{path}") as answer:
             return answer.status, await answer.text()
 
     async def post(self, size: int) -> tuple[int, str]:
-        """Status and body of a post of so many bytes."""
+        """Post this number of bytes, and return status and body."""
         url = f"http://{self.address}/read"
         async with aiohttp.request("POST", url, data=b"x" * size) as answer:
             return answer.status, await answer.text()
 
     async def connect(self, sent: bytes) -> asyncio.StreamReader:
-        """A connection that has sent this, and nothing more."""
+        """Open a connection, and send only this."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.address.port)
         writer.write(sent)
         self.writers[reader] = writer
         return reader
 
     async def until_connections(self, count: int) -> None:
-        """Wait until there are so many."""
+        """Wait for this number of connections."""
 
         async def so_many() -> bool:
             return self.server._connections.at_once.count == count
@@ -85,7 +85,7 @@ class Surface:
 
 
 async def until_end(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the other side has ended the connection."""
+    """The received bytes until the server closes the connection."""
     async with asyncio.timeout(10):
         try:
             return await reader.read()
@@ -110,8 +110,8 @@ async def surface(tls: ssl.SSLContext | None = None, **limits: float) -> AsyncIt
 async def test_a_connection_that_says_nothing_is_no_warning(
     golden: Golden, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Browsers open them ahead of what they may ask; it is told once of each client, for whom it
-    may concern."""
+    """A connection without a byte is logged once per client at debug level; half a head is a
+    warning."""
     caplog.set_level("DEBUG", "apportion")
     async with surface(head_s=0.1) as made:
         for _ in range(2):
@@ -126,7 +126,7 @@ async def test_a_connection_that_says_nothing_is_no_warning(
 async def test_a_request_that_does_not_become_whole_ends_its_connection(
     sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two hundred of them would else be open as long as their client likes."""
+    """A connection with an incomplete request is closed after the timeout."""
     async with surface(head_s=0.2, body_s=0.2) as made:
         reader = await made.connect(sent)
         assert await until_end(reader) == b""
@@ -136,18 +136,18 @@ async def test_a_request_that_does_not_become_whole_ends_its_connection(
 
 
 async def test_an_answer_that_takes_long_is_waited_for() -> None:
-    """The deadlines are for what a client has to send, and for nothing else."""
+    """The timeouts apply to receiving a request, not to a slow answer."""
     async with surface(head_s=0.1, body_s=0.1, idle_s=5) as made:
         asked = asyncio.create_task(made.get("/wait"))
         await made.waiting.acquire()
         late = await made.connect(HEAD)
-        await until_end(late)  # so long it takes at least
+        await until_end(late)  # wait at least the timeout
         made.release.set()
         assert await asked == (200, "waited")
 
 
 async def test_one_address_has_no_more_connections_than_its_part() -> None:
-    """The next one is ended at once, and those that are open are answered."""
+    """Connections over the limit of an address are closed at once; open ones still work."""
     async with surface(connections=10, connections_each=2) as made:
         first, _second = await made.connect(HEAD), await made.connect(HEAD)
         third = await made.connect(HEAD)
@@ -158,7 +158,7 @@ async def test_one_address_has_no_more_connections_than_its_part() -> None:
 
 @pytest.fixture
 def tls(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """That of a server, and that of a client who believes it."""
+    """A server's TLS context, and that of a client that trusts it."""
     authority = Authority(tmp_path)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(*authority.issue("server", "127.0.0.1"))
@@ -168,7 +168,7 @@ def tls(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 async def test_half_a_handshake_counts_among_its_clients_connections(
     tls: tuple[ssl.SSLContext, ssl.SSLContext],
 ) -> None:
-    """Whoever makes one after the other does not take the sockets of all."""
+    """An unfinished TLS handshake counts as a connection of its client."""
     server, client = tls
     async with surface(server, connections=10, connections_each=2, head_s=60) as made:
         first, _second = await made.connect(b""), await made.connect(b"\x16\x03\x01")
@@ -185,7 +185,7 @@ async def test_half_a_handshake_counts_among_its_clients_connections(
 async def test_a_handshake_has_its_time(
     golden: Golden, tls: tuple[ssl.SSLContext, ssl.SSLContext], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Then its place is free, and the log says whose it was."""
+    """A TLS handshake that takes too long is closed and logged."""
     async with surface(tls[0], head_s=0.2) as made:
         assert await until_end(await made.connect(b"\x16\x03\x01")) == b""
         await made.until_connections(0)
@@ -206,7 +206,7 @@ async def test_a_handshake_has_its_time(
     ],
 )
 async def test_who_has_one_address_of_ipv6_has_its_network(address: str, client: str) -> None:
-    """Or a client would be as many as it likes: it has 2^64 addresses."""
+    """An IPv6 client counts by its /64 network, and a mapped address as IPv4."""
     assert client_of(address) == client
     places = Connections(Limits(connections_each=1))
     first, second = (Watched(asyncio.Protocol(), places) for _ in range(2))
@@ -218,7 +218,7 @@ async def test_who_has_one_address_of_ipv6_has_its_network(address: str, client:
 
 
 async def test_who_asks_too_much_at_once_is_told_when_to_come_again() -> None:
-    """Probes are answered all the same: the machine that runs us asks them."""
+    """Too many requests at once get 429; probes are still answered."""
     async with surface(each_at_once=1) as made:
         asked = asyncio.create_task(made.get("/wait"))
         await made.waiting.acquire()
@@ -231,7 +231,7 @@ async def test_who_asks_too_much_at_once_is_told_when_to_come_again() -> None:
 
 
 async def test_who_asks_too_often_is_told_so() -> None:
-    """A loop without a pause costs others nothing."""
+    """Requests over the rate get 429; probes are still answered."""
     async with surface(each_per_s=0.001, each_burst=2) as made:
         statuses = [(await made.get("/hello"))[0] for _ in range(3)]
         assert statuses == [200, 200, 429]
@@ -239,7 +239,7 @@ async def test_who_asks_too_often_is_told_so() -> None:
 
 
 async def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
-    """Whoever sends it hears why."""
+    """A body over the limit gets 413 before it is read."""
     async with surface(body_bytes=1_000) as made:
         assert await made.post(1_000) == (200, "1000")
         status, body = await made.post(900_000)
@@ -247,7 +247,7 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
 
 
 async def test_few_large_bodies_are_read_at_a_time() -> None:
-    """Each is in memory as a whole."""
+    """Few large bodies are read at the same time; others get 429."""
     async with surface(heavy_bytes=100, heavy_at_once=1) as made:
         first = await made.connect(POST)
         await made.reading.acquire()
@@ -258,7 +258,7 @@ async def test_few_large_bodies_are_read_at_a_time() -> None:
 
 
 def test_a_part_of_the_places_is_each_clients() -> None:
-    """One client cannot have them all, and what is left is free again."""
+    """One client cannot take all slots, and freed ones can be used again."""
     places = AtOnce(3, each=2)
     places.enter("a")
     places.enter("a")
@@ -273,7 +273,7 @@ def test_a_part_of_the_places_is_each_clients() -> None:
 
 
 class Worked:
-    """Long work of clients, which ends when it is told to; `begun` says whose, in which order."""
+    """Long tasks that end when told; `begun` has their order."""
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
@@ -282,20 +282,20 @@ class Worked:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def ask(self, *names: str) -> None:
-        """Begin work, whose client is the first letter of its name."""
+        """Start tasks; the first letter of a name is the client."""
         for name in names:
             self._ends[name] = asyncio.Event()
             self._tasks[name] = asyncio.create_task(self._work(name))
             await settled()
 
     async def end(self, name: str) -> None:
-        """Have it end."""
+        """Let the task end."""
         self._ends[name].set()
         await self._tasks[name]
         await settled()
 
     async def cancel(self, name: str) -> None:
-        """Have it end before it is done, or had its turn."""
+        """Cancel the task."""
         self._tasks[name].cancel()
         await asyncio.wait([self._tasks[name]])
         await settled()
@@ -310,13 +310,13 @@ class Worked:
 
 
 async def settled() -> None:
-    """Whatever can go on has gone on: a turn is handed on in a few rounds of the loop."""
+    """Let the event loop run until nothing more can happen."""
     for _ in range(8):
         await asyncio.sleep(0)
 
 
 async def test_one_client_has_one_place_and_others_the_rest() -> None:
-    """However much it asks for: its next waits until the one before is done."""
+    """One client has one slot, and its next task waits until the first ends."""
     worked = Worked(Turns(2))
     await worked.ask("a1", "a2", "b1")
     assert worked.begun == ["a1", "b1"]
@@ -328,7 +328,7 @@ async def test_one_client_has_one_place_and_others_the_rest() -> None:
 
 
 async def test_who_had_a_turn_is_behind_all_others_who_wait() -> None:
-    """Two who always ask for more do not keep a third from its turn, however early they asked."""
+    """A client that just had a turn waits behind all other clients."""
     worked = Worked(Turns(2))
     await worked.ask("a1", "b1", "a2", "a3", "b2", "c1")
     await worked.end("a1")
@@ -341,7 +341,7 @@ async def test_who_had_a_turn_is_behind_all_others_who_wait() -> None:
 
 
 async def test_who_does_not_wait_on_leaves_no_trace() -> None:
-    """Neither in the queue, nor at a place."""
+    """A waiting task that gives up leaves neither a place in the queue nor a slot."""
     turns = Turns(1, wait_s=0.01)
     worked = Worked(turns)
     await worked.ask("a1")
@@ -360,7 +360,7 @@ async def test_who_does_not_wait_on_leaves_no_trace() -> None:
 
 
 async def test_few_wait_for_a_turn() -> None:
-    """And of one client fewer."""
+    """The number of waiting tasks is limited, in total and per client."""
     worked = Worked(Turns(1, waiting=3, waiting_each=2))
     await worked.ask("a1", "a2", "a3")
     with pytest.raises(TooMany) as error:
@@ -373,7 +373,7 @@ async def test_few_wait_for_a_turn() -> None:
 
 
 def test_a_bucket_fills_again_with_time() -> None:
-    """So many a second on the average, and a burst at most."""
+    """A rate limit refills with time, up to its burst."""
     now = 0.0
     pace = Pace(2, 3, now=lambda: now)
     assert [pace.allows("a") for _ in range(4)] == [True, True, True, False]

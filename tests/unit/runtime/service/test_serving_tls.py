@@ -1,4 +1,4 @@
-"""What is served over HTTPS follows the files, and who may connect does too."""
+"""HTTPS serving follows changes of its certificate and client CA files."""
 
 import asyncio
 import ssl
@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 
 
 class Served:
-    """A server by the files of a folder, and what clients get of it."""
+    """A server with the files of a folder."""
 
     def __init__(self, tls: Tls, given: GivenCertificate, port: int) -> None:
         self.tls = tls
@@ -30,7 +30,7 @@ class Served:
         self._port = port
 
     async def answers(self, trusted: Authority, client: Pair | None = None) -> bool:
-        """Whether one who trusts only this CA, and shows this certificate, gets a line."""
+        """Whether a client with this CA and certificate gets an answer."""
         context = ssl.create_default_context(cafile=trusted.ca)
         if client is not None:
             context.load_cert_chain(*client)
@@ -50,7 +50,7 @@ async def _hello(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
 
 @pytest.fixture
 async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Served]:
-    """By a first CA; with the parameter "clients" only its own clients may connect."""
+    """A server with a first CA; with the parameter "clients" it requires client certificates."""
     first = Authority(tmp_path, "first")
     pair = first.issue("tls", HOST)
     ask = getattr(request, "param", "") == "clients"
@@ -64,7 +64,7 @@ async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 async def test_files_are_taken_when_they_have_changed(served: Served, tmp_path: Path) -> None:
-    """New connections get the new certificate; half of a change changes nothing."""
+    """A changed certificate is used for new connections; a half-changed pair is not."""
     before = served.tls.used
     assert before is not None
     second = Authority(tmp_path, "second")
@@ -83,7 +83,7 @@ async def test_files_are_taken_when_they_have_changed(served: Served, tmp_path: 
 
 @pytest.mark.parametrize("served", ["clients"], indirect=True)
 async def test_who_may_connect_is_taken_when_it_has_changed(served: Served, tmp_path: Path) -> None:
-    """Those of the CA that is named now, and not those of the one before, nor anybody."""
+    """A changed client CA decides which clients may connect."""
     first, second = Authority(tmp_path, "stranger"), Authority(tmp_path, "second")
     pair = second.issue("tls", HOST)
     assert pair == (tmp_path / "tls.crt", tmp_path / "tls.key")
@@ -96,7 +96,8 @@ async def test_who_may_connect_is_taken_when_it_has_changed(served: Served, tmp_
 
 
 def test_files_that_cannot_be_used_at_the_start_are_an_error(tmp_path: Path) -> None:
-    """Named by option, path and fix; a key with a password asks nobody at the terminal."""
+    """Unusable files at the start are an error with option, path and fix; no password is asked
+    for."""
     files = ServedFiles(tmp_path / "no.crt", tmp_path / "no.key")
     with pytest.raises(ConfigError, match=r"--tls-cert is .*no\.crt.*cannot be read"):
         given_tls(files, SystemClock())
@@ -111,7 +112,7 @@ def test_files_that_cannot_be_used_at_the_start_are_an_error(tmp_path: Path) -> 
 
 
 def test_halves_of_the_options_are_named(tmp_path: Path) -> None:
-    """A CA of clients without a certificate would look like a guard, and be none."""
+    """Incomplete TLS options are refused."""
     assert served_files(None, None, None) is None
     for given in ((tmp_path, None, None), (None, None, tmp_path), (None, tmp_path, None)):
         with pytest.raises(ConfigError, match="--tls-cert and --tls-key together"):

@@ -1,4 +1,4 @@
-"""A cluster as the watcher sees it, over a ledger that it follows, for tests of its facts."""
+"""A cluster as the watcher sees it, over a ledger that it follows, to test its facts."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ class Followed(Ledger):
     view: ClusterView | None = None
 
     def take(self, data: Payload) -> Change:
-        """Fold one event, and let the watcher see it."""
+        """Fold an event, and pass the change to the watcher."""
         change = super().take(data)
         if self.view is not None:
             self.view.volumes.observe(change)
@@ -34,7 +34,7 @@ class Followed(Ledger):
 
 
 class Cluster:
-    """A view of a cluster over a ledger, and the facts that follow."""
+    """A view of a cluster over a ledger, and the facts derived from it."""
 
     def __init__(self) -> None:
         self.ledger = Followed()
@@ -47,15 +47,15 @@ class Cluster:
         self.facts = Facts(self.view, self.ledger.state, self.revisions)
 
     def see(self, kind: str, document: dict[str, Any], version: int = 1, uid: str = "") -> None:
-        """The server tells of an object."""
+        """Receive an object from the API server."""
         meta = {"uid": uid, "resourceVersion": str(version)}
         meta |= {} if kind in OF_NO_NAMESPACE else {"namespace": "default"}
         document["metadata"] = meta | document["metadata"]
         self.view.audiences[kind].seen(msgspec.json.encode(document))
 
     def pod(self, uid: str, version: int = 1, **fields: Any) -> None:
-        """The server tells of a pod; node and annotations came with its binding, unless it was
-        `made` with them."""
+        """Receive a pod from the API server. Its node and annotations came with its binding,
+        unless it was `made` with them."""
         node_name, made = fields.pop("on", ""), fields.pop("made", False)
         limits = fields.pop("limits", share())
         phase = fields.pop("phase", "Pending")
@@ -72,21 +72,21 @@ class Cluster:
         self.see("pods", document, version, uid)
 
     def node_facts(self) -> list[Fact]:
-        """What is to be told of nodes."""
+        """The facts about nodes to report."""
         return list(self.facts.nodes(self.view.take().nodes))
 
     def pod_facts(self) -> list[Fact]:
-        """What is to be told of pods."""
+        """The facts about pods to report."""
         marked = self.view.take().pods
         facts = self.facts
         return [*facts.ends(marked), *facts.changes(marked), *facts.arrivals(marked)]
 
     def adoptions(self) -> list[Adoption]:
-        """What pods hold that the ledger has not."""
+        """Pods to adopt: those that hold what the ledger does not know."""
         return list(self.facts.adoptions(self.view.take().pods))
 
     def write(self, facts: list[Fact]) -> None:
-        """The ledger takes them, and the watcher notes where they stand."""
+        """Write the facts to the ledger, and note their revisions."""
         for fact in facts:
             self.ledger.play(fact.data)
             self.revisions.note(subject_of(fact.data), self.ledger.state.revision)

@@ -1,4 +1,4 @@
-"""Pods that run without a placement of the ledger: what is told of them, one rule at a time."""
+"""Adoption of pods that run without a placement in the ledger, one rule at a time."""
 
 import json
 from typing import Any
@@ -31,27 +31,27 @@ VOLCANO_SHARE = {"volcano.sh/gpu-index": "1", "volcano.sh/predicate-time": "1"}
 
 
 def said(*shares: Share, attempt: int = 1) -> dict[str, str]:
-    """What our binder writes."""
+    """The annotations of our binder."""
     text = shares_text(shares)
     return {SHARES: text, ATTEMPT: str(attempt)}
 
 
 def held(cluster: Cluster) -> PodAdopted:
-    """The one pod that is to be adopted, without a problem."""
+    """The only pod to adopt, without a problem."""
     ((data, problem, _),) = cluster.adoptions()
     assert not problem
     return data
 
 
 def unnamed(cluster: Cluster) -> tuple[str, ...]:
-    """The families that n1 cannot offer."""
+    """The device families closed on n1."""
     (fact,) = cluster.facts.nodes(["n1"])
     assert isinstance(fact.data, NodeObserved)
     return fact.data.unnamed_families
 
 
 def test_a_pod_that_we_bound_says_itself_what_it_holds() -> None:
-    """A ledger that was lost has it again, with its constraints and gang."""
+    """A pod that we bound is adopted from its own annotations, after the ledger was lost."""
     cluster = Cluster()
     notes = said(of("g1", 4000, 0), attempt=3)
     cluster.pod("p", annotations=notes, on="n1", phase="Running", labels={"app": "a"})
@@ -66,7 +66,7 @@ def test_a_pod_that_we_bound_says_itself_what_it_holds() -> None:
 
 
 def test_a_pod_of_ours_without_a_device_is_adopted_too() -> None:
-    """Others may mind where it is."""
+    """Our own bound pod without devices is adopted too."""
     cluster = Cluster()
     cluster.pod("p", annotations=said(), limits={"cpu": "1"}, on="n1")
     assert held(cluster).submitted.shape.node.cpu_milli == 1000
@@ -74,7 +74,8 @@ def test_a_pod_of_ours_without_a_device_is_adopted_too() -> None:
 
 @pytest.mark.parametrize("made", [True, False])
 def test_a_pod_of_ours_without_a_device_is_evicted_whoever_bound_it(made: bool) -> None:
-    """By `spec.nodeName` or another scheduler: it is held with its priority, and charged once."""
+    """A pod of ours without devices is adopted whichever program bound it, is charged once, and
+    can be evicted."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1", allocatable={"cpu": "2"}))
     cluster.pod("p", limits={"cpu": "2"}, on="n1", made=made, priority=5)
@@ -94,7 +95,7 @@ def test_a_pod_of_ours_without_a_device_is_evicted_whoever_bound_it(made: bool) 
 
 
 def test_a_pod_of_ours_without_a_device_that_cannot_be_read_is_not_held() -> None:
-    """Its priority is not known, so it is counted on its node and never evicted."""
+    """An unreadable pod without devices is not adopted, so it is never evicted."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     unreadable = {"volcano.sh/preemptable": "perhaps"}
@@ -115,7 +116,8 @@ def test_a_pod_of_ours_without_a_device_that_cannot_be_read_is_not_held() -> Non
 def test_a_pod_of_another_scheduler_holds_what_that_one_wrote(
     notes: dict[str, str], limits: dict[str, str], share: Share
 ) -> None:
-    """Its devices are not offered to others, and its CPU is charged once."""
+    """A pod of another scheduler is adopted with the shares in its annotations, and its CPU is
+    charged once."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.see("nodes", kube_node("n1"))
@@ -129,7 +131,7 @@ def test_a_pod_of_another_scheduler_holds_what_that_one_wrote(
 
 
 def test_an_init_container_that_hami_put_onto_the_same_card_holds_nothing_more() -> None:
-    """It has ended when the other container starts; beside it both would be more than the card."""
+    """An init container on the same GPU adds nothing to the adopted shares if it uses less."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     notes = {"hami.io/vgpu-devices-allocated": "g1,NVIDIA,50000,0:;g1,NVIDIA,60000,0:;"}
@@ -145,7 +147,7 @@ def test_an_init_container_that_hami_put_onto_the_same_card_holds_nothing_more()
 
 
 def test_an_init_container_that_hami_put_onto_the_same_card_may_hold_more() -> None:
-    """As HAMi counts: the most of it and of the other container, and not the sum."""
+    """If an init container on the same GPU uses more, the larger amount is adopted, not the sum."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     notes = {"hami.io/vgpu-devices-allocated": "g1,NVIDIA,60000,0:;g1,NVIDIA,50000,0:;"}
@@ -161,7 +163,8 @@ def test_an_init_container_that_hami_put_onto_the_same_card_may_hold_more() -> N
 
 
 def test_an_instance_that_volcano_names_by_its_group_is_held_once_its_card_is_known() -> None:
-    """Until the agent has told of the card, its family is closed there; then its slices are."""
+    """A MIG instance named by its group is adopted once the GPU is known; until then its family
+    is closed on the node."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     notes = {"volcano.sh/vgpu-ids-new": "g0[group1-6],NVIDIA,3000,0:"}
@@ -190,7 +193,7 @@ def test_an_instance_that_volcano_names_by_its_group_is_held_once_its_card_is_kn
 def test_devices_that_nobody_names_close_their_family_until_they_are_told_of(
     notes: dict[str, str], limits: dict[str, str], scheduler: str, families: tuple[str, ...]
 ) -> None:
-    """A pod holds devices, and which is not known or is only its author's word."""
+    """A pod that uses unknown devices closes their family on its node."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     cluster.pod("p", annotations=notes, limits=limits, on="n1", schedulerName=scheduler)
@@ -199,7 +202,7 @@ def test_devices_that_nobody_names_close_their_family_until_they_are_told_of(
 
 
 def charged(cluster: Cluster) -> dict[str, int]:
-    """What is held of each card of n1 in MiB, once what is adopted is in the ledger."""
+    """The allocated MiB of each GPU of n1, after the adoption."""
     cluster.ledger.play(held(cluster))
     return {
         each.device.id: each.device.memory_mib - each.memory_free_mib
@@ -213,14 +216,14 @@ def charged(cluster: Cluster) -> dict[str, int]:
         ({"nvidia.com/gpu": "1"}, ["g0"]),
         ({"nvidia.com/gpu": "2"}, ["g0", "g1"]),
         ({"nvidia.com/gpu": "64"}, ["g0", "g1", "g2"]),
-        ({"nvidia.com/gpu": "2", "volcano.sh/vgpu-number": "1"}, ["g0", "g1"]),  # cannot be read
+        ({"nvidia.com/gpu": "2", "volcano.sh/vgpu-number": "1"}, ["g0", "g1"]),  # unreadable
         ({"tencent.com/vcuda-core": "200"}, ["g0", "g1"]),
     ],
 )
 def test_a_pod_that_names_nothing_closes_as_many_cards_as_it_asked_for(
     limits: dict[str, str], closed: list[str]
 ) -> None:
-    """Whatever is free of them, and nothing of the others."""
+    """A pod without device names closes as many GPUs as it requests."""
     cluster = Cluster()
     cluster.ledger.report(node("n1", gpu("g0"), gpu("g1"), gpu("g2")))
     cluster.see("nodes", kube_node("n1"))
@@ -233,7 +236,7 @@ def test_a_pod_that_names_nothing_closes_as_many_cards_as_it_asked_for(
 
 
 def test_cards_with_the_most_room_are_taken_first() -> None:
-    """Those that others hold are the last that it can have; it gets what is left of them."""
+    """GPUs with the most free memory are charged first, then the rest of partly used ones."""
     cluster = Cluster()
     cluster.ledger.play(
         node("n1", gpu("g0"), gpu("g1")), pod("q"), placed("q", shares=[of("g0", 4000, 10)])
@@ -245,7 +248,7 @@ def test_cards_with_the_most_room_are_taken_first() -> None:
 
 
 def test_a_card_that_is_cut_is_taken_where_nobody_has_of_it() -> None:
-    """By its largest instance; of one that is in part given away it can have had none."""
+    """A free MIG GPU is charged with its largest instance."""
     cluster = Cluster()
     card = gpu("g0", model=A100_40, memory_mib=40_960, mode="mig", slots=7)
     cluster.ledger.report(node("n1", card))
@@ -261,7 +264,7 @@ CUTS = "hami.io/vgpu-mig-allocations"
 
 
 def cut_of(start: int, card: str = "a", at: int = 0) -> dict[str, Any]:
-    """An instance of 5 GB as HAMi writes it."""
+    """A 5 GB instance as HAMi writes it."""
     placement = {"start": start, "size": 1}
     return {
         "containerIndex": 0, "deviceIndex": at, "gpuUUID": card, "profile": "1g.5gb",
@@ -270,7 +273,7 @@ def cut_of(start: int, card: str = "a", at: int = 0) -> dict[str, Any]:
 
 
 def hami_pod(cluster: Cluster, name: str, text: str, *cuts: dict[str, Any], **fields: Any) -> None:
-    """A pod that HAMi bound onto n1 with these annotations."""
+    """A pod that HAMi bound to n1 with these annotations."""
     notes = {ALLOCATED: text}
     if cuts:
         notes[CUTS] = json.dumps(cuts)
@@ -282,15 +285,15 @@ def hami_pod(cluster: Cluster, name: str, text: str, *cuts: dict[str, Any], **fi
     ("text", "cuts"),
     [
         (UNTOLD, ()),
-        ("a[0-0],NVIDIA,5120,14:;", ()),  # HAMi up to 2.9: by a place in its own templates
-        (UNTOLD, (cut_of(6), cut_of(5))),  # two of one device
-        (UNTOLD, (cut_of(6, card="b"),)),  # of another card than the segment
+        ("a[0-0],NVIDIA,5120,14:;", ()),  # HAMi up to 2.9: an index into its own templates
+        (UNTOLD, (cut_of(6), cut_of(5))),  # two for one device
+        (UNTOLD, (cut_of(6, card="b"),)),  # on another GPU than the segment
     ],
 )
 def test_G7_a_pod_on_a_cut_card_whose_instances_are_not_told_closes_the_node(
     text: str, cuts: tuple[dict[str, Any], ...]
 ) -> None:
-    """It may run on any slice, also where another pod's slice is told. HAMi offers none either."""
+    """A pod on a MIG GPU with unknown instances closes the node's family until it ends."""
     cluster = Cluster()
     cluster.ledger.report(CUT)
     cluster.see("nodes", kube_node("n1"))
@@ -310,7 +313,7 @@ def test_G7_a_pod_on_a_cut_card_whose_instances_are_not_told_closes_the_node(
 
 
 def test_G7_two_untold_pods_on_a_cut_card_end_one_after_the_other() -> None:
-    """The node stays closed until the second has ended."""
+    """The node's family stays closed until the last such pod has ended."""
     cluster = Cluster()
     cluster.ledger.report(CUT)
     cluster.see("nodes", kube_node("n1"))
@@ -325,7 +328,7 @@ def test_G7_two_untold_pods_on_a_cut_card_end_one_after_the_other() -> None:
 
 
 def test_G7_a_pod_that_was_adopted_before_its_card_was_known_to_be_cut() -> None:
-    """The card is closed from the report on until the pod has ended, and no longer."""
+    """A pod adopted before its GPU was known to be in MIG mode closes that GPU until it ends."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     hami_pod(cluster, "early", UNTOLD)
@@ -347,7 +350,8 @@ def test_G7_a_pod_that_was_adopted_before_its_card_was_known_to_be_cut() -> None
 
 
 def test_a_pod_that_names_nothing_closes_a_node_of_which_no_cut_card_is_whole() -> None:
-    """It may have a slice of any; where one is whole it is charged with that."""
+    """A pod without device names takes a free MIG GPU if there is one, else it closes the node's
+    family."""
     cluster = Cluster()
     cluster.ledger.report(CUT)
     cluster.see("nodes", kube_node("n1"))
@@ -367,7 +371,7 @@ def test_a_pod_that_names_nothing_closes_a_node_of_which_no_cut_card_is_whole() 
 
 
 def test_gpu_manager_alone_names_the_card_and_no_node() -> None:
-    """Without gpu-admission it writes the cards of each container alone."""
+    """A pod of GPU Manager is adopted with the GPU of each container, without a node annotation."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     limits = {"tencent.com/vcuda-core": "10", "tencent.com/vcuda-memory": "1"}
@@ -381,7 +385,8 @@ def test_gpu_manager_alone_names_the_card_and_no_node() -> None:
 def test_what_an_author_wrote_on_a_pod_that_he_put_onto_a_node_is_not_believed(
     notes: dict[str, str], scheduler: str
 ) -> None:
-    """As the API server noted it: he made the pod with its node. It closes one card, as it asks."""
+    """Annotations of a pod that was created with its node are not trusted; the pod closes one
+    GPU."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.pod("p", made=True, annotations=notes, on="n1", schedulerName=scheduler)
@@ -397,13 +402,13 @@ def test_what_an_author_wrote_on_a_pod_that_he_put_onto_a_node_is_not_believed(
         ("scheduler", {}, True),
         ("vc-scheduler", {}, True),
         ("kubectl-edit", {}, False),
-        ("scheduler", {"f:spec": {"f:containers": {}}}, False),  # the author, by that name
+        ("scheduler", {"f:spec": {"f:containers": {}}}, False),  # the author, under that name
     ],
 )
 def test_what_others_wrote_is_believed_of_schedulers_alone(
     manager: str, also: dict[str, Any], *, believed: bool
 ) -> None:
-    """HAMi's scheduler writes on the pod before it binds it."""
+    """Annotations by another field manager are trusted only if it is a known scheduler."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.see("nodes", kube_node("n1"))
@@ -419,7 +424,7 @@ def test_what_others_wrote_is_believed_of_schedulers_alone(
 
 
 def test_a_pod_of_which_nobody_says_who_made_it_is_not_believed() -> None:
-    """Whoever may change it can take that away, and would do so to be believed."""
+    """A pod without managed fields is not trusted."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     document = kube_pod("p", asks_share(), annotations=HAMI, schedulerName="hami-scheduler")
@@ -429,7 +434,7 @@ def test_a_pod_of_which_nobody_says_who_made_it_is_not_believed() -> None:
 
 
 def test_a_number_is_known_once_the_node_has_reported() -> None:
-    """Until then its family is closed there."""
+    """A GPU index is resolved once the node has reported; until then its family is closed."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     limits = {"volcano.sh/gpu-memory": "3000"}
@@ -442,7 +447,7 @@ def test_a_number_is_known_once_the_node_has_reported() -> None:
 
 
 def test_what_does_not_fit_is_told_and_not_held() -> None:
-    """The ledger has given the card to another; the family is closed until that is settled."""
+    """A pod that does not fit into the ledger's state is reported, and its family is closed."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     whole = placed("q", shares=[of("g1", 81920, 100)])
@@ -454,7 +459,8 @@ def test_what_does_not_fit_is_told_and_not_held() -> None:
 
 
 def test_a_pod_bound_by_an_attempt_that_was_given_up_is_let_go_and_held_anew() -> None:
-    """The binding of the first attempt arrived after all; what it holds is what it says."""
+    """If a given-up attempt bound the pod after all, the pod is ended and adopted with its
+    annotated shares."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.pod("p")
@@ -480,7 +486,7 @@ def test_a_pod_bound_by_an_attempt_that_was_given_up_is_let_go_and_held_anew() -
 
 
 def test_an_adopted_pod_ends_under_the_fence_of_its_subject() -> None:
-    """It was never submitted, or was gone before: its end is another event than that one."""
+    """The end of an adopted pod is fenced by its subject, with an id of its own."""
     cluster = Cluster()
     cluster.pod("p", annotations=said(of("g1")), on="n1")
     cluster.ledger.play(held(cluster))
@@ -495,7 +501,7 @@ def test_an_adopted_pod_ends_under_the_fence_of_its_subject() -> None:
 
 
 def test_H7_an_annotation_of_ours_that_was_deleted_is_told() -> None:
-    """Only where our binder has written one: an adopted pod, or one without devices, has none."""
+    """A missing annotation of ours is reported, but only where our binder wrote one."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.pod("p")
@@ -514,7 +520,7 @@ def test_H7_an_annotation_of_ours_that_was_deleted_is_told() -> None:
 
 
 def test_an_annotation_that_differs_is_told_once() -> None:
-    """The ledger is right; what somebody wrote over it is said."""
+    """An annotation that differs from the ledger is reported once."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     notes = said(of("g1"))
@@ -530,7 +536,7 @@ def test_an_annotation_that_differs_is_told_once() -> None:
 
 
 def test_a_manifest_that_makes_no_sense_still_holds_what_it_holds() -> None:
-    """Its asks cannot be read, so they are what its scheduler gave it."""
+    """An unreadable manifest does not prevent adopting the shares in its annotations."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     limits: dict[str, Any] = asks_share(3000, 30) | {"volcano.sh/vgpu-number": "1"}

@@ -1,4 +1,4 @@
-"""Which facts follow from a view of the cluster and the state of the ledger, one rule at a time."""
+"""Facts derived from the view of the cluster and the ledger's state, one rule at a time."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
 
 def test_a_pod_is_submitted_once_and_expects_a_subject_without_events() -> None:
-    """The fence that makes a second watcher harmless."""
+    """A pod is submitted once, fenced by an empty subject."""
     cluster = Cluster()
     cluster.pod("p")
     (fact,) = cluster.pod_facts()
@@ -52,7 +52,7 @@ def test_a_pod_is_submitted_once_and_expects_a_subject_without_events() -> None:
 def test_a_pod_ends_with_its_reason_and_expects_its_submission(
     fields: dict[str, Any], reason: str
 ) -> None:
-    """Every end frees the shares, and exactly one writer says so."""
+    """A pod's end has its reason, and is fenced by its submission."""
     cluster = Cluster()
     cluster.pod("p")
     cluster.write(cluster.pod_facts())
@@ -63,7 +63,7 @@ def test_a_pod_ends_with_its_reason_and_expects_its_submission(
 
 
 def test_what_changes_of_a_pod_is_told_once_and_expects_the_last_word_on_it() -> None:
-    """Labels, gates and size, while it waits and when it runs; its end expects the change."""
+    """A change of labels, gates or size is reported once, fenced by the pod's last event."""
     cluster = Cluster()
     cluster.pod("p", schedulingGates=[{"name": "g"}])
     cluster.write(cluster.pod_facts())
@@ -87,7 +87,7 @@ def test_what_changes_of_a_pod_is_told_once_and_expects_the_last_word_on_it() ->
 
 
 def test_H3_a_bound_pod_that_gets_another_label_is_marked() -> None:
-    """Of our own binding nothing follows; of what a person then writes on the pod it does."""
+    """Our own binding is no change, but a later label of a bound pod is."""
     cluster = Cluster()
     cluster.ledger.play(node("n1", gpu("n1-g0")))
     cluster.pod("p")
@@ -102,7 +102,7 @@ def test_H3_a_bound_pod_that_gets_another_label_is_marked() -> None:
 
 
 def test_a_pod_that_is_being_deleted_is_told_while_it_runs() -> None:
-    """Topology spread leaves it out; of ours by a change, of others' with their node."""
+    """A running pod that is being deleted is reported as terminating."""
     cluster = Cluster()
     cluster.ledger.play(node("n1", gpu("n1-g0")))
     cluster.see("nodes", kube_node("n1"))
@@ -131,7 +131,7 @@ def test_a_pod_that_is_being_deleted_is_told_while_it_runs() -> None:
 
 
 def test_a_resize_downwards_frees_the_node_once_the_kubelet_reports_it() -> None:
-    """The spec alone changes nothing: its containers still have what they had."""
+    """A smaller resize frees the node only once the kubelet reports it."""
     cluster = Cluster()
     cluster.ledger.play(node("n1", gpu("n1-g0")))
 
@@ -154,7 +154,7 @@ def test_a_resize_downwards_frees_the_node_once_the_kubelet_reports_it() -> None
 
 
 def test_a_pod_that_this_watcher_has_not_seen_yet_is_not_gone() -> None:
-    """Another watcher may be ahead: that something is not in view proves nothing."""
+    """A pod that this watcher has not seen yet is not reported as gone."""
     cluster = Cluster()
     ahead = Cluster()
     ahead.pod("p")
@@ -169,7 +169,7 @@ def test_a_pod_that_this_watcher_has_not_seen_yet_is_not_gone() -> None:
 
 
 def test_a_list_that_began_before_a_pod_was_known_says_nothing_of_it() -> None:
-    """The pod may have been made after the list."""
+    """A list that began before a pod was known does not prove that the pod is gone."""
     cluster = Cluster()
     ahead = Cluster()
     ahead.pod("p")
@@ -181,7 +181,7 @@ def test_a_list_that_began_before_a_pod_was_known_says_nothing_of_it() -> None:
 
 
 def test_what_the_ledger_placed_itself_is_not_taken_off_twice() -> None:
-    """The ledger charges its own placements; only others' pods lessen what a node offers."""
+    """A node's reported resources are reduced by other schedulers' pods, not by our own."""
     cluster = Cluster()
     cluster.ledger.report(node("n1", gpu("g0")))
     cluster.see("nodes", kube_node("n1"))
@@ -196,7 +196,7 @@ def test_what_the_ledger_placed_itself_is_not_taken_off_twice() -> None:
 
 
 def test_of_our_own_binding_nothing_follows_until_the_pod_ends() -> None:
-    """Its echo, by the attempt that the ledger has, is not looked at again; all else is."""
+    """The echo of our own binding is ignored; any other change is processed."""
     cluster = Cluster()
     cluster.ledger.report(node("n1", gpu("g0")))
     cluster.pod("p")
@@ -218,7 +218,8 @@ def test_of_our_own_binding_nothing_follows_until_the_pod_ends() -> None:
 
 
 def test_a_foreign_pod_that_ended_gives_back_what_it_took() -> None:
-    """However much has happened since it came: the version is that of its end."""
+    """When another scheduler's pod ends, the node's resources are reported with the version of
+    that end."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"), version=1)
     theirs = {"limits": {"cpu": "3"}, "on": "n1", "schedulerName": "other"}
@@ -242,7 +243,8 @@ ANTI = {
 
 
 def test_H2_pods_of_other_schedulers_are_told_with_their_node() -> None:
-    """As far as ours may mind: labels, host ports, required anti-affinity; like ones once."""
+    """Other schedulers' pods are reported with their node: labels, host ports and required
+    anti-affinity, equal ones once."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     theirs: dict[str, Any] = {"schedulerName": "default-scheduler", "on": "n1", "limits": {}}
@@ -272,7 +274,7 @@ def test_H2_pods_of_other_schedulers_are_told_with_their_node() -> None:
 
 
 def test_a_watcher_that_lags_says_nothing_of_a_node() -> None:
-    """The version tells who knows better, so two watchers never answer each other for ever."""
+    """A watcher with an older version of a node reports nothing."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"), version=5)
     (fact,) = cluster.node_facts()
@@ -285,7 +287,7 @@ def test_a_watcher_that_lags_says_nothing_of_a_node() -> None:
 
 
 def test_a_node_that_left_is_gone_once() -> None:
-    """And one that only its agent knows is left alone."""
+    """A node that left is reported once; a node known only to its agent is left alone."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     cluster.write(cluster.node_facts())
@@ -299,7 +301,7 @@ def test_a_node_that_left_is_gone_once() -> None:
 
 
 def test_a_rejected_pod_that_is_mended_expects_its_rejection() -> None:
-    """And while it is not, it is not said again."""
+    """A rejected pod is reported once, and its fixed version is fenced by the rejection."""
     cluster = Cluster()
     note = {"volcano.sh/vgpu-mode": "teleport"}
     cluster.pod("p", annotations=note)
@@ -315,7 +317,8 @@ def test_a_rejected_pod_that_is_mended_expects_its_rejection() -> None:
 
 
 def test_a_queue_whose_quota_cannot_be_read_stays_as_it_was() -> None:
-    """Its other limits hold on, and the problem is known until the annotation is mended."""
+    """A queue with an unreadable quota keeps its other limits, and the problem is shown until
+    fixed."""
     cluster = Cluster()
     document: dict[str, Any] = {
         "metadata": {"name": "ml", "namespace": ""},
@@ -333,20 +336,20 @@ def test_a_queue_whose_quota_cannot_be_read_stays_as_it_was() -> None:
 
 
 def kube_quota(name: str = "gpus", **hard: str) -> dict[str, Any]:
-    """A ResourceQuota that limits CPU, and these resources of HAMi's."""
+    """A ResourceQuota with limits on CPU and on these HAMi resources."""
     limits = {f"limits.nvidia.com/{key}": much for key, much in hard.items()}
     return {"metadata": {"name": name}, "spec": {"hard": {"requests.cpu": "8", **limits}}}
 
 
 def quota_facts(cluster: Cluster) -> list[Any]:
-    """What is to be told of quotas, and is told."""
+    """Report the facts about quotas, and return them."""
     facts = list(cluster.facts.mirrored(cluster.view.take()))
     cluster.write(facts)
     return [fact.data for fact in facts]
 
 
 def test_a_quota_of_devices_is_told_as_it_changes_and_when_it_goes() -> None:
-    """Amounts in whole units; what the API server counts itself is not told."""
+    """A device quota is reported when it appears, changes and goes, in whole units."""
     cluster = Cluster()
     cluster.see("resourcequotas", kube_quota(gpumem="20k", gpu="4"))
     hard = {"limits.nvidia.com/gpu": 4, "limits.nvidia.com/gpumem": 20_000}
@@ -362,7 +365,7 @@ def test_a_quota_of_devices_is_told_as_it_changes_and_when_it_goes() -> None:
 
 
 def test_a_quota_that_comes_to_say_nothing_of_devices_is_gone() -> None:
-    """One that never did is never told of."""
+    """A quota without device limits is not reported; one that loses them is reported as gone."""
     cluster = Cluster()
     cluster.see("resourcequotas", kube_quota())
     assert quota_facts(cluster) == []
@@ -373,7 +376,7 @@ def test_a_quota_that_comes_to_say_nothing_of_devices_is_gone() -> None:
 
 
 def test_what_the_api_server_counts_in_a_quota_is_no_change() -> None:
-    """Its status is written whenever a pod comes or goes, and nothing is looked at for that."""
+    """A change of a quota's status is ignored."""
     cluster = Cluster()
     cluster.see("resourcequotas", kube_quota(gpu="4"))
     quota_facts(cluster)
@@ -383,7 +386,7 @@ def test_what_the_api_server_counts_in_a_quota_is_no_change() -> None:
 
 
 def test_a_watcher_that_lags_does_not_bring_an_old_quota_back() -> None:
-    """Another watcher has told of a newer version."""
+    """An older version of a quota is not reported."""
     cluster = Cluster()
     newer = QuotaObserved(namespace="default", quota="gpus", hard={"x/y": 1}, version=7)
     cluster.ledger.play(newer)
@@ -394,7 +397,7 @@ def test_a_watcher_that_lags_does_not_bring_an_old_quota_back() -> None:
 
 
 def test_a_quota_of_some_pods_only_is_a_problem_by_name() -> None:
-    """Obeyed for all pods it would bind those that it does not mean; gone, it is no problem."""
+    """A quota with scopes is not applied and is shown as a problem."""
     cluster = Cluster()
     document = kube_quota(gpu="4")
     document["spec"]["scopes"] = ["Terminating"]
@@ -407,7 +410,7 @@ def test_a_quota_of_some_pods_only_is_a_problem_by_name() -> None:
 
 
 def test_counts_of_objects_and_storage_are_no_devices() -> None:
-    """They have a slash in their names as well."""
+    """Object counts and storage in a quota are not device limits."""
     cluster = Cluster()
     names = ("count/deployments.apps", "fast.storageclass.storage.k8s.io/requests.storage")
     document = {"metadata": {"name": "q"}, "spec": {"hard": dict.fromkeys(names, "1")}}
@@ -416,7 +419,7 @@ def test_counts_of_objects_and_storage_are_no_devices() -> None:
 
 
 def kube_budget(allowed: int = 1, **selector: Any) -> dict[str, Any]:
-    """A PodDisruptionBudget that lets so many of its pods be evicted."""
+    """A PodDisruptionBudget that allows this number of evictions."""
     return {
         "metadata": {"name": "web"},
         "spec": {"minAvailable": 1, "selector": selector or {"matchLabels": {"app": "web"}}},
@@ -425,14 +428,15 @@ def kube_budget(allowed: int = 1, **selector: Any) -> dict[str, Any]:
 
 
 def budget_facts(cluster: Cluster) -> list[Any]:
-    """What is to be told of disruption budgets, and is told."""
+    """Report the facts about disruption budgets, and return them."""
     facts = list(cluster.facts.mirrored(cluster.view.take()))
     cluster.write(facts)
     return [fact.data for fact in facts]
 
 
 def test_a_disruption_budget_is_told_as_it_changes_and_when_it_goes() -> None:
-    """What else its status says is no news."""
+    """A disruption budget is reported when it appears, changes and goes; other status changes
+    are ignored."""
     cluster = Cluster()
     cluster.see("poddisruptionbudgets", kube_budget())
     app = (LabelExpression(key="app", operator="In", values=("web",)),)
@@ -449,7 +453,7 @@ def test_a_disruption_budget_is_told_as_it_changes_and_when_it_goes() -> None:
 
 
 def test_a_disruption_budget_that_cannot_be_read_is_a_problem_by_name() -> None:
-    """It spares nobody until it is mended."""
+    """An unreadable disruption budget is not applied, and is shown as a problem."""
     cluster = Cluster()
     odd = {"key": "app", "operator": "Like", "values": ["w"]}
     cluster.see("poddisruptionbudgets", kube_budget(matchExpressions=[odd]))

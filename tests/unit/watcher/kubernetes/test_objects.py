@@ -1,4 +1,4 @@
-"""What of a Kubernetes object reaches the ledger."""
+"""How Kubernetes objects are read for the ledger."""
 
 import json
 from typing import Any
@@ -16,12 +16,12 @@ from tests.support.pods import ask
 
 
 def pod_of(reader: ObjectReader, document: dict[str, Any]) -> PodView | None:
-    """What a reader that has not seen the pod before makes of it."""
+    """The view of the pod by a reader that has not seen it before."""
     return reader.pod(json.dumps(document).encode(), {})[1]
 
 
 def test_unhealthy_devices_are_read_from_the_annotation() -> None:
-    """C8: Volcano's plugin names them on the node."""
+    """Unhealthy devices are read from the annotation of Volcano's plugin."""
     document = kube_node("n1")
     document["metadata"]["annotations"] = {"volcano.sh/gpu-unhealthy-ids": "1,3"}
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
@@ -41,7 +41,7 @@ def test_unhealthy_devices_are_read_from_the_annotation() -> None:
 def test_the_plugin_that_registered_devices_on_the_node(
     annotations: dict[str, str], plugin: str | None
 ) -> None:
-    """HAMi's and Volcano's plugins write what they have into an annotation; empty is nothing."""
+    """The device plugin of a node is recognized by its annotation, unless that is empty."""
     document = kube_node("n1")
     document["metadata"]["annotations"] = annotations
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
@@ -49,7 +49,7 @@ def test_the_plugin_that_registered_devices_on_the_node(
 
 
 def test_G5_cards_that_hami_cordons_on_the_node_stay_on_offer() -> None:
-    """The annotation is HAMi's own; a node with it is read as one without."""
+    """HAMi's own device cordons are ignored."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     plain, cordoned = kube_node("n1"), kube_node("n1")
     cordoned["metadata"]["annotations"] = {"hami.io/device-cordon": "GPU-0"}
@@ -58,7 +58,8 @@ def test_G5_cards_that_hami_cordons_on_the_node_stay_on_offer() -> None:
 
 
 def test_E8_the_configuration_of_the_ledger_names_resources_and_schedulers() -> None:
-    """Resource names, defaults and whose pods are taken; without any, what the watcher was told."""
+    """The ledger's configuration sets resource names, defaults and scheduler names; without it,
+    the watcher's options apply."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     raw = json.dumps(kube_pod("p", {"a.b/gpu": "1"}, schedulerName="theirs")).encode()
     assert reader.pod(raw, {})[1] is None
@@ -73,7 +74,7 @@ def test_E8_the_configuration_of_the_ledger_names_resources_and_schedulers() -> 
 
 
 def test_a_pod_of_an_extended_scheduler_is_read_for_its_devices() -> None:
-    """Whatever else it says is kube-scheduler's; one without a device is none of our business."""
+    """A pod of an extended scheduler is read for its devices only, and ignored if it has none."""
     names = Configuration(extended_scheduler_names=("default-scheduler",))
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     reader.configure(names)
@@ -91,7 +92,7 @@ def test_a_pod_of_an_extended_scheduler_is_read_for_its_devices() -> None:
 
 
 def test_pods_of_one_template_are_read_once_and_keep_their_names() -> None:
-    """The mount of a pod's own token does not tell one template from another."""
+    """Pods of one template share a parsed shape and keep their own names."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     drafts = []
     for name, token in (("a", "x1x2x"), ("b", "y9y9y")):
@@ -114,7 +115,7 @@ def test_pods_of_one_template_are_read_once_and_keep_their_names() -> None:
     ],
 )
 def test_what_differs_in_a_template_is_read(other: dict[str, Any]) -> None:
-    """Everything that a draft is made of."""
+    """Every field that affects the draft distinguishes templates."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     drafts = []
     for fields in ({}, other):
@@ -128,14 +129,14 @@ def test_what_differs_in_a_template_is_read(other: dict[str, Any]) -> None:
 
 
 def kube_queue(*, quota: str = "", **spec: Any) -> bytes:
-    """A Volcano Queue."""
+    """A Volcano Queue as JSON."""
     notes = {"volcano.sh/card.quota": quota} if quota else {}
     metadata = {"name": "ml", "annotations": notes, "resourceVersion": "7"}
     return json.dumps({"metadata": metadata, "spec": spec, "status": {"state": "Open"}}).encode()
 
 
 def test_E6_the_card_quota_of_a_queue_is_read_from_its_annotation() -> None:
-    """Beside its weight and its capability, whose CPU and memory are in our units."""
+    """A queue's device quota is read from its annotation, and CPU and memory in our units."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     capability = {"cpu": "1500m", "memory": "2Gi", "volcano.sh/vgpu-number": "8"}
     quota = '{"NVIDIA-A100": 8, "NVIDIA-H200/mig-1g.18gb-mixed": "2"}'
@@ -159,7 +160,7 @@ def test_E6_the_card_quota_of_a_queue_is_read_from_its_annotation() -> None:
     ],
 )
 def test_a_card_quota_that_cannot_be_read_is_said_aloud(quota: str, says: str) -> None:
-    """The error names the annotation, and what the queue said before still holds."""
+    """An unreadable device quota is an error that names the annotation."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     with pytest.raises(ManifestError, match=says) as caught:
         reader.queue(kube_queue(quota=quota))
@@ -167,7 +168,7 @@ def test_a_card_quota_that_cannot_be_read_is_said_aloud(quota: str, says: str) -
 
 
 def running(spec: dict[str, Any], status: dict[str, Any]) -> PodView:
-    """A pod of another scheduler that is on a node."""
+    """A running pod of another scheduler."""
     document = kube_pod("p", {}, schedulerName="default-scheduler")
     document["metadata"] |= {"uid": "u", "resourceVersion": "1"}
     document["spec"] |= {"nodeName": "n1"} | spec
@@ -188,7 +189,7 @@ def sized(cpu: str, memory: str = "1Gi", **more: Any) -> dict[str, Any]:
 
 
 def given(cpu: str, allocated: str, name: str = "c") -> dict[str, Any]:
-    """What a kubelet reports of a container."""
+    """The kubelet's status of a container."""
     return {
         "name": name,
         "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}},
@@ -204,30 +205,30 @@ DEFERRED = INFEASIBLE | {"reason": "Deferred"}
     ("wanted", "status", "counts"),
     [
         ("1", [], 1000),
-        ("1", [given("4", "1")], 4000),  # down, not in effect yet
+        ("1", [given("4", "1")], 4000),  # smaller, not in effect yet
         ("1", [given("3500m", "4")], 4000),
         ("1", [given("1", "1")], 1000),  # done
-        ("4", [given("1", "1")], 4000),  # up, deferred
+        ("4", [given("1", "1")], 4000),  # larger, deferred
         ("1", [{"name": "c"}, given("9", "9", "another")], 1000),
     ],
 )
 def test_a_resize_counts_until_the_kubelet_has_done_it(
     wanted: str, status: list[dict[str, Any]], counts: int
 ) -> None:
-    """The greater of spec and status, as kube-scheduler counts."""
+    """During a resize the larger of spec and status counts, as in kube-scheduler."""
     statuses = {"containerStatuses": status, "conditions": [DEFERRED]}
     assert running({"containers": [sized(wanted)]}, statuses).amounts.cpu_milli == counts
 
 
 def test_a_resize_that_is_infeasible_does_not_count() -> None:
-    """What the kubelet has given counts, and not what the spec asks for."""
+    """An infeasible resize does not count; the status does."""
     statuses = {"containerStatuses": [given("1", "1")], "conditions": [INFEASIBLE]}
     view = running({"containers": [sized("64")]}, statuses)
     assert (view.amounts.cpu_milli, view.amounts.memory_mib) == (1000, 1024)
 
 
 def test_sidecars_and_whole_pods_are_resized_as_well() -> None:
-    """A sidecar's status; and the pod's own resources, whose status includes its overhead."""
+    """Resizes of sidecars and of whole pods count by their status, including overhead."""
     sidecar = sized("1", restartPolicy="Always") | {"name": "s"}
     spec: dict[str, Any] = {"containers": [sized("1")], "initContainers": [sidecar]}
     status: dict[str, Any] = {"initContainerStatuses": [given("3", "3", "s")]}
@@ -238,7 +239,7 @@ def test_sidecars_and_whole_pods_are_resized_as_well() -> None:
 
 
 def test_host_ports_of_a_sidecar_of_another_schedulers_pod_are_taken() -> None:
-    """Those of an init container that ends are not."""
+    """Host ports of a sidecar are taken; those of other init containers are not."""
     ports = [{"containerPort": 80, "hostPort": 8080}]
     ends = sized("1") | {"name": "i", "ports": [{"containerPort": 81, "hostPort": 8081}]}
     sidecar = sized("1", restartPolicy="Always", ports=ports) | {"name": "s"}

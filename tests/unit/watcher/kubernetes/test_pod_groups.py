@@ -1,4 +1,4 @@
-"""What is told of PodGroups, and when."""
+"""When PodGroups are reported."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
 
 def pod_group(name: str = "job") -> dict[str, Any]:
-    """A PodGroup that waits to be let in."""
+    """A PodGroup that is not admitted yet."""
     return {"metadata": {"name": name, "namespace": "default"}, "spec": {"minMember": 2}}
 
 
@@ -21,7 +21,7 @@ def pod_group(name: str = "job") -> dict[str, Any]:
 def test_a_gang_that_never_gets_pods_is_forgotten_with_its_declaration(
     *, seen_before: bool
 ) -> None:
-    """Whether the watcher saw it go or comes back to find it gone."""
+    """A gang without pods is removed with its PodGroup, even if the watcher missed the deletion."""
     cluster = Cluster()
     cluster.see("podgroups", pod_group())
     cluster.write(list(cluster.facts.groups(cluster.view.take().others[GROUPS])))
@@ -37,7 +37,7 @@ def test_a_gang_that_never_gets_pods_is_forgotten_with_its_declaration(
 
 
 def test_a_gang_with_pods_outlives_its_declaration() -> None:
-    """What runs was placed together; it is forgotten with the last pod."""
+    """A gang with pods outlives its PodGroup, and is removed with its last pod."""
     cluster = Cluster()
     cluster.see("podgroups", pod_group())
     cluster.write(list(cluster.facts.groups(cluster.view.take().others[GROUPS])))
@@ -50,7 +50,8 @@ def test_a_gang_with_pods_outlives_its_declaration() -> None:
 
 
 def test_three_podgroups_of_one_name_are_three_gangs() -> None:
-    """A list of one API says nothing of the gangs of the others, and only Volcano's are let in."""
+    """PodGroups of different APIs with one name are different gangs, and only Volcano's are
+    admitted by us."""
     cluster = Cluster()
     kinds = {
         "podgroups": "",
@@ -71,7 +72,7 @@ def test_three_podgroups_of_one_name_are_three_gangs() -> None:
 
 
 def test_a_gang_that_cannot_be_read_is_a_problem_until_it_is_gone() -> None:
-    """Its last word, which the server sends with its end, is no new problem."""
+    """An unreadable gang is a problem until it is deleted."""
     cluster = Cluster()
     kind = f"podgroups.v1alpha3.{KUBERNETES}"
     gang = {"schedulingPolicy": {"gang": {"minCount": 2}}, "resourceClaims": [{"name": "x"}]}
@@ -84,7 +85,7 @@ def test_a_gang_that_cannot_be_read_is_a_problem_until_it_is_gone() -> None:
 
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
 def test_a_gang_of_kubernetes_is_read_in_every_version(version: str) -> None:
-    """v1alpha2 is gone in 1.37; a group is one, though the server lists it in two versions."""
+    """A PodGroup of Kubernetes is read in every supported version."""
     cluster = Cluster()
     gang = {"schedulingPolicy": {"gang": {"minCount": 3}}}
     document = {"metadata": {"name": "g"}, "spec": gang}

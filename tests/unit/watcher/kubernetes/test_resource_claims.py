@@ -1,4 +1,4 @@
-"""Pods with ResourceClaims, as the watcher tells the ledger of them."""
+"""Pods with ResourceClaims, as the watcher reports them."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
 
 class Claiming(Cluster):
-    """A cluster where DRA is on."""
+    """A cluster with DRA on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,17 +20,17 @@ class Claiming(Cluster):
         self.reader.configure(self.ledger.state.configuration)
 
     def claim(self, name: str = "mine", version: int = 1, **status: Any) -> None:
-        """The server tells of a claim."""
+        """Receive a claim from the API server."""
         document = resource_claim(name, request(memory="1Gi"))
         self.see("resourceclaims", document | {"status": status}, version, f"uid-{name}")
 
     def claiming(self, uid: str, claim: str = "mine", version: int = 1, **fields: Any) -> None:
-        """The server tells of a pod that names the claim."""
+        """Receive a pod with the claim from the API server."""
         document = claiming_pod(uid, claim, template=fields.pop("template", False))
         self.see("pods", document | {"status": {"phase": "Pending"} | fields}, version, uid)
 
     def told(self) -> list[Any]:
-        """What the ledger is told now; it takes that."""
+        """Report the facts to the ledger, and return them."""
         facts = self.pod_facts()
         for fact in facts:
             self.ledger.take(fact.data)
@@ -38,7 +38,7 @@ class Claiming(Cluster):
 
 
 def test_a_pod_comes_with_what_its_claim_asks_for() -> None:
-    """Once, under the claim's name."""
+    """A pod is submitted once, with the request of its claim."""
     cluster = Claiming()
     cluster.claim()
     cluster.claiming("p")
@@ -49,7 +49,8 @@ def test_a_pod_comes_with_what_its_claim_asks_for() -> None:
 
 
 def test_a_pod_is_read_again_when_its_claim_comes() -> None:
-    """Until then it is refused by the claim's name."""
+    """A pod without its claim is rejected by the claim's name, then submitted when the claim
+    arrives."""
     cluster = Claiming()
     cluster.claiming("p")
     (said,) = cluster.told()
@@ -61,7 +62,7 @@ def test_a_pod_is_read_again_when_its_claim_comes() -> None:
 
 
 def test_a_pod_whose_claim_is_made_of_a_template_waits_in_silence() -> None:
-    """Kubernetes makes the claim, and then changes the pod."""
+    """A pod whose claim comes from a template is not reported until the claim exists."""
     cluster = Claiming()
     cluster.claiming("p", template=True)
     assert cluster.told() == []
@@ -74,7 +75,8 @@ def test_a_pod_whose_claim_is_made_of_a_template_waits_in_silence() -> None:
 
 
 def test_of_two_pods_the_second_waits_until_the_first_has_gone() -> None:
-    """Also where both come at once."""
+    """Of two pods with one claim, the second is rejected until the first is gone and the
+    reservation released."""
     cluster = Claiming()
     cluster.claim()
     cluster.claiming("p")
@@ -88,7 +90,7 @@ def test_of_two_pods_the_second_waits_until_the_first_has_gone() -> None:
     cluster.view.note_gone("p", "deleted")
     cluster.view.pods.pop("p")
     assert [type(each) for each in cluster.told()] == [PodGone]
-    assert not any(isinstance(each, PodSubmitted) for each in cluster.told())  # it is reserved yet
+    assert not any(isinstance(each, PodSubmitted) for each in cluster.told())  # still reserved
     cluster.claim(version=3)
     (said,) = cluster.told()
     assert isinstance(said, PodSubmitted)
@@ -96,7 +98,7 @@ def test_of_two_pods_the_second_waits_until_the_first_has_gone() -> None:
 
 
 def test_what_changes_of_a_claim_does_not_bring_back_an_old_pod() -> None:
-    """A pod that is on a node stays there, whatever becomes of the claim."""
+    """A change of a claim does not replace the newer view of its pod."""
     cluster = Claiming()
     cluster.claim()
     cluster.claiming("p")
@@ -110,7 +112,7 @@ def test_what_changes_of_a_claim_does_not_bring_back_an_old_pod() -> None:
 
 
 def test_without_the_setting_claims_are_refused() -> None:
-    """By their name, with the fix."""
+    """Without DRA, a pod with claims is rejected with the field and the option."""
     cluster = Cluster()
     document = claiming_pod("p", "mine")
     cluster.see("pods", document | {"status": {"phase": "Pending"}}, 1, "p")
@@ -121,7 +123,7 @@ def test_without_the_setting_claims_are_refused() -> None:
 
 
 def test_a_pod_that_is_bound_holds_what_its_claims_were_given() -> None:
-    """A ledger that was lost is written anew from the pods, also by who knows no claims."""
+    """A bound pod is adopted with its claims' shares from its annotations, even without DRA."""
     cluster = Cluster()
     cluster.ledger.play(node("n1", gpu("g0")), observed("n1"))
     held = Share(container=container_of("uid-mine"), device="g0", memory_mib=1024, cores=0)

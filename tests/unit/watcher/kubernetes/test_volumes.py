@@ -1,4 +1,4 @@
-"""What is told of claims of volumes, and when."""
+"""When volume claims are reported."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
 
 def volume_facts(cluster: Cluster, *uids: str) -> list[Any]:
-    """What is to be told of claims, those of these pods among them, and is told."""
+    """Report the facts about volume claims, including those of these pods, and return them."""
     facts = list(cluster.facts.volume_claims(cluster.view.take().others[CLAIMS], uids))
     cluster.write(facts)
     return [fact.data for fact in facts]
@@ -31,7 +31,8 @@ MOUNTED = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
 
 
 def test_a_claim_is_told_with_the_pod_that_mounts_it_and_forgotten_with_the_last() -> None:
-    """Nobody's claims are told of; one that is missing is, for the pod waits for it."""
+    """A claim is reported with the first pod that mounts it, even if missing, and removed with
+    the last."""
     cluster = Cluster()
     cluster.see("persistentvolumeclaims", kube_claim())
     assert volume_facts(cluster) == []
@@ -50,7 +51,7 @@ def test_a_claim_is_told_with_the_pod_that_mounts_it_and_forgotten_with_the_last
 
 
 def test_a_volume_or_class_concerns_the_claims_of_its_class() -> None:
-    """They are compared again when it changes."""
+    """A change of a storage class is applied to its claims."""
     cluster = Cluster()
     claim = {"metadata": {"name": "data"}, "spec": {"storageClassName": "s"}}
     cluster.see("persistentvolumeclaims", claim)
@@ -64,7 +65,7 @@ def test_a_volume_or_class_concerns_the_claims_of_its_class() -> None:
 
 
 def test_a_volume_that_cannot_be_read_is_a_problem_by_name() -> None:
-    """What was told of its claim stands."""
+    """An unreadable volume is a problem, and the claim keeps its last reported state."""
     cluster = Cluster()
     cluster.pod("p", volumes=MOUNTED)
     (told,) = volume_facts(cluster, "p")
@@ -85,7 +86,7 @@ def test_a_volume_that_cannot_be_read_is_a_problem_by_name() -> None:
 
 
 def test_the_claims_of_other_schedulers_pods_are_told_of() -> None:
-    """With their node, as long as such a pod is there and runs; what it holds else is nobody's."""
+    """Claims of other schedulers' running pods are reported with their node."""
     cluster = Cluster()
     theirs: dict[str, Any] = {
         "schedulerName": "default-scheduler",
@@ -106,7 +107,8 @@ def test_the_claims_of_other_schedulers_pods_are_told_of() -> None:
 
 
 def test_F16_the_disks_of_other_schedulers_pods_are_told_with_their_node() -> None:
-    """An ephemeral claim has the pod's name; of what cannot be read nothing is told."""
+    """Disks of other schedulers' pods are reported with their node; unreadable ones are left
+    out."""
     cluster = Cluster()
     volumes: list[dict[str, Any]] = [
         {"name": "a", "gcePersistentDisk": {"pdName": "d"}},
@@ -123,13 +125,13 @@ def test_F16_the_disks_of_other_schedulers_pods_are_told_with_their_node() -> No
 
 
 def csi_node(count: int, **rest: Any) -> dict[str, Any]:
-    """How many volumes of a driver n1 can have."""
+    """A CSINode of n1 with this volume limit."""
     driver = {"name": "csi.example.com", "nodeID": "n1", "allocatable": {"count": count}}
     return {"metadata": {"name": "n1"}, "spec": {"drivers": [driver | rest]}}
 
 
 def test_H13_the_limits_of_a_node_are_told_with_it() -> None:
-    """What else its CSINode says is no news."""
+    """A node's volume limits are reported with it; other changes of its CSINode are ignored."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     cluster.see("csinodes", csi_node(3))
@@ -146,7 +148,8 @@ def test_H13_the_limits_of_a_node_are_told_with_it() -> None:
 
 
 def test_room_for_a_volume_concerns_the_claims_of_its_class() -> None:
-    """And so does whether its driver tells of room at all."""
+    """A change of storage capacity, or of its driver's support for it, is applied to the class's
+    claims."""
     cluster = Cluster()
     cluster.see("storageclasses", {"metadata": {"name": "s"}, **WAITS})
     claim = {"metadata": {"name": "data"}, "spec": {"storageClassName": "s", "resources": GIB}}
@@ -184,7 +187,8 @@ HOSTS = {"required": {"nodeSelectorTerms": [{"matchExpressions": LONG}]}}
     ],
 )
 def test_an_object_that_cannot_be_read_stops_no_watch(kind: str, document: dict[str, Any]) -> None:
-    """Any tenant may write a claim. It is a problem by name until it is mended or gone."""
+    """An unreadable object is a problem until it is fixed or deleted, and does not stop the
+    watch."""
     cluster = Cluster()
     document = {"metadata": {"name": "odd"}, **document}
     cluster.see(kind, document)
@@ -194,14 +198,14 @@ def test_an_object_that_cannot_be_read_stops_no_watch(kind: str, document: dict[
 
 
 def test_H13_a_node_without_drivers_has_no_limits() -> None:
-    """The API server says `null` there."""
+    """A CSINode with null drivers has no limits."""
     cluster = Cluster()
     cluster.see("csinodes", {"metadata": {"name": "n1"}, "spec": {"drivers": None}})
     assert (cluster.view.volume_limits, cluster.view.problems) == ({"n1": {}}, {})
 
 
 def test_what_no_event_can_hold_of_a_pod_is_left_out() -> None:
-    """A claim with a longer name than there can be, and more claims than a pod can mount."""
+    """Claim names that are too long, and claims over the limit, are left out of the event."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     theirs: dict[str, Any] = {"schedulerName": "default-scheduler", "limits": {}}
@@ -217,7 +221,7 @@ def test_what_no_event_can_hold_of_a_pod_is_left_out() -> None:
 
 
 def test_a_claim_that_was_deleted_behind_the_watchers_back() -> None:
-    """A watcher that comes back compares what the ledger knows with the first list."""
+    """A claim deleted while the watcher was away is reported as missing after the first list."""
     cluster = Cluster()
     told = VolumeClaimObserved(namespace="default", claim="data", state="bound")
     cluster.pod("p", volumes=MOUNTED)

@@ -1,4 +1,4 @@
-"""What a watcher does about things of a cluster that no watch tells it, in virtual time."""
+"""How a watcher handles differences that no watch reports, in virtual time."""
 
 import asyncio
 import json
@@ -48,8 +48,7 @@ HELD = {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,1000,0:;"}
 
 
 class LateLink(PerfectKubeLink):
-    """A network that answers while it is `up`, and holds back what watches are told while it is not
-    `clear`."""
+    """A network that is reachable while `up`, and delays watch events while not `clear`."""
 
     up = True
 
@@ -70,7 +69,7 @@ class LateLink(PerfectKubeLink):
 
 
 class Watched:
-    """A cluster in memory with one node, a ledger in memory, and a watcher between them."""
+    """An in-memory cluster with one node, an in-memory ledger, and a watcher between them."""
 
     def __init__(self) -> None:
         self.kube, self.link = MemoryKube(), LateLink()
@@ -99,7 +98,7 @@ class Watched:
         self.watching.observe(change)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What the API server answers to a user."""
+        """The API server's answer to a user."""
         raw = json.dumps(body or {}).encode()
         answer = self.kube.handle(
             method, path, query=None, body=raw, content_type="application/json"
@@ -109,13 +108,13 @@ class Watched:
         return found
 
     def write(self, data: Payload, role: str = "watcher") -> None:
-        """An event of another service."""
+        """Write an event of another service."""
         identity = f"other-{self.server.last_revision}"
         draft = Draft(subject_of(data), identity, encode(event_of(data)))
         self.server.append([draft], {}, role=role, writer="other")
 
     def place(self, uid: str) -> None:
-        """Scheduler and binder place the pod on n1, without a device."""
+        """Place the pod on n1 without a device, as scheduler and binder do."""
         known = self.state.pods[uid]
         chain = self.state.nodes["n1"].chain
         placed = PodPlaced(
@@ -141,7 +140,7 @@ class Watched:
 
 
 def watched(check: Callable[[Watched], Awaitable[None]]) -> None:
-    """Run `check` beside a watcher that is in step."""
+    """Run the check next to a watcher that is in step."""
 
     async def main() -> None:
         cluster = Watched()
@@ -155,7 +154,8 @@ def watched(check: Callable[[Watched], Awaitable[None]]) -> None:
 
 
 def test_a_comparison_finds_what_no_watch_has_told() -> None:
-    """However much happens before its time: a pod that only the ledger has is asked for by name."""
+    """A periodic comparison finds a pod that only the ledger has, asks for it by name, and ends
+    it."""
 
     async def check(cluster: Watched) -> None:
         cluster.ask("POST", PODS, kube_pod("a", share()))
@@ -172,7 +172,7 @@ def test_a_comparison_finds_what_no_watch_has_told() -> None:
 
 
 def test_a_pod_of_which_the_api_server_says_nothing_is_not_taken_to_be_gone() -> None:
-    """No answer is none: it is asked again at the next comparison."""
+    """A pod is not ended while the API server does not answer, but at a later comparison."""
 
     async def check(cluster: Watched) -> None:
         cluster.write(pod("ghost", ask(1000)))
@@ -187,7 +187,7 @@ def test_a_pod_of_which_the_api_server_says_nothing_is_not_taken_to_be_gone() ->
 
 
 def test_a_pod_that_another_watcher_saw_end_is_not_taken_back_unasked() -> None:
-    """Its own watch may be late: the server says that there is no such pod any more."""
+    """A pod that another watcher saw end is not adopted again by one whose watch is late."""
 
     async def check(cluster: Watched) -> None:
         running = kube_pod("a", share(), schedulerName="someone-else")
@@ -209,7 +209,7 @@ def test_a_pod_that_another_watcher_saw_end_is_not_taken_back_unasked() -> None:
 
 
 def test_a_pod_that_another_scheduler_bound_is_not_rejected_by_a_late_watcher() -> None:
-    """Its own watch is late: the server names a node of which that has not told."""
+    """A pod that another scheduler bound is not rejected again by a watcher whose watch is late."""
 
     async def check(cluster: Watched) -> None:
         uid = cluster.ask("POST", PODS, kube_pod("a", share() | {"nvidia.com/gpumem": "much"}))[
@@ -233,7 +233,7 @@ def test_a_pod_that_another_scheduler_bound_is_not_rejected_by_a_late_watcher() 
 def test_a_pod_that_is_being_deleted_is_not_compared_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It was to be submitted again; a finalizer keeps it in the cluster."""
+    """A pod kept by a finalizer is not compared over and over."""
 
     async def check(cluster: Watched) -> None:
         body = kube_pod("a", share() | {"nvidia.com/gpumem": "much"})
@@ -254,7 +254,7 @@ def test_a_pod_that_is_being_deleted_is_not_compared_again_and_again(
 
 
 def test_a_changed_pod_changes_and_ends_after_the_ledgers_beginning_was_dropped() -> None:
-    """The server no longer has the newest event on the subject of the pod."""
+    """A pod can still change and end after its newest ledger record was trimmed."""
 
     async def check(cluster: Watched) -> None:
         uid = cluster.ask("POST", PODS, kube_pod("a", share()))["metadata"]["uid"]
@@ -277,7 +277,7 @@ def test_a_changed_pod_changes_and_ends_after_the_ledgers_beginning_was_dropped(
 
 
 def test_a_missing_record_of_a_pod_says_nothing_of_older_ones() -> None:
-    """The newest record of one pod is missing; the records of a pod before it are there."""
+    """A missing record of one pod does not affect the fences of older pods."""
 
     async def check(cluster: Watched) -> None:
         for name in ("old", "new"):
@@ -299,7 +299,7 @@ def test_a_missing_record_of_a_pod_says_nothing_of_older_ones() -> None:
 
 
 def test_a_pod_changes_after_an_event_on_its_subject_that_the_fold_refused() -> None:
-    """The newest event there is not one that the pod's state shows."""
+    """A pod can change after a refused event on its subject."""
 
     async def check(cluster: Watched) -> None:
         uid = cluster.ask("POST", PODS, kube_pod("a", share()))["metadata"]["uid"]
@@ -318,7 +318,7 @@ def test_a_pod_changes_after_an_event_on_its_subject_that_the_fold_refused() -> 
 
 
 def test_a_pod_deleted_while_it_is_submitted_ends_at_once() -> None:
-    """At whichever step of its submission the API server reports the deletion."""
+    """A pod deleted at any step of its submission ends soon, without a repair."""
 
     async def check(cluster: Watched) -> None:
         for steps in range(60):
@@ -357,8 +357,8 @@ def names(cluster: Watched) -> list[str]:
 
 @pytest.mark.parametrize("cut", ["silent", "broken", "away"])
 def test_a_restored_api_server_is_compared_at_once_and_the_watcher_is_not_ready(cut: str) -> None:
-    """Pods made since the copy end, pods deleted since come back, and a lost binding is undone;
-    whether the connections stay open in silence, break, or fail for a while."""
+    """After an API server is restored from a backup, the watcher is not ready until pods match:
+    new pods end, deleted ones return, and a lost binding is undone."""
 
     async def check(cluster: Watched) -> None:
         for name in ("stays", "waits", "deleted", "was-bound"):
@@ -372,7 +372,7 @@ def test_a_restored_api_server_is_compared_at_once_and_the_watcher_is_not_ready(
             cluster.ask("POST", PODS, kube_pod(f"new-{number}", {"cpu": "1"}))
         cluster.ask("DELETE", f"{PODS}/deleted", {})
         cluster.ask("DELETE", f"{PODS}/was-bound", {"gracePeriodSeconds": 0})
-        await rest(70.0)  # bookmarks
+        await rest(70.0)  # until bookmarks
         assert len(names(cluster)) == 32
         assert not cluster.watching.not_ready()
 
@@ -395,7 +395,8 @@ def test_a_restored_api_server_is_compared_at_once_and_the_watcher_is_not_ready(
                 break
         assert not cluster.watching.not_ready()
         assert names(cluster) == ["stays", "was-bound"]
-        await rest(AGAIN_S + 2 * PROBE_S)  # the ledger has forgotten the ids of their placements
+        # until the ledger has forgotten the ids of their placements
+        await rest(AGAIN_S + 2 * PROBE_S)
         assert names(cluster) == ["deleted", "stays", "waits", "was-bound"]
         phases = {pod.submitted.name: pod.phase for pod in cluster.state.pods.values()}
         assert phases.pop("was-bound") is not Phase.PENDING
@@ -410,7 +411,7 @@ KUBERNETES = "scheduling.k8s.io"
 
 @pytest.mark.parametrize("served", [(), ("v1",)])
 def test_a_pod_whose_podgroup_is_never_read_is_rejected(served: tuple[str, ...]) -> None:
-    """The API server has no PodGroups of its kind, or only in versions that are not read here."""
+    """A pod with a PodGroup of a kind or version that is not served is rejected."""
 
     async def check(cluster: Watched) -> None:
         cluster.kube.more_kinds |= {(f"{KUBERNETES}/{version}", "podgroups") for version in served}
@@ -429,7 +430,7 @@ def test_a_pod_whose_podgroup_is_never_read_is_rejected(served: tuple[str, ...])
 
 
 def test_a_pod_waits_for_its_podgroup_once_the_api_server_has_the_kind() -> None:
-    """It was rejected while no PodGroup could have come."""
+    """A pod rejected for a missing PodGroup kind is submitted once the kind is served."""
 
     async def check(cluster: Watched) -> None:
         for kind in ("podgroups", "queues"):
@@ -456,14 +457,15 @@ QUEUES = f"/apis/{VOLCANO}/queues"
 
 
 def told(cluster: Watched) -> list[tuple[str, str]]:
-    """The kind and name of each object that has an event of what has no effect."""
+    """The kind and name of each object with an event about ignored fields."""
     events = cluster.kube.store.all("events")
     about = [each["involvedObject"] for each in events if each["reason"] == REASON]
     return sorted((each["kind"], each["name"]) for each in about)
 
 
 def test_the_owner_is_told_once_what_has_no_effect() -> None:
-    """Of a Queue, a PodGroup and a pod; again when that changes, whatever else of it does."""
+    """Ignored fields of a Queue, PodGroup or pod are reported in one event, again only if they
+    change."""
 
     async def check(cluster: Watched) -> None:
         queue: dict[str, Any] = {
@@ -491,7 +493,8 @@ def test_the_owner_is_told_once_what_has_no_effect() -> None:
 
 
 def test_what_has_no_effect_is_told_once_the_api_server_answers() -> None:
-    """In the order in which it was found, and at a pace."""
+    """Events about ignored fields are written at a limited rate, and after the API server
+    returns."""
 
     async def check(cluster: Watched) -> None:
         made = []

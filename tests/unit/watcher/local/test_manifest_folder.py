@@ -1,4 +1,4 @@
-"""A folder of manifests as a source: what is wanted, and what is not said for want of looking."""
+"""A manifest folder as a source: which pods it requests, and what stays unknown."""
 
 import logging
 import os
@@ -26,12 +26,12 @@ spec:
 
 
 def pod(name: str, gpus: str = "1") -> str:
-    """A manifest."""
+    """A pod manifest."""
     return POD.format(name=name, gpus=gpus)
 
 
 def write(folder: Path, name: str, *documents: str, age_s: float = 60) -> None:
-    """A file that was left alone for a while, unless said otherwise."""
+    """Write a file that looks unchanged for this long."""
     path = folder / name
     path.write_text("---\n".join(documents))
     _, _, _, _, _, _, _, _, mtime, _ = path.stat()
@@ -44,12 +44,12 @@ def source_of(folder: Path) -> ManifestFolder:
 
 
 def keys(observation: Observation) -> set[str]:
-    """Which pods are wanted."""
+    """The requested pods."""
     return set(observation.pods)
 
 
 async def test_files_come_change_and_go(tmp_path: Path) -> None:
-    """Each look says what is wanted now; nothing new is the same object."""
+    """Each reading returns the requested pods; without a change it is the same object."""
     source = source_of(tmp_path)
     empty = await source.observe()
     assert (keys(empty), empty.whole) == (set(), True)
@@ -71,7 +71,7 @@ async def test_files_come_change_and_go(tmp_path: Path) -> None:
 async def test_a_file_that_goes_while_the_folder_is_looked_at_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is removed right after it was asked for: nothing is wrong with the folder for that."""
+    """A file deleted during a reading does not affect other files."""
     write(tmp_path, "a.yaml", pod("a"))
     write(tmp_path, "b.yaml", pod("b"))
     look = Path.stat
@@ -93,7 +93,8 @@ async def test_a_file_that_goes_while_the_folder_is_looked_at_hides_no_other(
 async def test_what_stands_beside_workloads_is_passed_over_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A Service is no problem, and who leaves the file beside it is wanted no more."""
+    """Other documents are skipped and logged; a pod removed from the file is no longer
+    requested."""
     beside = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n"
     urgent = (
         "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: urgent}\n"
@@ -112,7 +113,7 @@ async def test_what_stands_beside_workloads_is_passed_over_and_said(
 
 
 async def test_a_gang_comes_with_its_job(tmp_path: Path) -> None:
-    """A document may be several pods and their gang."""
+    """A Job gives its pods and their gang."""
     write(
         tmp_path,
         "job.yaml",
@@ -126,7 +127,7 @@ async def test_a_gang_comes_with_its_job(tmp_path: Path) -> None:
 
 
 async def test_a_file_is_read_once_it_is_left_alone(tmp_path: Path) -> None:
-    """Half of a file must not look like fewer pods: it is not read while it may grow."""
+    """A file that was just written is not read until it is left alone; its pods stay."""
     write(tmp_path, "a.yaml", pod("a"), pod("b"))
     source = source_of(tmp_path)
     await source.observe()
@@ -141,7 +142,8 @@ async def test_a_file_is_read_once_it_is_left_alone(tmp_path: Path) -> None:
 async def test_a_bad_file_hides_no_other_and_keeps_what_it_held(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its pods stay wanted until it is mended; the log names file, document, field and fix."""
+    """The pods of a broken file stay, other files are read, and the log names file, field and
+    fix."""
     write(tmp_path, "a.yaml", pod("a"), pod("b"))
     write(tmp_path, "z.yaml", pod("z"))
     source = source_of(tmp_path)
@@ -163,7 +165,7 @@ async def test_a_bad_file_hides_no_other_and_keeps_what_it_held(
 
 
 async def test_what_was_never_readable_may_hold_anything(tmp_path: Path) -> None:
-    """Started upon a bad file, nothing unseen is said to be gone; what was seen to leave is."""
+    """While a file was never readable, no unseen pod counts as gone; a pod seen to leave does."""
     write(tmp_path, "bad.yaml", "kind: [")
     write(tmp_path, "a.yaml", pod("a"))
     source = source_of(tmp_path)
@@ -179,7 +181,7 @@ async def test_what_was_never_readable_may_hold_anything(tmp_path: Path) -> None
 async def test_a_folder_that_cannot_be_read_keeps_all(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A folder that vanished (an unmounted disk) is an error, not the end of all pods."""
+    """If the folder becomes unreadable, all pods stay and the error is logged once."""
     folder = tmp_path / "manifests"
     folder.mkdir()
     write(folder, "a.yaml", pod("a"))
@@ -197,13 +199,13 @@ async def test_a_folder_that_cannot_be_read_keeps_all(
 
 
 async def test_a_folder_that_was_never_there(tmp_path: Path) -> None:
-    """Nothing is known, so nothing is gone."""
+    """If the folder never existed, no pod counts as gone."""
     seen = await source_of(tmp_path / "none").observe()
     assert not seen.whole
 
 
 async def test_two_files_with_one_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The first file by name has the pod; the other is told so, once."""
+    """If two files name one pod, the first file wins and the other is reported once."""
     write(tmp_path, "a.yaml", pod("a", gpus="1"))
     write(tmp_path, "b.yaml", pod("a", gpus="2"))
     source = source_of(tmp_path)
@@ -227,7 +229,7 @@ async def test_two_files_with_one_name(tmp_path: Path, caplog: pytest.LogCapture
     ids=["empty", "bomb", "deep", "50,000 containers", "binary"],
 )
 async def test_hostile_files(tmp_path: Path, text: str) -> None:
-    """Each is a problem of its own file, and the others are read."""
+    """A hostile file is a problem of its own, and other files are read."""
     write(tmp_path, "a.yaml", text)
     write(tmp_path, "b.yaml", pod("b"))
     source = source_of(tmp_path)
@@ -236,7 +238,8 @@ async def test_hostile_files(tmp_path: Path, text: str) -> None:
 
 
 def test_uids_tell_name_and_incarnation_of_this_source_only(tmp_path: Path) -> None:
-    """The same on every machine; nobody else's uid is taken for ours."""
+    """A uid has the source, name and incarnation, is reproducible, and foreign uids are not
+    recognized."""
     source = source_of(tmp_path)
     uid = source.uid("default/a", 3)
     assert uid == "manifest-51e564291e9e4528b7eea136-3"
@@ -254,7 +257,7 @@ def test_uids_tell_name_and_incarnation_of_this_source_only(tmp_path: Path) -> N
 
 
 async def test_E8_manifests_mean_what_the_configuration_says(tmp_path: Path) -> None:
-    """Another configuration, and every file is read anew; the same one, and none is."""
+    """A changed configuration makes every file be read again."""
     source = source_of(tmp_path)
     write(tmp_path, "a.yaml", pod("a"))
     plain = await source.observe()

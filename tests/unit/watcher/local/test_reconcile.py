@@ -1,4 +1,4 @@
-"""What a watcher appends for a source and a state: the rules, without a clock or a file."""
+"""The events that a watcher appends for a source and a state, without clock or files."""
 
 import msgspec
 import pytest
@@ -27,14 +27,14 @@ GANG = PodGroupObserved(group="d/gang", min_available=2)
 
 
 class Named(Source):
-    """A source whose uids say what they are."""
+    """A source with readable uids."""
 
     def uid(self, key: str, incarnation: int) -> str:
-        """As in `mine:d/a:1`."""
+        """Return a uid such as `mine:d/a:1`."""
         return f"mine:{key}:{incarnation}"
 
     def incarnation(self, key: str, uid: str) -> int:
-        """0 for the pods of others."""
+        """Return 0 for pods of other sources."""
         mine, _, rest = uid.partition(":")
         return int(rest.rpartition(":")[2]) if mine == "mine" and key in rest else 0
 
@@ -46,7 +46,7 @@ def draft(name: str, **fields: object) -> PodDraft:
 
 
 def wanting(*drafts: PodDraft, groups: tuple[PodGroupObserved, ...] = ()) -> Observation:
-    """A whole observation."""
+    """A complete observation."""
     return Observation(
         pods={f"d/{pod.name}": pod for pod in drafts},
         groups={group.group: group for group in groups},
@@ -54,7 +54,7 @@ def wanting(*drafts: PodDraft, groups: tuple[PodGroupObserved, ...] = ()) -> Obs
 
 
 class World:
-    """A ledger in memory, folded as a watcher folds it."""
+    """An in-memory ledger, folded as a watcher does."""
 
     def __init__(self) -> None:
         self.source = Named()
@@ -69,11 +69,11 @@ class World:
             self.known.observe(self.state, change)
 
     def next(self, wanted: Observation) -> list[Fact]:
-        """What the watcher would append."""
+        """The facts that the watcher would append."""
         return next_facts(self.source, self.known, self.state, wanted)
 
     def settle(self, wanted: Observation) -> list[Fact]:
-        """Append until nothing is left to append; all that was."""
+        """Append until nothing is left, and return all appended facts."""
         written: list[Fact] = []
         while facts := self.next(wanted):
             written += facts
@@ -83,7 +83,7 @@ class World:
 
 
 def test_a_pod_comes_stays_and_goes() -> None:
-    """Submitted once, left alone while it is wanted, gone once it is not."""
+    """A pod is submitted once, left alone while requested, and ended when removed."""
     world = World()
     (came,) = world.settle(wanting(draft("a")))
     assert isinstance(came.data, PodSubmitted)
@@ -95,7 +95,7 @@ def test_a_pod_comes_stays_and_goes() -> None:
 
 
 def test_each_return_is_another_pod() -> None:
-    """A manifest that comes back, and a pod that a person deleted, get the next incarnation."""
+    """A pod that comes back gets the next incarnation."""
     world = World()
     world.settle(wanting(draft("a")))
     world.settle(wanting())
@@ -105,7 +105,7 @@ def test_each_return_is_another_pod() -> None:
 
 
 def test_a_changed_manifest_replaces_the_pod() -> None:
-    """What was submitted cannot be edited: the old pod goes, then the new one comes."""
+    """A changed manifest ends the old pod, then submits a new one."""
     world = World()
     world.settle(wanting(draft("a")))
     gone, came = world.settle(wanting(draft("a", priority=7)))
@@ -115,7 +115,7 @@ def test_a_changed_manifest_replaces_the_pod() -> None:
 
 
 def test_an_evicted_pod_goes_and_waits_for_another_place() -> None:
-    """Where there is no Kubernetes its source lets it go; its manifest is still wanted."""
+    """Without Kubernetes, an evicted pod is ended and submitted again."""
     world = World()
     wanted = wanting(draft("a"), draft("h", priority=9))
     world.settle(wanted)
@@ -134,7 +134,7 @@ def test_an_evicted_pod_goes_and_waits_for_another_place() -> None:
 
 
 def test_pods_of_others_are_left_alone() -> None:
-    """Neither taken for ours nor declared gone, and no obstacle to a pod of the same name."""
+    """Pods of other sources are left alone, even with the same name."""
     world = World()
     world.take(PodSubmitted(uid="theirs", namespace="d", name="a", shape=Shape(), dialect="plain"))
     assert world.settle(wanting()) == []
@@ -142,7 +142,7 @@ def test_pods_of_others_are_left_alone() -> None:
 
 
 def test_nothing_is_gone_that_could_not_be_looked_for() -> None:
-    """An unreadable source keeps what it may hold; what was seen in it before may go."""
+    """An incomplete reading ends only pods that were seen before."""
     world = World()
     world.settle(wanting(draft("a"), draft("b")))
     partly = Observation(pods={}, groups={}, seen={"d/b"}, whole=False)
@@ -150,7 +150,7 @@ def test_nothing_is_gone_that_could_not_be_looked_for() -> None:
 
 
 def test_two_live_pods_of_one_name() -> None:
-    """The later one stays: a writer with an older view cannot leave a pod behind for ever."""
+    """Of two live pods with one name, the later one stays."""
     world = World()
     for uid in ("mine:d/a:1", "mine:d/a:2"):
         world.take(PodSubmitted(uid=uid, namespace="d", name="a", shape=Shape(), dialect="plain"))
@@ -159,7 +159,7 @@ def test_two_live_pods_of_one_name() -> None:
 
 
 def test_a_gang_is_declared_before_its_pods() -> None:
-    """And again when it changes, and not when it does not."""
+    """A gang is declared before its pods, and again only when it changes."""
     world = World()
     wanted = wanting(draft("a", group="d/gang"), groups=(GANG,))
     assert [type(fact.data) for fact in world.settle(wanted)] == [PodGroupObserved, PodSubmitted]
@@ -169,7 +169,7 @@ def test_a_gang_is_declared_before_its_pods() -> None:
 
 
 def test_a_gang_that_left_with_its_last_pod_is_declared_anew() -> None:
-    """Folds forget it then; without a new declaration its pods would start one by one."""
+    """A gang whose last pod was replaced is declared again before the new pod."""
     world = World()
     wanted = wanting(draft("a", group="d/gang"), groups=(GANG,))
     first = world.settle(wanted)[0]
@@ -183,7 +183,7 @@ def test_a_gang_that_left_with_its_last_pod_is_declared_anew() -> None:
 
 @pytest.mark.parametrize("events", [1, 2, 3, 4])
 def test_any_prefix_leads_to_the_same_end(events: int) -> None:
-    """Killed after any event and started anew, a watcher writes what is left and nothing else."""
+    """A watcher restarted after any event writes exactly the remaining ones."""
     wanted = wanting(draft("a", group="d/gang"), draft("b"), draft("c"), groups=(GANG,))
     straight = World().settle(wanted)
     world = World()

@@ -1,4 +1,4 @@
-"""Two watchers of one folder: what one wrote upon a later look, the other does not take back."""
+"""Two watchers of one folder do not undo each other's newer events."""
 
 import asyncio
 import contextlib
@@ -41,9 +41,10 @@ spec: {{containers: [{{name: main}}]}}
 
 
 class LateFolder(ManifestFolder):
-    """A folder on a slow disk: while it is not `clear`, a look is answered late.
+    """A folder on a slow disk: while not `clear`, a reading returns late.
 
-    `looking` is how many looks have been taken."""
+    `looking` counts the readings.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, name="test", interval_s=0.01, clock=SystemClock())
@@ -78,12 +79,12 @@ class Watcher:
         self._watching.observe(change)
 
     def folded(self, kind: type[Payload]) -> int:
-        """How many events of a type it has folded."""
+        """The number of folded events of this type."""
         return sum(isinstance(each.data, kind) for each in self._folded)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Watcher"]:
-        """Let it work."""
+        """Run the watcher."""
         async with self._commit, asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(self._reader.run()),
@@ -94,17 +95,17 @@ class Watcher:
                 task.cancel()
 
     async def holds_a_look(self) -> None:
-        """Return once it has looked at the folder as it is now, and was not answered yet."""
+        """Wait until it has read the folder's present content, and hold that reading back."""
         self.source.clear.clear()
         await self._looks(1)
 
     def answers(self) -> None:
-        """Answer the look that is held, and hold the next one."""
+        """Release the held reading, and hold the next one."""
         self.source.clear.set()
         self.source.clear.clear()
 
     async def compares(self) -> None:
-        """Answer the look, and return once it was compared: the one after the next has begun."""
+        """Release the reading, and wait until it was compared."""
         self.source.clear.set()
         await self._looks(2)
 
@@ -123,7 +124,7 @@ async def holds(check: Callable[[], bool], what: str) -> None:
 
 
 def write(folder: Path, name: str) -> None:
-    """A manifest that was left alone for a minute."""
+    """Write a manifest that looks unchanged for a minute."""
     half_written = folder / f"{name}.part"
     half_written.write_text(POD.format(name=name))
     now_s = half_written.stat().st_mtime
@@ -133,7 +134,7 @@ def write(folder: Path, name: str) -> None:
 
 @pytest.fixture
 async def watchers(tmp_path: Path) -> AsyncIterator[tuple[Watcher, Watcher]]:
-    """Two of them, at work."""
+    """Two running watchers."""
     server = MemoryServer()
     one, two = (Watcher(server, tmp_path, name) for name in ("one", "two"))
     async with one.running(), two.running():
@@ -143,7 +144,7 @@ async def watchers(tmp_path: Path) -> AsyncIterator[tuple[Watcher, Watcher]]:
 async def test_a_pod_that_came_after_a_look_is_not_ended(
     watchers: tuple[Watcher, Watcher], tmp_path: Path
 ) -> None:
-    """The late one's folder lacks the pod that the other has submitted meanwhile."""
+    """A pod submitted by one watcher after the other's reading is not ended by that reading."""
     _quick, late = watchers
     await late.holds_a_look()
     write(tmp_path, "a")
@@ -155,7 +156,7 @@ async def test_a_pod_that_came_after_a_look_is_not_ended(
 async def test_a_pod_that_went_after_a_look_does_not_come_back(
     watchers: tuple[Watcher, Watcher], tmp_path: Path
 ) -> None:
-    """The late one's folder has the pod still that the other has ended meanwhile."""
+    """A pod ended by one watcher after the other's reading is not submitted again."""
     _quick, late = watchers
     write(tmp_path, "a")
     await holds(lambda: late.folded(PodSubmitted) == 1, "a pod")
@@ -167,7 +168,7 @@ async def test_a_pod_that_went_after_a_look_does_not_come_back(
 
 
 async def test_what_others_write_does_not_make_a_look_old(tmp_path: Path) -> None:
-    """Somebody declares gangs without end: the pods of this folder are submitted all the same."""
+    """Unrelated events do not make a reading outdated."""
     server = MemoryServer()
     async with Watcher(server, tmp_path, "late").running() as late:
         write(tmp_path, "a")

@@ -1,4 +1,4 @@
-"""`apportion config check`: what has no effect is named once, and is no fault."""
+"""`apportion config check`: settings without effect are named once and are not errors."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ hygon: {resourceCountName: hygon.com/dcunum}
 
 
 def test_what_has_no_effect_is_named_and_nothing_is_wrong(golden: Golden, tmp_path: Path) -> None:
-    """On stderr, so that what reads the configuration as JSON reads that alone."""
+    """Settings without effect are listed on stderr, and the configuration is valid."""
     file = tmp_path / "device-config.yaml"
     file.write_text(CHART)
     done = CliRunner().invoke(command, ["check", str(file)])

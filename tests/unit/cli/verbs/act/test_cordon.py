@@ -1,4 +1,4 @@
-"""What `cordon` finds there already, and what `uncordon` says of devices that stay off offer."""
+"""What `cordon` finds already set, and what `uncordon` reports as still unschedulable."""
 
 import pytest
 
@@ -19,7 +19,7 @@ OF_NODE = NodeCordoned(node="n1", by="bob", reason="move")
 
 
 def detail_after(events: tuple[Payload, ...]) -> NodeDetail:
-    """Of a node with two devices, as of revision 7."""
+    """The detail of a node with two devices, at revision 7."""
     node = Ledger(rack("n1", 2), *events).state.nodes["n1"]
     return NodeDetail(7, node=node_answer(node), devices=tuple(device_answers(node)))
 
@@ -43,7 +43,7 @@ def detail_after(events: tuple[Payload, ...]) -> NodeDetail:
 def test_what_is_off_offer_for_another_reason(
     events: tuple[Payload, ...], device: str, said: str
 ) -> None:
-    """Of a node all of its devices, of a device that one, whose own cordon was lifted just now."""
+    """`uncordon` reports what is still unschedulable: all devices of a node, or the one device."""
     assert still_off(detail_after(events), device) == said
 
 
@@ -60,7 +60,8 @@ def test_what_is_off_offer_for_another_reason(
 def test_who_uncordons_a_node_for_its_card_is_told(
     events: tuple[Payload, ...], device: str, said: str
 ) -> None:
-    """And who uncordons a card for its node: the cordon that he looks for is there."""
+    """Uncordoning a node without a cordon mentions its devices' cordons, and the other way
+    round."""
     told = not_cordoned(detail_after(events), device)
     assert told.startswith(f"{device or 'n1'} is not cordoned")
     assert told.endswith(f" 7{said}")
@@ -77,7 +78,7 @@ def test_who_uncordons_a_node_for_its_card_is_told(
     ],
 )
 def test_a_cordon_that_stands_already(device: str, by: str, reason: str, since: int) -> None:
-    """Of the same, by the same person and for the same reason: another one would hide its age."""
+    """Repeating a cordon by the same person for the same reason keeps the first one."""
     said = NodeCordoned(node="n1", by="ann", reason="drain: fan")
     node = Ledger(rack("n1", 2), said, CORDONED).state.nodes["n1"]
     detail = NodeDetail(3, node=node_answer(node), devices=tuple(device_answers(node)))

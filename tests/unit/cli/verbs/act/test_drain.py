@@ -1,4 +1,4 @@
-"""What `drain` says of what it would do, and of itself when it is stopped on its way."""
+"""What `drain` reports about its plan, and about itself when it is stopped."""
 
 import io
 import os
@@ -48,14 +48,14 @@ from tests.support.golden import Golden
     ],
 )  # fmt: skip
 def test_how_far_it_came(report: Report, said: list[str]) -> None:
-    """What is done, what goes on, and what is left, each counted once in a line of its own."""
+    """A drain's progress counts moved, pending and remaining pods, one line each."""
     assert how_far(report) == said
 
 
 def test_one_count_of_those_without_a_place(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A drain that was stopped says once how many wait, and not in two ways."""
+    """A stopped drain reports pending pods once."""
     report = Report(target="n", revision=7, moved={"a": "m"}, waiting={"c": "no room"})
     _tell(report, dry_run=False)
     whole = capsys.readouterr().out
@@ -69,7 +69,7 @@ def test_one_count_of_those_without_a_place(
 def test_what_nobody_decided_does_not_wait_yet(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Who waits was looked at, and refused; stopped before that, a drain says only so."""
+    """A stopped drain does not report undecided pods as refused."""
     waiting = {"a": UNDECIDED, "b": "no room"}
     _tell(Report(target="n", revision=7, waiting=waiting, stopped=BY_HAND), dry_run=False)
     golden({"a was not looked at, b was refused": capsys.readouterr().out})
@@ -86,7 +86,7 @@ def test_what_nobody_decided_does_not_wait_yet(
 def test_a_stop_behind_the_last_pod_left_nothing(
     report: Report, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever stops it when all is moved is told that, and not that it would go on."""
+    """A drain that is stopped after its last pod does not suggest to run again."""
     report.stopped = BY_HAND
     _tell(report, dry_run=False)
     told = [line for line in capsys.readouterr().out.splitlines()
@@ -112,7 +112,7 @@ def test_a_stop_behind_the_last_pod_left_nothing(
 def test_pods_of_a_gang_elsewhere_are_not_counted_as_the_nodes(
     planned: dict[str, str], along: list[str], headline: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They go with their gang; a command that stays is counted nowhere."""
+    """Pods of a gang on other nodes are counted separately from the node's own."""
     left = {**dict.fromkeys(planned, "would move"), "command": "would stay where it is"}
     report = Report(target="n", planned=planned, with_gang=along, left=left)
     report.was = dict.fromkeys(planned, "n") | dict.fromkeys(along, "far")
@@ -131,7 +131,7 @@ def test_pods_of_a_gang_elsewhere_are_not_counted_as_the_nodes(
 def test_a_dry_run_ends_as_the_drain_would(
     planned: dict[str, str], left: dict[str, str], code: int | None
 ) -> None:
-    """A script that asks first reads the same code."""
+    """A dry run ends with the exit code of the drain."""
     report = Report(target="n", planned=planned, left=left)
     with pytest.raises(SystemExit) if code else nullcontext() as ended:
         _end(report, as_json=True, dry_run=True)
@@ -141,7 +141,7 @@ def test_a_dry_run_ends_as_the_drain_would(
 def test_who_would_be_placed_instead_is_named(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a drained pod gives back of its queue another takes: both are told of, before."""
+    """Pods that would be placed instead of a drained one are named, before and after."""
     report = Report(target="n", planned={"r1": ""}, left={"r1": "would wait: full"})
     report.instead = {"r2": "m"}
     _tell(report, dry_run=True)
@@ -157,7 +157,7 @@ def test_who_would_be_placed_instead_is_named(
 def test_nobody_knows_whether_pods_run_whose_node_is_not_heard(
     golden: Golden, capsys: pytest.CaptureFixture[str], *, dry_run: bool
 ) -> None:
-    """Neither does a drain of it, which says so before it moves them and when it has."""
+    """A drain of a silent node says so before and after it moves pods."""
     order = Order("n", "", "ann", "x", 1.0, force=False, kube=KubeChoice(wanted=False))
     silent = "the agent of n is not heard, found silent at 2026-01-02T03:04:05Z"
     there = PodAnswer("default", "p", "1", "allocated", node="n", unready=silent)
@@ -176,7 +176,7 @@ def test_nobody_knows_whether_pods_run_whose_node_is_not_heard(
 def test_who_comes_back_to_where_he_was_has_not_moved(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A gang ends whole and begins anew, also those of it that were elsewhere and stay there."""
+    """A gang member that returns to its node does not count as moved."""
     report = Report(target="n", revision=7, moved={"a": "m", "b": "m"}, with_gang=["b"])
     report.was = {"a": "n", "b": "m"}
     _tell(report, dry_run=False)
@@ -186,7 +186,7 @@ def test_who_comes_back_to_where_he_was_has_not_moved(
 def test_what_many_wait_for_is_said_once(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As of a gang, whose pods have one reason; of who finds a place it is told where each goes."""
+    """A reason that many pods share is printed once."""
     names = [f"g-{number}" for number in range(4)]
     left = {**dict.fromkeys(names, "would wait: no room"), "a": "would move", "b": "would move"}
     planned = {**dict.fromkeys(names, ""), "a": "m", "b": "m"}
@@ -201,8 +201,7 @@ def test_what_many_wait_for_is_said_once(
 def test_how_many_pods_had_their_turn_is_told_of_all_pods(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A gang counts as many as it has, as in the sums at the end; a pipe is told as a terminal is,
-    for whoever reads it may want to stop it."""
+    """Progress counts the pods of a gang one by one, in a pipe as on a terminal."""
     pods = [PodAnswer("default", f"p-{number}", str(number), "placed") for number in range(4)]
     units = [Unit((pods[0],)), Unit(tuple(pods[1:]), "default/g")]
     progress = Progress(units)
@@ -212,7 +211,7 @@ def test_how_many_pods_had_their_turn_is_told_of_all_pods(
 
 
 def test_ctrl_c_does_not_cut_what_was_done(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All is done when the result is said: it is said whole, with the exit code of what was."""
+    """Ctrl-C does not cut the final report of a drain."""
 
     class Interrupted(io.StringIO):
         def write(self, text: str) -> int:
@@ -235,7 +234,7 @@ def test_ctrl_c_does_not_cut_what_was_done(golden: Golden, monkeypatch: pytest.M
 def test_ctrl_c_before_anything_is_done(
     golden: Golden, options: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """It waits for a gateway that does not answer: nothing was done, and it says so."""
+    """Ctrl-C while waiting for the gateway reports that nothing was done."""
     with socket.create_server(("127.0.0.1", 0)) as gateway:
         url = f"http://127.0.0.1:{gateway.getsockname()[1]}"
         verb = [sys.executable, "-m", "apportion.cli.main", "drain", "n-1", "--reason", "x"]
@@ -252,7 +251,7 @@ def test_ctrl_c_before_anything_is_done(
 
 
 def test_only_a_drain_that_cordons_needs_a_reason(tmp_path: Path) -> None:
-    """A dry run leaves nothing that somebody could ask about; it comes as far as the gateway."""
+    """A drain needs a reason; a dry run does not."""
     nowhere = ["n-1", "--gateway", "http://127.0.0.1:1", "--nats", "nats://127.0.0.1:1"]
     env = {"APPORTION_DATA": str(tmp_path)}
     without = CliRunner().invoke(command, nowhere, env=env)

@@ -1,4 +1,4 @@
-"""What `simulate` takes for the word of an agent, and that it takes no reason of a lost node."""
+"""What `simulate` takes as the agent's report, and that losing a node takes no reason."""
 
 import pytest
 from click.testing import CliRunner
@@ -16,7 +16,7 @@ FAILED = DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="X
 
 @pytest.mark.parametrize("verb", ["lose", "return"])
 def test_a_lost_node_has_no_reason_and_that_is_said(verb: str) -> None:
-    """A card that fails has one, so people give it; help knew why there is none, the error not."""
+    """`simulate lose` and `return` refuse a reason, with an explanation."""
     refused = CliRunner().invoke(command, [verb, "n1", "--reason", "PSU"])
     assert refused.exit_code == USAGE
     assert refused.output.endswith(f"Error: {NO_REASON}\n")
@@ -31,7 +31,7 @@ def test_a_lost_node_has_no_reason_and_that_is_said(verb: str) -> None:
     ],
 )
 def test_a_mark_of_kubernetes_is_no_word_of_the_agent(event: Payload, said: str) -> None:
-    """The card is closed either way; one that is well for its agent can be made to fail."""
+    """A device closed by Kubernetes counts as healthy for its agent."""
     node = Ledger(rack("n1", 1), event).state.nodes["n1"]
     (device,) = device_answers(node)
     assert (device.healthy, bool(device.health_reason)) == (False, True)

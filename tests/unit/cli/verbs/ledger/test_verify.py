@@ -1,4 +1,4 @@
-"""What `apportion verify` says of events that changed nothing, out of an archive of them."""
+"""What `apportion verify` reports about events without effect, from an archive."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ LATE = CONTRADICTIONS_NAMED + 5
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """More ends of pods that never were than are named."""
+    """An archive with more PodGone events of unknown pods than are named."""
     path = tmp_path / "ledger.jsonl"
     with ArchiveWriter(path, stream="APPORTION", created="now") as writer:
         for revision in range(1, LATE + 1):
@@ -32,7 +32,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 def test_events_that_changed_nothing_are_named(golden: Golden, archive: Path) -> None:
-    """The newest, with what they are and what they contradict; the earlier ones are counted."""
+    """`verify` names the newest events without effect, with their reasons, and counts the rest."""
     said = CliRunner().invoke(root, ["verify", "--archive", str(archive)], catch_exceptions=False)
     named = [line for line in said.stdout.splitlines() if line.startswith("revision ")]
     assert len(named) == CONTRADICTIONS_NAMED
@@ -42,7 +42,7 @@ def test_events_that_changed_nothing_are_named(golden: Golden, archive: Path) ->
 def test_that_every_event_changed_something_is_no_count_of_none(
     golden: Golden, tmp_path: Path
 ) -> None:
-    """`0 events changed nothing` is read twice before it is understood."""
+    """If every event had an effect, `verify` says so without a count of zero."""
     path = tmp_path / "sound.jsonl"
     with ArchiveWriter(path, stream="APPORTION", created="now") as writer:
         data = NodeCordoned(node="n1", by="ada", reason="fan")
@@ -53,7 +53,7 @@ def test_that_every_event_changed_something_is_no_count_of_none(
 
 
 def test_a_script_reads_them_too(archive: Path) -> None:
-    """As rows, and how many there are."""
+    """`verify --json` has the events without effect as rows, and their number."""
     said = CliRunner().invoke(root, ["verify", "--json", "--archive", str(archive)])
     told = json.loads(said.stdout)
     assert (told["ok"], told["contradictions"]) == (True, LATE)

@@ -1,4 +1,4 @@
-"""`apportion check`: real files, without a cluster or a ledger."""
+"""`apportion check` on real files, without a cluster or ledger."""
 
 import json
 from pathlib import Path
@@ -43,17 +43,17 @@ spec:
 
 
 def check(*arguments: object, text: str = "") -> Result:
-    """The verb, with these words behind it."""
+    """Run `check` with these arguments."""
     return CliRunner().invoke(command, [str(each) for each in arguments], input=text)
 
 
 def report(*arguments: object, text: str = "") -> Any:
-    """What it prints for machines."""
+    """The output of `check --json`."""
     return json.loads(check(*arguments, "--json", text=text).stdout)
 
 
 def test_every_example_would_be_taken() -> None:
-    """As `submit` takes them; also what lies in folders below."""
+    """Every example is accepted, also in subfolders."""
     done = check("-f", ROOT / "examples")
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[-1].endswith("accepted, 0 rejected")
@@ -61,7 +61,8 @@ def test_every_example_would_be_taken() -> None:
 
 
 def test_what_a_controller_would_make_is_looked_at(tmp_path: Path) -> None:
-    """Dialect, asks, and what has no effect; what is none of ours is named."""
+    """A workload's pod template is checked for dialect, requests and fields without effect.
+    Other kinds are skipped."""
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "set.yaml").write_text(SET)
     found = report("-f", tmp_path)
@@ -76,7 +77,8 @@ def test_what_a_controller_would_make_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_what_would_be_refused_has_its_place_and_its_fix(tmp_path: Path) -> None:
-    """And the exit code that ends a pipeline; the others go on."""
+    """A rejected document is shown with its line and field, the exit code is 1, and others are
+    still checked."""
     (tmp_path / "a.yaml").write_text(CLAIM)
     (tmp_path / "b.yaml").write_text(SET)
     done = check("-f", tmp_path / "a.yaml", "-f", tmp_path / "b.yaml")
@@ -95,7 +97,7 @@ def test_what_would_be_refused_has_its_place_and_its_fix(tmp_path: Path) -> None
     ],
 )
 def test_a_template_that_is_none(template: str, field: str) -> None:
-    """By the path in the document that was written."""
+    """A missing or empty pod template is rejected with its full path."""
     head = "{apiVersion: batch/v1, kind: CronJob, metadata: {name: n}, spec: "
     text = f"{head}{{jobTemplate: {{spec: {{template: {template}}}}}}}}}"
     (row,) = report("-f", "-", text=text)["documents"]
@@ -124,7 +126,8 @@ spec:
     ],
 )
 def test_what_makes_jobs_of_volcano_is_looked_at(kind: str, below: str, spec: str) -> None:
-    """All pods of the job, by the class of the same file, and its fields by their whole path."""
+    """Templates of Volcano jobs are checked with all pods, classes of the same file, and full
+    field paths."""
     head = kind[1:].replace(", ", "\n") + "\nmetadata: {name: n}\n"
     made = (
         "---\napiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\n"
@@ -148,7 +151,7 @@ SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n"
 
 
 def test_each_skipped_document_is_named() -> None:
-    """By file, number, line and name, and whether it holds pods."""
+    """Each skipped document is listed with file, number, line and name, and whether it has pods."""
     found = report("-f", "-", text=f"{SERVICE}---{TFJOB}")
     keys = ("source", "document", "line", "name", "holds_pods")
     assert [tuple(each[key] for key in keys) for each in found["skipped"]] == [
@@ -170,13 +173,14 @@ def test_each_skipped_document_is_named() -> None:
     ],
 )
 def test_skipped_documents_decide_the_exit_code(text: str, codes: tuple[int, int]) -> None:
-    """If nothing was read, without --strict too; with it, if anything was skipped."""
+    """Without accepted documents `check` fails. With --strict, any skipped document fails it
+    too."""
     plain, strict = check("-f", "-", text=text), check("-f", "-", "--strict", text=text)
     assert (plain.exit_code, strict.exit_code) == codes
 
 
 def test_a_template_of_helm_is_called_one(tmp_path: Path) -> None:
-    """It is no manifest before it is rendered."""
+    """A Helm template is rejected as such."""
     (tmp_path / "pod.yaml").write_text("{{- if .Values.on }}\nkind: Pod\n{{- end }}\n")
     done = check("-f", tmp_path)
     assert done.exit_code == 1
@@ -184,7 +188,7 @@ def test_a_template_of_helm_is_called_one(tmp_path: Path) -> None:
 
 
 def test_names_of_the_cluster_by_its_configuration(tmp_path: Path) -> None:
-    """Without it a renamed resource is one that some node may offer."""
+    """Resource names of a given cluster configuration are recognized."""
     (tmp_path / "cluster.yaml").write_text("nvidia: {resourceCountName: team.io/gpu}")
     pod = (
         "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, image: x, "
@@ -196,7 +200,7 @@ def test_names_of_the_cluster_by_its_configuration(tmp_path: Path) -> None:
 
 
 def test_links_lead_nowhere_else(tmp_path: Path) -> None:
-    """What a folder holds is in it: a repository may be anybody's."""
+    """Symbolic links in a folder are not followed."""
     outside, folder = tmp_path / "outside.yaml", tmp_path / "folder"
     outside.write_text(SET)
     folder.mkdir()
@@ -227,7 +231,7 @@ spec: {hard: {limits.nvidia.com/gpumen: 1}}
 
 
 def test_what_decides_everything_is_not_called_without_effect() -> None:
-    """It is doubtful, before what has no effect and in the sum, and --strict ends a pipeline."""
+    """Warnings come before ignored fields and in the summary, and fail --strict."""
     text = pod_of("a", "nvidia.com/gpus: 1, nvidia.com/gpucores: 150", "os: {name: linux}, ")
     done = check("-f", "-", text=text)
     lines = [line.split("  ")[1] for line in done.stdout.splitlines()[1:-1]]
@@ -252,24 +256,24 @@ def test_what_decides_everything_is_not_called_without_effect() -> None:
     ],
 )
 def test_strict_minds_what_is_doubtful_alone(text: str, is_doubtful: bool) -> None:
-    """What has no effect is as its author meant it elsewhere: a pipeline goes on."""
+    """--strict fails on warnings only, not on ignored fields."""
     assert check("-f", "-", "--strict", text=text).exit_code == int(is_doubtful)
 
 
 def test_no_device_is_said_with_the_amount_that_says_so() -> None:
-    """Else nobody knows why a pod that names devices asks for none."""
+    """A GPU count of zero is noted with its field."""
     (note,) = report("-f", "-", text=pod_of("a", "nvidia.com/gpu: 0"))["documents"][0]["notes"]
     assert note["field"] == 'spec.containers[0].resources.limits["nvidia.com/gpu"]'
     assert (note["why"][:2], note["doubtful"]) == ("0 ", False)
 
 
 def test_every_example_is_meant_as_it_is_written() -> None:
-    """People copy them."""
+    """No example has a warning."""
     assert check("-f", ROOT / "examples", "--strict").exit_code == 0
 
 
 def test_what_is_asked_of_the_node_is_said_beside_the_devices(golden: Golden) -> None:
-    """A pod that asks for 500 CPU is not small; one that asks for none says nothing."""
+    """CPU, memory and other resources of the node are listed next to the devices."""
     text = pod_of("a", "nvidia.com/gpu: 1, cpu: 500, memory: 16Gi, example.com/nic: 2")
     (row,) = report("-f", "-", text=text)["documents"]
     [said] = row["node"]
@@ -280,7 +284,7 @@ def test_what_is_asked_of_the_node_is_said_beside_the_devices(golden: Golden) ->
 
 
 def test_documents_are_said_as_they_stand_in_the_file() -> None:
-    """Also those that are refused, at the line of what is wrong, and of kinds not known here."""
+    """Documents are reported in the order of the file, whether accepted, skipped or rejected."""
     unknown = (
         "apiVersion: kubeflow.org/v1\nkind: TFJob\nmetadata: {name: t}\n"
         "spec: {template: {spec: {containers: [{name: c, image: x}]}}}\n"

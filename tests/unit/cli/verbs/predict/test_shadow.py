@@ -1,4 +1,4 @@
-"""What `shadow` says where there is nothing to compare."""
+"""What `shadow` prints if there is nothing to compare."""
 
 from pathlib import Path
 
@@ -12,14 +12,14 @@ GUIDE = "docs/tasks/shadow.md"
 
 
 def test_nothing_to_compare_says_what_a_shadow_needs(golden: Golden) -> None:
-    """Who tries it without Kubernetes is told why there is nothing, and where to read on."""
+    """Without pods to compare, `shadow` says what it needs and names the guide."""
     said = summary(ShadowAnswer(1, 9, (), 0, 0, 0, 0, 0, 0))
     assert said.endswith(GUIDE)
     golden({"no pods": said})
 
 
 def test_help_says_first_what_a_shadow_needs() -> None:
-    """Before anybody tries it on a fleet that has no other scheduler; the guide is there."""
+    """The help says first that a shadow needs Kubernetes, and names an existing guide."""
     said = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
     assert said.index("Kubernetes") < said.index("Exit codes")
     assert GUIDE in said

@@ -1,4 +1,4 @@
-"""What `doctor` says where it can look at nothing, and how it shows what it found."""
+"""What `doctor` prints if it can check nothing, and how it shows its findings."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.support.golden import Golden
 
 
 def test_that_nothing_runs_is_said_once(tmp_path: Path) -> None:
-    """Ledger and gateway of a folder are away together; one that was named has words of its own."""
+    """If neither ledger nor gateway runs, that is printed once with the options for both."""
     env = {"APPORTION_DATA": str(tmp_path), "APPORTION_NATS_URL": "", "APPORTION_GATEWAY": ""}
     alone = CliRunner().invoke(command, [], env=env)
     assert alone.exit_code == UNREACHABLE
@@ -27,7 +27,7 @@ def test_that_nothing_runs_is_said_once(tmp_path: Path) -> None:
 def test_what_is_told_in_lines_is_shown_in_lines(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As cordons are, each with its reason; whatever else a terminal would obey is not obeyed."""
+    """A finding with several lines is shown in lines, without control characters."""
     check = CheckAnswer(id="cordons", state="ok", words="cordoned: n1: fan;\nn2: \x1b[2Jhot")
     _show(DoctorAnswer(revision=9, checks=(check,)))
     out = capsys.readouterr().out

@@ -7,14 +7,14 @@ from apportion.core.reports.prices import EXAMPLE
 
 
 def test_the_list_of_reports_ends_no_line_in_the_midst() -> None:
-    """The help of `cost` goes on with a price file, which its line in the list has not."""
+    """Each report is described by one complete line of the help."""
     said = CliRunner().invoke(command, ["--help"]).output
     [line] = [line for line in said.splitlines() if line.startswith("  cost ")]
     assert (line.endswith("."), len(line) <= 80) == (True, True)
 
 
 def test_help_shows_a_price_file() -> None:
-    """As it may be pasted, line by line."""
+    """The help of `report cost` has a price file that can be pasted."""
     said = CliRunner().invoke(command, ["cost", "--help"]).output
     assert [line.strip() for line in EXAMPLE.splitlines()] == [
         line.strip() for line in said.splitlines() if line.strip() in EXAMPLE.splitlines()

@@ -1,4 +1,4 @@
-"""What `apportion who` says of a device or a node that takes nothing new."""
+"""What `apportion who` prints about an unschedulable device or node."""
 
 import json
 import threading
@@ -21,7 +21,7 @@ from tests.support.pods import cards, pod
 
 
 def test_who_is_on_a_failed_card_is_told_what_moves_him() -> None:
-    """The card alone, and not its node; off one that nobody is on there is nothing to move."""
+    """A failed device with pods suggests a drain of that device; one without pods does not."""
     ledger = Ledger(rack("n1", 2), pod("a", cards())).settle()
     (share,) = ledger.shares("a")
     for held in ledger.node("n1").devices:
@@ -37,7 +37,7 @@ def test_who_is_on_a_failed_card_is_told_what_moves_him() -> None:
 
 
 class _Decisions(BaseHTTPRequestHandler):
-    """A gateway whose only node has held shares, which it tells two to a page, as decided."""
+    """A gateway whose node has held shares, in pages of two rows."""
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
@@ -57,12 +57,12 @@ class _Decisions(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing on the terminal of the tests."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def gateway() -> Iterator[str]:
-    """The address of one of them."""
+    """The address of such a gateway."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Decisions) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -72,9 +72,7 @@ def gateway() -> Iterator[str]:
 
 
 def test_who_held_the_cards_of_a_node_is_told_card_by_card(gateway: str) -> None:
-    """By time or id alone the cards of a node were mixed, in a table or as JSON, and what `top`
-    calls them stood nowhere; a card that has left comes last; a share without a limit of cores has
-    none."""
+    """The shares of a node are grouped by device index, with removed devices last."""
     by_card = [("n1-z", 8), ("n1-b", 7), ("n1-b", 8), ("n1-a", 9), ("n1-0", 6)]
     asked = ["n1", "--gateway", gateway]
     wide = {"COLUMNS": "200"}
@@ -106,7 +104,7 @@ NODE = Ledger(node("n1", *CARDS)).node("n1")
 
 
 def test_who_is_on_a_node_that_is_not_heard_is_told_what_moves_him() -> None:
-    """Off one that nobody is on there is nothing to move."""
+    """A silent node with pods suggests a drain; one without pods does not."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), pod("a", cards())).settle()
     on = ledger.where("a")
     for name in ("n1", "n2"):

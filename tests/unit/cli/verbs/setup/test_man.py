@@ -1,4 +1,4 @@
-"""Manual pages say what `--help` says, in what the formatter takes."""
+"""Manual pages have the content of `--help`, in valid roff."""
 
 import re
 import shutil
@@ -14,14 +14,14 @@ PAGES = dict(pages(root))
 
 
 def test_every_verb_has_its_page() -> None:
-    """Those inside of groups too."""
+    """Every verb has a page, also those in groups."""
     assert {f"apportion-{verb}" for verb in VERBS} < set(PAGES)
     assert {"apportion", "apportion-get-pods", "apportion-ledger-trim"} <= set(PAGES)
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
 def test_a_page_is_well_formed(name: str) -> None:
-    """Sections in order, no control line but ours, and no unescaped hyphen of an option."""
+    """A page has its sections in order, only known macros, and escaped option hyphens."""
     lines = PAGES[name].splitlines()
     assert lines[0].startswith(f'.TH "{name.upper()}" "1"')
     sections = [line for line in lines if line.startswith(".SH")]
@@ -33,7 +33,7 @@ def test_a_page_is_well_formed(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(PAGES))
 def test_all_that_is_listed_is_described(name: str) -> None:
-    """An argument stands in the synopsis, and the description says what it is."""
+    """Every listed argument and option has a description."""
     lines = PAGES[name].splitlines()
     for place, line in enumerate(lines):
         if line == ".TP":
@@ -41,7 +41,7 @@ def test_all_that_is_listed_is_described(name: str) -> None:
 
 
 def test_the_formatter_has_nothing_to_say(tmp_path: Path) -> None:
-    """groff, where it is there, warns of nothing."""
+    """The formatter groff reports no warnings, where it is installed."""
     groff = shutil.which("groff")
     if groff is None:
         pytest.skip("no groff on this machine")

@@ -1,4 +1,4 @@
-"""nats-server's monitoring port, and what else may listen where somebody says that it is."""
+"""The monitoring port of nats-server, and other servers on that port."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from apportion.runtime.jetstream.server.embedded import server_says
 @pytest.mark.parametrize(
     "answer",
     [
-        b'INFO {"server_id":"x"}\r\n',  # the port of clients
+        b'INFO {"server_id":"x"}\r\n',  # the port for clients
         b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{",
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
         b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
@@ -18,7 +18,7 @@ from apportion.runtime.jetstream.server.embedded import server_says
     ],
 )
 async def test_what_is_no_monitoring_port_says_nothing(answer: bytes) -> None:
-    """The doctor knows less then, and goes on."""
+    """An answer that is not from a monitoring port counts as no information."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

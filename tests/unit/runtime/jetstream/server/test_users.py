@@ -1,4 +1,4 @@
-"""What is said to whoever names a role or a user that there is none of."""
+"""Errors for unknown roles and users."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from apportion.runtime.jetstream.server.users import Users, UsersFailed
 def test_a_role_that_nobody_may_add_is_never_offered(
     role: str, name: str, says: str, tmp_path: Path
 ) -> None:
-    """Only what would work is named, and what is near to it."""
+    """The error for an unknown role suggests only roles that can be added."""
     with pytest.raises(UsersFailed) as failed:
         Users(tmp_path).add(role, name, ())
     assert says in str(failed.value)
@@ -29,7 +29,7 @@ def test_a_role_that_nobody_may_add_is_never_offered(
 
 
 def test_who_cannot_be_revoked_is_not_offered(tmp_path: Path) -> None:
-    """A name that is near, or else those that there are."""
+    """The error for an unknown user suggests a similar name or lists those that can be revoked."""
     users = Users(tmp_path)
     users.begin()
     with pytest.raises(UsersFailed, match=r"not found; did you mean auditor\?"):
