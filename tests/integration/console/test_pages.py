@@ -229,7 +229,8 @@ def test_a_request_opens_to_its_reasons_and_stays_so(
         lines = page.locator(".line")
         assert lines.count() > 1
         expect(page.locator(".why").first).to_be_hidden()
-        assert all((each.bounding_box() or {})["height"] < 60 for each in lines.all())
+        boxes = [each.bounding_box() for each in lines.all()]
+        assert all(box is not None and box["height"] < 60 for box in boxes)
         page.keyboard.press("j")
         expect(page.locator(".line-h").first).to_be_focused()
         page.keyboard.press("Enter")

@@ -212,7 +212,9 @@ def test_the_time_bar_is_folded_and_stays_so(browser: Browser, base: str) -> Non
             page.reload()
             expect(track).to_be_hidden()
             expect(page.get_by_role("button", name="Play")).to_be_in_viewport()
-            assert (page.locator("#time").bounding_box() or {})["height"] < 50
+            box = page.locator("#time").bounding_box()
+            assert box is not None
+            assert box["height"] < 50
             assert offences(page) == []
             page.keyboard.press("Shift+ArrowLeft")
             expect(page.locator("html")).to_have_class(re.compile("past"))

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from apportion.cli.up.fleet import Fleet, Wanted
+from apportion.cli.up.fleet import PRICES_ENV, Fleet, Wanted
 from apportion.cli.up.fork_server import ForkServer
 from apportion.cli.up.main import FLEET, command
-from apportion.cli.up.standalone import PRICES_ENV, Up, check_ports
+from apportion.cli.up.standalone import Up, check_ports
 from apportion.cli.up.supervisor import UpFailed
 from apportion.runtime.files.fleets import read_fleet
 from tests.support.golden import Golden
