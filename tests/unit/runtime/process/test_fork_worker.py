@@ -11,8 +11,11 @@ import pytest
 from apportion.runtime.process.fork_worker import ApartFailed, Tell, TookTooLong, apart
 
 
-def _children() -> list[str]:
-    return Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+def _forks() -> list[str]:
+    # A fork has the command line of its parent, or none once it has ended and was not waited for.
+    ours = (Path("/proc/self/cmdline").read_bytes(), b"")
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    return [child for child in children if Path(f"/proc/{child}/cmdline").read_bytes() in ours]
 
 
 def _open_files() -> set[str]:
@@ -32,7 +35,7 @@ async def test_what_it_tells_and_answers_is_heard_and_nothing_else_changes() -> 
         heard = [frame async for frame in frames]
     assert heard == [b"half", b"before,in the fork" * 10_000]
     assert held == ["before"]
-    assert not _children()
+    assert not _forks()
 
 
 async def test_a_fork_that_fails_says_so(capfd: pytest.CaptureFixture[str]) -> None:
@@ -44,7 +47,7 @@ async def test_a_fork_that_fails_says_so(capfd: pytest.CaptureFixture[str]) -> N
     with pytest.raises(ApartFailed, match="without an answer"):
         _ = [frame async for frame in apart(work, seconds=30)]
     assert "no such luck" in capfd.readouterr().err
-    assert not _children()
+    assert not _forks()
 
 
 async def test_a_fork_without_end_is_ended() -> None:
@@ -56,7 +59,7 @@ async def test_a_fork_without_end_is_ended() -> None:
 
     with pytest.raises(TookTooLong):
         _ = [frame async for frame in apart(work, seconds=0.2)]
-    assert not _children()
+    assert not _forks()
 
 
 async def test_no_pipe_is_left_where_there_is_no_process_for_the_fork(
@@ -84,4 +87,4 @@ async def test_whoever_stops_listening_ends_it() -> None:
 
     async with aclosing(apart(work, seconds=30)) as frames:
         assert await anext(frames) == b"first"
-    assert not _children()
+    assert not _forks()
