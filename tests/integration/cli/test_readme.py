@@ -10,10 +10,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.support.polling import wait_until
 from tests.support.standalone import Standalone
 from tests.tidy.tree import ROOT
 
@@ -38,6 +40,7 @@ UNSTABLE = (
     (re.compile(r"[\d.]+ KiB"), "SIZE"),
     (re.compile(r"\b[\d,]+\.\d+"), "AMOUNT"),  # scores and GPU-hours
     (re.compile(r"\+?AMOUNTs"), "SECONDS"),
+    (re.compile(r"\b\d+%"), "PERCENT"),
     (re.compile(r"\b\d+(?= (Node|Pod|Shares)[A-Z]?\w+ )"), "N"),  # the revision of an event
     (re.compile(r"(?<=TIME )\d+$", re.MULTILINE), "N"),  # the revision of a decision
 )
@@ -72,6 +75,12 @@ def printed(up: Standalone, command: str) -> str:
     return done.stdout
 
 
+def used(up: Standalone, command: str) -> str:
+    """Return a report once it has utilization, else an empty text."""
+    report = printed(up, command)
+    return report if "UTILIZED" in report else ""
+
+
 def started(output: str) -> set[str]:
     """Return the lines of `make up`, without the node of each pod, which depends on the run."""
     return {stable(PLACED.sub(r"\1", line)) for line in output.splitlines()}
@@ -89,6 +98,8 @@ def test_commands_of_a_page(page: str) -> None:
                 assert started(output) <= started(up.output), up.output
             else:
                 said = printed(up, command)
+                if command.startswith("apportion report"):  # agents record use after a while
+                    said = wait_until(partial(used, up, command), "use to be recorded")
                 assert stable(said) == stable(output), f"{page}: `{command}` prints:\n{said}"
 
 
