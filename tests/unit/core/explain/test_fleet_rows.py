@@ -93,7 +93,7 @@ def test_a_pool_is_named_by_the_cluster_or_by_its_cards() -> None:
     assert hardware == ((1, 0, ""), (1, 0, "mig"))
     host = Host(cpu_milli=1, memory_mib=1, labels={"karpenter.sh/nodepool": "train"})
     assert pool(node("n1", *cards, host=host)) == ("train", {})
-    assert pool(node("n1")) == ("no cards", {})
+    assert pool(node("n1")) == ("no devices", {})
 
 
 def test_a_row_of_the_wire_is_the_row() -> None:
