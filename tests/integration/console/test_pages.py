@@ -195,7 +195,7 @@ def test_a_narrow_screen_has_all_columns_and_long_names(
         with opened(browser, base, size=NARROW) as page:
             visit(page, "#/pods?q=hami-pod")
             row = page.locator("tbody tr", has_text="hami-pod").first
-            expect(row.locator("td:nth-child(4)")).to_be_hidden()
+            expect(row.locator("td.hide-s").first).to_be_hidden()
             expect(row.locator(".second a")).to_have_attribute("href", re.compile("q=node:"))
             queue = f"waiting?pod={LONG_NAME}"
             visit(page, f"#/{queue}")

@@ -33,6 +33,7 @@ import { sentenceCase } from "../typography.js";
 const PODS_MOST = 10_000;
 const ROWS_SHOWN = 150;
 const NODES_OFFERED = 200;
+// Of each column: its key in addresses and in COMPARE of pod_list.js, its title, and its classes.
 const COLUMNS = [
   ["name", "Pod", ""],
   ["phase", "Phase", ""],
@@ -40,7 +41,6 @@ const COLUMNS = [
   ["node", "Node", "hide-s"],
   ["age", "Age", "hide-s num"],
 ];
-const SORTED = { name: "name", phase: "phase", gpus: "GPUs", node: "node", age: "age" };
 
 /** See app.js. */
 export const open = (main, context) => new PodsPage(main, context).start();
@@ -189,7 +189,8 @@ class PodsPage extends ListPage {
       ),
       this.sort,
     );
-    const order = this.sort ? `by ${SORTED[this.sort.replace(/^-/, "")]}` : "newest first";
+    const sorted = COLUMNS.find(([key]) => key === this.sort.replace(/^-/, ""));
+    const order = sorted ? `by ${sorted[1].toLowerCase()}` : "newest first";
     $("#matching").textContent = !this.pods.length
       ? ""
       : found.length === this.pods.length
@@ -211,7 +212,7 @@ class PodsPage extends ListPage {
             ...rows.slice(0, ROWS_SHOWN),
             left > 0
               ? html`<tr class="more">
-                  <td colspan="5">
+                  <td colspan="${COLUMNS.length}">
                     and ${num(left)} more; search to narrow the
                     list${this.cut ? ` (first ${num(PODS_MOST)} pods only)` : ""}
                   </td>
@@ -219,7 +220,7 @@ class PodsPage extends ListPage {
               : "",
           ]
         : html`<tr class="more">
-            <td colspan="5">
+            <td colspan="${COLUMNS.length}">
               ${this.pods.length ? "No matching pods" : "Submit a pod: apportion submit -f FILE"}
             </td>
           </tr>`,
