@@ -9,6 +9,7 @@ for a time of its own, so the recording plays at the same speed however slow the
 from __future__ import annotations
 
 import base64
+import contextlib
 import html
 import io
 import json
@@ -28,16 +29,16 @@ from rich.text import Text
 
 from tests.support.browser.chromium import follow, opened, running_browser, visit
 from tests.support.standalone import APPORTION, Standalone
-from tools.screenshots import FOLDER
+from tools.screenshots import FOLDER, PRICES
 
 FILE = FOLDER / "recording.webp"
 SIZE = (1280, 720)
-CAPTION_HEIGHT = 56
+CAPTION_HEIGHT = 48
 VIEW = (SIZE[0], SIZE[1] - CAPTION_HEIGHT)
 COLUMNS = 100
 STEP_MS = 90
 """How long a frame of something that moves is shown: a pointer, or a command being typed."""
-NODE, ADDED = "a100-1", "1x8xA100-40GB"
+BROKEN_ON, LOST, ADDED = "a100-1", "l40s-mps-1", "1x8xL40S-48GB:mps"
 REASON = "XID 79: GPU has fallen off the bus"
 FONT = (
     Path(__file__).resolve().parents[1]
@@ -45,17 +46,18 @@ FONT = (
 )
 CAPTION = """\
 <body style="margin:0;height:100vh;display:flex;align-items:center;background:#14213d;color:#fff;
-font:600 24px Inter,'DejaVu Sans',sans-serif;padding:0 28px">{}</body>"""
+font:600 22px Inter,'DejaVu Sans',sans-serif;padding:0 28px">{}</body>"""
 TERMINAL = """\
 <style>
   @font-face {{ font-family: mono; src: url(data:font/woff2;base64,{font}); font-weight: 100 800; }}
-  body {{ margin: 0; background: #fafaf7; overflow: hidden; }}
-  pre {{ position: absolute; bottom: 0; min-height: 100%; box-sizing: border-box; margin: 0;
-    padding: 20px 28px; font: 18px/1.38 mono; color: #1c1c1c; }}
+  body {{ margin: 0; background: #fafaf7; }}
+  main {{ position: absolute; inset: 11px 28px; overflow: hidden; }} /* 26 whole lines */
+  pre {{ position: absolute; bottom: 0; min-height: 100%; margin: 0; font: 18px/25px mono;
+    color: #1c1c1c; }}
   b {{ color: #1d6fbf; }}
   i {{ display: inline-block; width: 10px; height: 21px; background: #1c1c1c;
     vertical-align: -4px; }}
-</style><pre>{text}</pre>"""
+</style><main><pre>{text}</pre></main>"""
 POINTER = """() => {
   const pointer = document.createElement("div");
   Object.assign(pointer.style, {
@@ -158,7 +160,7 @@ class Pointer:
     def __init__(self, reel: Reel, page: Page) -> None:
         self._reel = reel
         self._page = page
-        self._at = (SIZE[0] / 2, VIEW[1] / 2)
+        self._at = (VIEW[0] * 0.8, 24.0)  # where no tooltip opens
         page.evaluate(POINTER)
         page.mouse.move(*self._at)
 
@@ -173,10 +175,10 @@ class Pointer:
         self._at = (x, y)
 
     def over(self, target: Locator) -> None:
-        """Move the pointer to the middle of an element."""
+        """Move the pointer to the lower right of an element, where it covers no text."""
         box = target.bounding_box()
         assert box, f"{target} is not visible"
-        self.to(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        self.to(box["x"] + box["width"] * 0.85, box["y"] + box["height"] * 0.7)
 
     def drag_back(self, slider: Locator, time_ms: float) -> None:
         """Drag the time bar from now to a time in the past."""
@@ -203,7 +205,7 @@ class Pointer:
 def in_the_terminal(reel: Reel, page: Page, up: Standalone) -> float:
     """Record the failure and the doctor's finding; return the time just before the failure."""
     assert up.data is not None
-    devices = up.json("get", "devices", "--node", NODE)["items"]
+    devices = up.json("get", "devices", "--node", BROKEN_ON)["items"]
     device = max(devices, key=lambda each: len(each["holders"]))["device"]
     terminal = Terminal(reel, page, up.data)
     before_s = time.time()
@@ -230,25 +232,24 @@ def in_the_console(reel: Reel, page: Page, before_ms: float) -> None:
     pointer.over(now := page.get_by_role("button", name="Now"))
     now.click()
     page.wait_for_function(IDLE)
-    reel.caption(f"5. What if node {NODE} is lost?")
+    reel.caption(f"5. What if node {LOST} is lost?")
     what_if = page.get_by_role("navigation").get_by_role("link", name="What if")
     pointer.over(what_if)
     follow(page, what_if)
-    ask(reel, page, pointer, "Lost nodes or devices", NODE)
+    ask(reel, page, pointer, "Lost nodes or devices", LOST)
     reel.shoot(page, 3000)
-    reel.caption(f"6. And if a node is added? Add {ADDED}")
+    reel.caption("6. And if we add such a node?")
     ask(reel, page, pointer, "Added nodes", ADDED)
     reel.shoot(page, 3500)
 
 
 def ask(reel: Reel, page: Page, pointer: Pointer, label: str, text: str) -> None:
-    """Type a part of the scenario, and wait for another answer."""
-    heading = page.get_by_role("heading", level=1)
-    before = heading.inner_text()
-    pointer.fill(page.get_by_label(label), text)
-    reel.shoot(page)
-    expect(heading).not_to_have_text(before)
-    page.wait_for_function(IDLE)
+    """Type a part of the scenario, and wait for the answer."""
+    with page.expect_response("**/api/v1/plan*"):
+        pointer.fill(page.get_by_label(label), text)
+        reel.shoot(page)
+    expect(page.locator(".working")).to_have_count(0)
+    pointer.over(page.get_by_role("heading", level=1))
 
 
 def arguments() -> ArgumentParser:
@@ -261,8 +262,12 @@ def arguments() -> ArgumentParser:
 
 def main() -> None:
     """Start everything and make the recording."""
-    asked = arguments().parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
+    file = arguments().parse_args().file.resolve()
+    with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
+        Path("prices.toml").write_text(PRICES)
+        os.environ["APPORTION_PRICES"] = (
+            "prices.toml"  # `doctor` prints it: no path of this machine
+        )
         data = Path(scratch) / "data"
         with Standalone(data) as up, running_browser() as browser:
             up.up()
@@ -272,7 +277,7 @@ def main() -> None:
             base = str(json.loads((data / "connection.json").read_text())["gateway"])
             with opened(browser, base, size=VIEW) as page:
                 in_the_console(reel, page, before_ms)
-            reel.save(asked.file)
+            reel.save(file)
 
 
 if __name__ == "__main__":
