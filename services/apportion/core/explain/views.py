@@ -21,6 +21,7 @@ from apportion.core.explain.text.answer_text import (
 from apportion.core.explain.text.event_text import rejection_words
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import GroupState, NodeState, Phase, PodState, State, spec_digest
+from apportion.core.placement.feasibility.nodes import refuses_every_pod
 from apportion_schemas import PodRejected
 
 REFUSED = "refused"  # the displayed phase of a pending pod that was refused
@@ -176,7 +177,7 @@ def node_answer(node: NodeState) -> reads.NodeAnswer:
 
 
 def _devices_open(node: NodeState) -> int:
-    offered = node.ready and not node.cordoned
+    offered = node.ready and not node.cordoned and not refuses_every_pod(node)
     return sum(device.open for device in node.devices) if offered else 0
 
 
