@@ -367,7 +367,10 @@ export class TimeBar {
     ghost.hidden = false;
     tip.hidden = false;
     ghost.style.left = `${part * 100}%`;
-    const bin = this.line.bins.find(each => ms < each.to) ?? this.line.bins.at(-1);
+    const { bins } = this.line;
+    const at = bins.findIndex(each => ms < each.to);
+    // A bin without events has no revision of its own: the state is that of an earlier one.
+    const bin = bins.slice(0, at < 0 ? bins.length : at + 1).findLast(each => each.last);
     tip.textContent = group
       ? groupWords(group)
       : `${clock(ms)}  ·  rev ${revisionWords(bin?.last ?? 0).slice(1)}`;
