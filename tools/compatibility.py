@@ -110,9 +110,9 @@ def page(rows: Table, shown: Mapping[str, list[Shown]]) -> str:
         "supports, with the tests that show each one. A pod written for one of these systems runs",
         "unchanged. `examples/pods/` has a sample for each row.",
         "",
-        f"The tests of all {len(every)} rows run without a GPU. NVIDIA's driver, CUDA and MPS are "
-        "replaced by",
-        "a fake in C below the real bindings, and HAMi-core by a stand-in. The kubelet, the API",
+        f"The tests of all {len(every)} rows run without a GPU. NVIDIA's driver, CUDA and MPS are",
+        "replaced by a fake in C below the real bindings, and HAMi-core by a stand-in. The",
+        "kubelet, the API",
         "server and NATS are real. The last column is the command for the same test with a real",
         "GPU or with HAMi-core.",
     ]
