@@ -27,8 +27,10 @@ from apportion.core.configuration.offering import NO_CDI, NO_MPS, NO_RIGHT
 from apportion.core.ledger.handlers.turns import AT_ALLOCATE, AT_START, handing_out
 from apportion.runtime.files.fleets import FleetInvalid, SimulatedNode, numbered_nodes, read_fleet
 from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.config import ConfigError, ServiceConfig
 from apportion.runtime.process.memory import give_back, share_one_heap
+from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import many, seconds, service_options, stop_with
 from apportion.runtime.service.session import Session, open_session
@@ -167,7 +169,7 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
             service.metrics,
             state=await session.beyond_beginning(),
             rules=await session.rules(),
-            remember=places is not None or backends.use_s is not None,
+            remember=places is not None,
             kubelet=places is not None and places.kubelet is not None,
         )
         service.ready_when(agent.not_ready)
@@ -179,8 +181,7 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
         service.loop("allocate", agent.allocate)
         service.loop("orders", agent.take_orders)
         if backends.use_s is not None:
-            use = SimulatedUse(agent, nodes, clock=service.clock, record_s=backends.use_s)
-            service.loop("simulated use", lambda: use.run(session.ledger.publish))
+            await _simulate_use(service, session, agent, nodes, backends.use_s)
         if door is None:
             service.loop("beat", lambda: agent.beat(service.clock))
         else:
@@ -191,6 +192,21 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
         finally:
             for member in nodes:
                 await member.backend.close()
+
+
+async def _simulate_use(
+    service: Service, session: Session, agent: Agent, nodes: Sequence[Node], record_s: float
+) -> None:
+    # No event of a node says that a pod has ended, so this folds the whole ledger.
+    cluster = StateFold(await session.restored(), quiet=True)
+    # Metrics of its own: those of the service are about the agent's reader.
+    reader = Reader(
+        session.ledger, cluster, metrics=Metrics(), after=cluster.state.revision, writes="agent"
+    )
+    usage = SimulatedUse(agent, nodes, cluster.state, clock=service.clock, record_s=record_s)
+    service.loop("pods", reader.run)
+    service.loop("usage", lambda: usage.sample(session.ledger.publish))
+    service.loop("usage records", usage.record)
 
 
 async def _hand_out(

@@ -5,16 +5,16 @@ records are counted and encoded as on a real node. Invariants: no share uses mor
 all shares of a device together no more than the device; a node without shares, or one that is
 lost, sends nothing."""
 
-import asyncio
+from __future__ import annotations
+
 import contextlib
 import math
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from apportion.agent.backend import Load, Running
-from apportion.agent.reporting.agent import Agent, Node
 from apportion.agent.reporting.view import Claim
 from apportion.agent.usage.account import Account
 from apportion.agent.usage.owners import Owner
@@ -26,14 +26,21 @@ from apportion.agent.usage.sampling import (
     send_sample,
 )
 from apportion.agent.usage.uses import Counted, cut
+from apportion.core.ledger.rationale import placed_of
+from apportion.core.ledger.state import Phase, State
 from apportion.runtime.ledger.port import LedgerUnavailable
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import Device, MigInstance, Share
 from apportion_schemas.quantities import WHOLE
 
-SAMPLES_PER_S: Final = 200  # of the whole fleet; a large one is sampled less often
+if TYPE_CHECKING:
+    from apportion.agent.reporting.agent import Agent, Node
+
+NODES_PER_S: Final = 200  # of the whole fleet: a large one is sampled less often
+SAMPLE_MAX_S: Final = 30.0  # a gateway forgets a node after a minute without a sample
+FIRST_S: Final = 30.0  # the first record of a node comes early, for a person who waits for it
 RECORDS_PER_S: Final = 2  # of the whole fleet; real nodes write one an hour each
-FIRST_S: Final = 30.0  # the first record of a node comes early, for a user who tries it out
+_LOOK_S: Final = 1.0
 _WAVE_S: Final = 600.0  # period of a load's slow variation
 _COMMAND: Final = "simulated"
 _MIB: Final = 1 << 20
@@ -46,7 +53,7 @@ class _Level(NamedTuple):
     cores: float
 
 
-# Half of the containers are busy, a quarter is half used, and a quarter is idle with some memory.
+# Half of the containers are busy, a quarter is half used, and a quarter only holds memory.
 _LEVELS: Final = (_Level(0.92, 0.95), _Level(0.6, 0.5), _Level(0.3, 0.0), _Level(0.85, 0.8))
 
 
@@ -87,17 +94,21 @@ def _part(pid: int, claim: Claim, share: Share, device: Device, at_s: float) -> 
     level = _LEVELS[digest % len(_LEVELS)]
     turn = at_s / _WAVE_S + digest / 2**32
     wave = 0.9 + 0.1 * math.sin(2 * math.pi * turn)
-    fair = (device.cores or WHOLE) * share.memory_mib // max(1, device.memory_mib)
+    fair = _compute(device) * share.memory_mib // max(1, device.memory_mib)
     cores = math.ceil((share.cores or fair) * level.cores * wave)
     memory = int(share.memory_mib * _MIB * level.memory * wave)
     return _Part(pid, cut(share.instance), memory, cores)
+
+
+def _compute(device: Device) -> int:
+    return min(device.cores or WHOLE, WHOLE)  # a device may offer more percent than it has
 
 
 def _loads(device: Device, parts: list[_Part]) -> list[Load]:
     """Return the loads of a device and its instances, with parts scaled down to what it has."""
     memory_mib = device.physical_memory_mib or device.memory_mib
     by_memory = min(1.0, memory_mib * _MIB / max(1, sum(each.memory for each in parts)))
-    by_cores = min(1.0, (device.cores or WHOLE) / max(1, sum(each.cores for each in parts)))
+    by_cores = min(1.0, _compute(device) / max(1, sum(each.cores for each in parts)))
     running: dict[MigInstance | None, list[Running]] = defaultdict(list)
     for each in parts:
         process = Running(each.pid, int(each.memory * by_memory), int(each.cores * by_cores))
@@ -114,55 +125,81 @@ def _load(device: str, processes: list[Running], instance: MigInstance | None = 
 
 
 class _Open:
-    """The open account of one node, and when it was last added to."""
+    """The account of a node that has no record yet, and when it was last added to."""
 
-    def __init__(self, began_s: float, looked_s: float, lasts_s: float) -> None:
+    def __init__(self, began_s: float, looked_s: float, *, first: bool) -> None:
         self.account = Account(began_s)
         self.looked_s = looked_s  # monotonic
-        self.lasts_s = lasts_s
+        self.first = first
 
 
 class SimulatedUse:
-    """The use of all nodes of a simulated fleet, whose agent remembers its claims.
+    """The use of all nodes of a simulated fleet; `state` is the fold of the whole ledger.
 
     A restart of the agent loses what was used since a node's last record."""
 
     def __init__(
-        self, agent: Agent, nodes: Iterable[Node], *, clock: Clock, record_s: float
+        self, agent: Agent, nodes: Iterable[Node], state: State, *, clock: Clock, record_s: float
     ) -> None:
-        """`record_s`: how often a node's use is recorded, at most; large fleets less often."""
+        """`record_s`: how often a node's use is recorded, after a first record."""
         self._agent = agent
-        self._nodes = list(nodes)
+        self._nodes = {node.name: node for node in nodes}
+        self._state = state
         self._clock = clock
-        self._sample_s = max(SAMPLE_S, len(self._nodes) / SAMPLES_PER_S)
-        self._record_s = max(record_s, len(self._nodes) / RECORDS_PER_S)
+        self._record_s = record_s
         self._open: dict[str, _Open] = {}
 
-    async def run(self, send: Send) -> None:
-        """Sample the nodes that have shares, and record their use, until cancelled."""
-        await self._agent.reported(1)
+    async def sample(self, send: Send) -> None:
+        """Sample the nodes that have shares, in turn, until cancelled."""
         while True:
-            for node in self._nodes:
-                claims = list(self._agent.view_of(node.name).held.values())
-                if (claims or node.name in self._open) and not self._agent.lost(node.name):
-                    await self._look(node, claims, send)
-                    await asyncio.sleep(0)  # let the agent answer claims in between
-            await self._clock.pause(self._sample_s)
+            used = [name for name in self._nodes if name in self._open or self._claims(name)]
+            used = [name for name in used if not self._agent.lost(name)]
+            every_s = min(max(SAMPLE_S, len(used) / NODES_PER_S), SAMPLE_MAX_S)
+            for name in used:
+                with contextlib.suppress(LedgerUnavailable):  # no one would receive it
+                    await self._look(name, every_s, send)
+                await self._clock.pause(every_s / len(used))
+            if not used:
+                await self._clock.pause(_LOOK_S)
 
-    async def _look(self, node: Node, claims: list[Claim], send: Send) -> None:
-        now_s, at_s = self._clock.monotonic(), self._clock.now().timestamp()
-        first_s = min(FIRST_S, self._record_s)
-        found = self._open.setdefault(node.name, _Open(at_s, now_s, first_s))
+    async def record(self) -> None:
+        """Record the use of each node from time to time, until cancelled."""
+        while True:
+            for name, found in list(self._open.items()):
+                due_s = min(FIRST_S, self._record_s) if found.first else self._record_s
+                now_s = self._wall_s()
+                if now_s - found.account.began_s >= due_s and not self._agent.lost(name):
+                    await self._close(name, found, now_s)
+                    await self._clock.pause(1 / RECORDS_PER_S)
+            await self._clock.pause(_LOOK_S)
+
+    async def _look(self, name: str, every_s: float, send: Send) -> None:
+        node, now_s, at_s = self._nodes[name], self._clock.monotonic(), self._wall_s()
+        if name not in self._open:
+            self._open[name] = _Open(at_s, now_s, first=True)
+        found, claims = self._open[name], self._claims(name)
         loads, owners = simulated_loads(claims, node.devices, at_s)
         look = Counted(claims, loads, owners.get).look(node.devices, {})
-        found.account.add(look, min(now_s - found.looked_s, LOOKS_MISSED_MAX * self._sample_s))
+        found.account.add(look, min(now_s - found.looked_s, LOOKS_MISSED_MAX * every_s))
         found.looked_s = now_s
-        with contextlib.suppress(LedgerUnavailable):  # no one would receive it
-            await send_sample(send, node.name, look, self._clock)
-        if at_s - found.account.began_s >= found.lasts_s:
-            found.account.ended_s = at_s
-            await publish_records(node, found.account, self._agent.revision)
-            if claims:
-                self._open[node.name] = _Open(at_s, now_s, self._record_s)
-            else:
-                del self._open[node.name]
+        await send_sample(send, name, look, self._clock)
+
+    async def _close(self, name: str, found: _Open, now_s: float) -> None:
+        found.account.ended_s = now_s
+        if self._claims(name):
+            self._open[name] = _Open(now_s, found.looked_s, first=False)
+        else:
+            del self._open[name]
+        await publish_records(self._nodes[name], found.account, self._state.revision)
+
+    def _claims(self, name: str) -> list[Claim]:
+        node = self._state.nodes.get(name)
+        pods = node.pods.values() if node is not None else ()
+        return [
+            Claim(placed_of(pod, pod.placement), pod.bound_revision)
+            for pod in pods
+            if pod.placement is not None and pod.placement.shares and pod.phase is Phase.ALLOCATED
+        ]
+
+    def _wall_s(self) -> float:
+        return self._clock.now().timestamp()

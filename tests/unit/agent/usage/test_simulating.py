@@ -1,16 +1,43 @@
 """Simulated use: what the shares of a simulated fleet use of its devices."""
 
+import asyncio
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
+import msgspec
 import pytest
 from msgspec import structs
 
-from apportion.agent.usage.simulating import simulated_loads
+from apportion.agent.reporting.agent import Agent, Node
+from apportion.agent.simulated import SimulatedBackend
+from apportion.agent.usage.simulating import FIRST_S, SimulatedUse, simulated_loads
 from apportion.agent.usage.uses import Counted
 from apportion.core.devices.simulating import simulated_devices
-from apportion_schemas import Device, MigInstance, Share
+from apportion.runtime.ledger.batching import Appended
+from apportion.runtime.ledger.port import Draft
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.process.metrics import Metrics
+from apportion_schemas import (
+    Device,
+    Host,
+    MigInstance,
+    NodeReported,
+    PodBound,
+    PodGone,
+    Share,
+    SharesAllocated,
+    UsageRecorded,
+    UsageSample,
+    decode,
+)
+from tests.support.ledger_of import Ledger
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.memory_server import MemoryServer
+from tests.support.pods import placed, pod, share
 from tests.unit.agent.usage.test_uses import MIB, claim
 
+HOST = Host(cpu_milli=64_000, memory_mib=500_000, pods=110)
+RECORD_S = 300.0
 HOURS = [hour * 3_600.0 for hour in range(48)]
 
 
@@ -78,3 +105,134 @@ def test_a_failed_device_is_idle() -> None:
     loads, owners = simulated_loads([claim("1-uid", Share("main", device, 1_000, 10))], there, 0.0)
     assert [(load.memory, load.cores) for load in loads] == [(0, 0)]
     assert not owners
+
+
+class Ticking:
+    """A clock that passes the whole pause at once."""
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+
+    def now(self) -> datetime:
+        """See Clock."""
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.at_s)
+
+    def monotonic(self) -> float:
+        """See Clock."""
+        return self.at_s
+
+    async def pause(self, longest_s: float) -> None:
+        """See Clock."""
+        self.at_s += longest_s
+        await asyncio.sleep(0)
+
+
+class Fleet:
+    """One simulated node whose agent samples and records; the ledger has one pod on it."""
+
+    def __init__(self) -> None:
+        self.clock, self.ledger = Ticking(), Ledger()
+        self.drafts: list[Draft] = []
+        self.samples: list[UsageSample] = []
+        self.backend = SimulatedBackend(simulated_devices("n1", "2xT4"))
+        publisher = Publisher("agent/n1", self.clock, self._append)
+        self.node = Node("n1", self.backend, HOST, publisher)
+        self.node.devices = devices("2xT4")
+        agent = Agent([self.node], MemoryLedger(MemoryServer(), role="agent"), Metrics())
+        there = tuple(self.node.devices.values())
+        report = NodeReported(
+            node="n1", devices=there, host=HOST, driver="simulated", simulated=True
+        )
+        self.take(report)
+        self.use = SimulatedUse(
+            agent, [self.node], self.ledger.state, clock=self.clock, record_s=RECORD_S
+        )
+
+    def take(self, *payloads: msgspec.Struct) -> None:
+        """Fold the payloads."""
+        for data in payloads:
+            assert not self.ledger.take(data).refused  # type: ignore[arg-type] # all are payloads
+
+    def allocate(self, name: str) -> None:
+        """Let the pod be placed, bound and allocated."""
+        device = next(iter(self.node.devices))
+        self.take(
+            pod(name), placed(name, shares=[share(device)]),
+            PodBound(pod=name, node="n1", attempt=1),
+            SharesAllocated(pod=name, node="n1", attempt=1, devices=(device,)),
+        )  # fmt: skip
+
+    async def run(self, seconds: float) -> None:
+        """Let both loops run for this time."""
+        tasks = [
+            asyncio.create_task(self.use.sample(self._send)),
+            asyncio.create_task(self.use.record()),
+        ]
+        until_s = self.clock.at_s + seconds
+        while self.clock.at_s < until_s:  # noqa: ASYNC110 - both loops advance this clock
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+
+    @property
+    def records(self) -> list[UsageRecorded]:
+        """The records that it appended."""
+        events = (decode(each.payload, subject=each.subject).data for each in self.drafts)
+        return [data for data in events if isinstance(data, UsageRecorded)]
+
+    async def _append(self, draft: Draft) -> Appended:
+        self.drafts.append(draft)
+        return Appended(1)
+
+    async def _send(self, _subject: str, payload: bytes) -> None:
+        self.samples.append(msgspec.json.decode(payload, type=UsageSample))
+
+
+async def test_nothing_is_sampled_where_nothing_is_allocated() -> None:
+    """Neither samples nor records of a fleet without pods."""
+    fleet = Fleet()
+    await fleet.run(1_000)
+    assert (fleet.samples, fleet.drafts) == ([], [])
+
+
+async def test_the_first_record_comes_early_and_the_next_after_the_period() -> None:
+    """Their times do not overlap; ids are unique; a record names the pod's binding."""
+    fleet = Fleet()
+    fleet.allocate("a")
+    await fleet.run(FIRST_S + 10)
+    assert [each.name for each in fleet.samples[0].shares] == ["a"]
+    assert len(fleet.samples[0].devices) == 2
+    [first] = fleet.records
+    assert FIRST_S <= first.seconds < FIRST_S + 10
+    assert first.shares[0].bound == fleet.ledger.state.pods["a"].bound_revision > 0
+    await fleet.run(RECORD_S + 30)
+    [_, second] = fleet.records
+    assert second.seconds >= RECORD_S
+    assert len({draft.id for draft in fleet.drafts}) == 2
+
+
+async def test_a_pod_that_ended_is_in_the_last_record_alone() -> None:
+    """Its node is sampled until then, without it, and no longer."""
+    fleet = Fleet()
+    fleet.allocate("a")
+    await fleet.run(10)
+    fleet.take(PodGone(uid="a"))
+    await fleet.run(2 * RECORD_S)
+    [record] = fleet.records
+    assert 0 < record.shares[0].seconds < FIRST_S
+    assert fleet.samples[-1].shares == ()
+    sampled = len(fleet.samples)
+    await fleet.run(RECORD_S)
+    assert len(fleet.samples) == sampled
+
+
+async def test_a_lost_node_sends_nothing() -> None:
+    """Until it returns."""
+    fleet = Fleet()
+    fleet.allocate("a")
+    fleet.backend.there.clear()
+    await fleet.run(RECORD_S)
+    assert (fleet.samples, fleet.drafts) == ([], [])
+    fleet.backend.there.set()
+    await fleet.run(20)
+    assert fleet.samples
