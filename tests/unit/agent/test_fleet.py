@@ -91,7 +91,7 @@ def test_a_simulated_node_is_found_by_its_hostname() -> None:
     first, second = numbered_nodes("n", 2, ["4xT4", "1xAscend310P"])
     assert first.host.labels == {
         "kubernetes.io/hostname": "n-1",
-        "nvidia.com/gpu.product": "NVIDIA-Tesla-T4",
+        "nvidia.com/gpu.product": "Tesla-T4",
         "nvidia.com/gpu.memory": str(first.devices[0].memory_mib),
         "nvidia.com/gpu.count": "4",
     }

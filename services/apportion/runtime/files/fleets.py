@@ -213,7 +213,10 @@ def _features(devices: Sequence[Device]) -> dict[str, str]:
     found = [device for device in devices if device.family == NVIDIA]
     return (
         {
-            "nvidia.com/gpu.product": found[0].model.replace(" ", "-"),
+            # NVML calls cards before Ampere "Tesla T4", without the maker.
+            "nvidia.com/gpu.product": found[0]
+            .model.replace("NVIDIA Tesla", "Tesla")
+            .replace(" ", "-"),
             "nvidia.com/gpu.memory": str(found[0].memory_mib),
             "nvidia.com/gpu.count": str(len(found)),
         }
