@@ -11,6 +11,7 @@ from apportion.core.reports.meters import Meters
 from apportion.core.reports.prices import Prices
 from apportion.core.reports.report import Period, Reading, idle_answer, report_answer
 from apportion.core.reports.rows import by_of
+from apportion.core.reports.used import IDLE
 from apportion_schemas.quantities import Payload
 from tests.support.ledger_of import Ledger
 
@@ -18,12 +19,14 @@ from tests.support.ledger_of import Ledger
 class Accounted:
     """A period of `hours`, with rows grouped by `by`, in steps of the given hours."""
 
-    def __init__(self, by: str = "namespace", *, hours: float = 10, step: int = 0) -> None:
+    def __init__(
+        self, by: str = "namespace", *, hours: float = 10, step: int = 0, idle: int = IDLE
+    ) -> None:
         self.ledger = Ledger()
         self.period = Period(0, int(hours * HOUR), step * HOUR)
         self.by = by_of(by)
         self.meters = Meters(0, self.period.end, self.period.step)
-        self.account = Account(self.ledger.state, self.by, self.meters)
+        self.account = Account(self.ledger.state, self.by, self.meters, idle)
 
     def at(self, hour: float, *payloads: Payload) -> Self:
         """Fold the payloads at that hour."""

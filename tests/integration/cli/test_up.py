@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.polling import wait_until
+from tests.support.polling import WAIT_S, wait_until
 from tests.support.ports import free_port
 from tests.support.standalone import APPORTION, Standalone
 from tests.support.tokens import people
@@ -193,11 +193,23 @@ def test_ledger_outlives_a_run(tmp_path: Path) -> None:
     with Standalone(tmp_path / "data") as first:
         first.up()
         pods = {pod["name"]: pod["uid"] for pod in first.json("get", "pods")["items"]}
+        used = wait_until(lambda: _used(first), "the simulated use", timeout_s=2 * WAIT_S)
+        assert 0 < used["used_gpu_hours"] < used["reported_gpu_hours"]
+        assert used["cost"] > 0
+        assert first.json("report", "idle", "--at-least", "20s")["found"] > 0
+        assert first.json("report", "idle")["found"] == 0
     with Standalone(tmp_path / "data") as second:
         second.up()
         again = {pod["name"]: pod["uid"] for pod in second.json("get", "pods")["items"]}
         assert again == pods
         assert len(pods) == 26
+
+
+def _used(up: Standalone) -> dict[str, float]:
+    """The total of the usage report, once each node has recorded its use."""
+    answer = up.json("report", "usage", "--by", "node")
+    nodes = [row for row in answer["rows"] if row["granted_gpu_hours"]]
+    return dict(answer["total"]) if all(row["reported_gpu_hours"] for row in nodes) else {}
 
 
 def test_second_up_on_the_same_folder(tmp_path: Path) -> None:

@@ -102,23 +102,23 @@ def rows_of(
     return made
 
 
-def idle_words(answer: IdleAnswer) -> str:
-    """Return how often shares were idle, or that no data has arrived."""
+def idle_words(answer: IdleAnswer, least: str = "") -> str:
+    """Return how often shares were idle for `least`, by default an hour, or that no data came."""
     period = span_of(answer)
     if not answer.reported:
         return f"{period}: no utilization data yet; nodes report it once an hour"
     return (
-        f"{period}: shares were idle {answer.found:,} times for an hour or more, "
+        f"{period}: shares were idle {answer.found:,} times for {least or 'an hour'} or more, "
         f"{_h(answer.total.gpu_hours)} GPU-hours in total"
     )
 
 
-def show_idle(answer: IdleAnswer) -> None:
-    """Print a row per group, and the longest idle shares."""
+def show_idle(answer: IdleAnswer, least: str = "") -> None:
+    """Print a row per group, and the longest idle shares; `least` as in `idle_words`."""
     out = console()
     money = bool(answer.currency)
     by = answer.by.upper()
-    out.print(idle_words(answer))
+    out.print(idle_words(answer, least))
     if not answer.found:
         return
     cost = [answer.currency] if money else []

@@ -14,7 +14,7 @@ from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.reports.meters import CARD, Key, Meters, Part
 from apportion.core.reports.rows import NOBODY, By
-from apportion.core.reports.used import Used
+from apportion.core.reports.used import IDLE, Used
 
 # Usage is reported after each hour, so events are read for this long after the period
 LATE = 3_700 * 1_000_000
@@ -47,7 +47,8 @@ class _Rest(Struct, frozen=True):
 class Account:
     """Follows the changes of one state; `by` defines the rows."""
 
-    def __init__(self, state: State, by: By, meters: Meters) -> None:
+    def __init__(self, state: State, by: By, meters: Meters, idle: int = IDLE) -> None:
+        """`idle`: see `Used`."""
         self._state, self._by, self._meters = state, by, meters
         self._held: dict[str, tuple[_Held, ...]] = {}
         self._of_device: dict[tuple[str, str], list[int]] = {}
@@ -57,7 +58,7 @@ class Account:
         self._time = 0
         self.begins = 0  # start of the ledger, if it was read from its first event
         self._from_the_first = not state.revision
-        self.used = Used(by, meters)
+        self.used = Used(by, meters, idle)
         for node in state.nodes.values():
             self._count(node)
 

@@ -15,7 +15,7 @@ from apportion.core.reports.meters import CARD, Key, Meters
 from apportion.core.reports.rows import UNNAMED, By
 from apportion_schemas import ShareUsed, UsageRecorded
 
-IDLE: Final = HOUR - 60 * SECOND  # an hour, less the tolerance of a node's sampling
+IDLE: Final = HOUR  # shortest idle period that is reported by default
 GAP: Final = HOUR // 2  # a longer time without reports does not count as idle
 ENDED_MAX: Final = 100_000  # ended pods that may still be reported; the oldest are dropped first
 IDLE_MAX: Final = 200_000
@@ -53,8 +53,11 @@ _Share = tuple[str, str, str, object]
 class Used:
     """The usage in one period; `reported`: there was at least one record."""
 
-    def __init__(self, by: By, meters: Meters) -> None:
+    def __init__(self, by: By, meters: Meters, idle: int = IDLE) -> None:
+        """`idle`: shortest idle period to report, in microseconds."""
         self.reported = False
+        # a minute of an hour is the tolerance of a node's sampling
+        self._least = idle - idle // 60
         self._by, self._meters = by, meters
         self._rows: dict[str, str] = {}
         self._cells: dict[tuple[int, Key], UsedSums] = {}
@@ -97,8 +100,8 @@ class Used:
             yield step, key, sums
 
     def idle(self) -> list[Idle]:
-        """Return the idle periods of an hour or more, most device time first."""
-        stretches = [*self._done, *(each for each in self._idle.values() if _long(each))]
+        """Return the idle periods that are long enough, most device time first."""
+        stretches = [*self._done, *(each for each in self._idle.values() if self._long(each))]
         return sorted(
             stretches,
             key=lambda each: (-(each.end - each.start) * each.cards, each.start, each.name),
@@ -145,9 +148,8 @@ class Used:
     def _end(self, which: _Share) -> None:
         ended = self._idle.pop(which)
         ended.going_on = False
-        if _long(ended) and len(self._done) < IDLE_MAX:
+        if self._long(ended) and len(self._done) < IDLE_MAX:
             self._done.append(ended)
 
-
-def _long(stretch: Idle) -> bool:
-    return stretch.end - stretch.start >= IDLE
+    def _long(self, stretch: Idle) -> bool:
+        return stretch.end - stretch.start >= self._least

@@ -30,6 +30,7 @@ from apportion.core.reports.meters import Meters
 from apportion.core.reports.prices import PRICES_BYTES_MAX, PriceError, Prices, prices_of
 from apportion.core.reports.report import DIGITS, Period, Reading, idle_answer, report_answer
 from apportion.core.reports.rows import By
+from apportion.core.reports.used import IDLE
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import Snapshots
@@ -54,6 +55,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     prices: Prices | None = None
     archives: tuple[Path, ...] = ()
     account: str = "apportion"
+    at_least: str = ""  # shortest idle period, by default an hour
 
 
 def read_prices(path: Path) -> Prices:
@@ -70,7 +72,10 @@ async def read(
 ) -> Reading:
     """Read what a report needs. Raises PeriodError, and as `read_account`."""
     period = await period_of(ledger.wire, asked.start, asked.end, asked.step, now=now)
-    return await read_account(ledger, asked.by, period, archives=asked.archives, progress=progress)
+    idle = length_of("at-least", asked.at_least) or IDLE
+    return await read_account(
+        ledger, asked.by, period, idle=idle, archives=asked.archives, progress=progress
+    )
 
 
 async def answered(asked: Asked, reading: Reading) -> ReportAnswer | IdleAnswer:
@@ -142,11 +147,11 @@ class TooEarly(ValueError):
 
 
 class _Books(StateFold):
-    def __init__(self, state: State, by: By, period: Period) -> None:
+    def __init__(self, state: State, by: By, period: Period, idle: int) -> None:
         super().__init__(state, quiet=True)
         self.by, self.period = by, period
         self.meters = Meters(period.start, period.end, period.step)
-        self.account = Account(state, by, self.meters)
+        self.account = Account(state, by, self.meters, idle)
         self._stored_ns = 0
 
     def apply(self, record: Record, event: Event) -> Change:
@@ -171,6 +176,7 @@ async def read_account(
     by: By,
     period: Period,
     *,
+    idle: int = IDLE,
     archives: Sequence[Path] = (),
     progress: Progress = lambda *_: None,
 ) -> Reading:
@@ -184,7 +190,7 @@ async def read_account(
         state = State(rules=rules_of(said))
     else:
         state = await _begin(ledger.wire, Snapshots(ledger.wire), period.start, first)
-    books = await asyncio.to_thread(_Books, state, by, period)
+    books = await asyncio.to_thread(_Books, state, by, period, idle)
     archived = itertools.chain.from_iterable(map(read_archive, archives))
     while chunk := [Dated(record, 0) for record in itertools.islice(archived, CHUNK)]:
         await asyncio.to_thread(books.take_all, chunk)
@@ -255,7 +261,7 @@ async def history(ledger: Readable, after: int, limit: int) -> list[Dated]:
 
 DAY: Final = timedelta(days=1)
 STEPS_MAX: Final = 2_000
-_STEP: Final = re.compile(r"(\d{1,9})([smhd])").fullmatch
+_LENGTH: Final = re.compile(r"(\d{1,9})([smhd])").fullmatch
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -280,19 +286,23 @@ async def period_of(wire: Wire, start: str, end: str, step: str, *, now: datetim
         raise PeriodError(
             "from", f"{start!r} is not before {end or 'now'!r}", "use a start before the end"
         )
-    match = _STEP(step)
-    if step and (match is None or not int(match[1])):
-        raise PeriodError(
-            "step",
-            f"{step[:40]!r} is not a duration",
-            "write a number of s, m, h or d: 15m, 1h, 1d",
-        )
-    length = int(match[1]) * _SECONDS[match[2]] * SECOND if match else 0  # 0 for no steps
+    length = length_of("step", step)  # 0 for no steps
     if length and (last - first) // length >= STEPS_MAX:
         raise PeriodError(
             "step", f"{step!r} makes more than {STEPS_MAX:,} steps", "use longer steps"
         )
     return Period(first, last, length)
+
+
+def length_of(field: str, text: str) -> int:
+    """Return a length such as `15m` in microseconds, 0 if it is empty. Raises PeriodError."""
+    match = _LENGTH(text)
+    if text and (match is None or not int(match[1])):
+        fix = "write a number of s, m, h or d: 15m, 1h, 1d"
+        raise PeriodError(
+            field, f"{text[:40]!r} is no {'step' if field == 'step' else 'length'}", fix
+        )
+    return int(match[1]) * _SECONDS[match[2]] * SECOND if match else 0
 
 
 def micros_since(time: datetime) -> int:

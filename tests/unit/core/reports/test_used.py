@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from apportion.core.ledger.moments import HOUR
 from apportion.core.reports.prices import prices_of
+from apportion.core.reports.used import IDLE
 from apportion_schemas import PodGone, ShareUsed, UsageRecorded
 from tests.support.accounts import Accounted
 from tests.support.fleet import rack
@@ -12,9 +14,11 @@ from tests.support.pods import pod, share
 HALF = 40_960
 
 
-def running(by: str = "namespace", *, step: int = 0) -> Accounted:
+def running(by: str = "namespace", *, step: int = 0, idle: int = IDLE) -> Accounted:
     """Return a pod with half of a device from the start."""
-    accounted = Accounted(by, step=step).at(0, rack("n1", 1), pod("p1", labels={"team": "a"}))
+    accounted = Accounted(by, step=step, idle=idle).at(
+        0, rack("n1", 1), pod("p1", labels={"team": "a"})
+    )
     return accounted.at(0, placement("p1", shares=[share("n1-g0", HALF, 50)]))
 
 
@@ -86,6 +90,13 @@ def test_less_than_an_hour_is_no_stretch() -> None:
     half = told(used(1800, cores=0), seconds=1800)
     assert running().at(0.5, half).at(2, half).idle().found == 0
     assert running().at(0.5, half).at(1, half).idle().found == 1
+
+
+def test_a_shorter_idle_time_may_be_asked_for() -> None:
+    """Half an hour counts if at least half an hour is asked for."""
+    half = told(used(1800, cores=0), seconds=1800)
+    assert running(idle=HOUR // 2).at(0.5, half).at(2, half).idle().found == 2
+    assert running(idle=HOUR).at(0.5, half).idle().found == 0
 
 
 def test_memory_tells_of_nothing_where_work_is_not_told() -> None:

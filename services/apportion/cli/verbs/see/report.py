@@ -50,6 +50,11 @@ _OPTIONS = (
                  show_default=True,
                  help="Output format; focus is CSV with the columns of FOCUS 1.0."),
 )  # fmt: skip
+_AT_LEAST = click.option(
+    "--at-least", default="", metavar="LENGTH",
+    help="Shortest idle period to report, such as 1m, 15m or 1d; if given, this verb computes the "
+    "report from the ledger.  [default: 1h]",
+)  # fmt: skip
 
 
 @click.group(
@@ -77,7 +82,8 @@ def _make(report: str, *, where: Where, as_json: bool, form: str, **given: Any) 
     # The gateway has its own prices, but takes no account to bill.
     billed = form == "focus" and given["account"] == ACCOUNT
     of_gateway = form in {"table", "json"} or billed or (report == "cost" and form != "focus")
-    own = given["prices"] or given["archives"] or (where.nats and not where.gateway)
+    at_least = given.setdefault("at_least", "")
+    own = given["prices"] or given["archives"] or at_least or (where.nats and not where.gateway)
     gateway: Gateway | None = None
     if of_gateway and not own:
         with contextlib.suppress(Unreachable):
@@ -100,7 +106,7 @@ def _make(report: str, *, where: Where, as_json: bool, form: str, **given: Any) 
     elif form == "json":
         print_json(answer)
     elif isinstance(answer, IdleAnswer):
-        show_idle(answer)
+        show_idle(answer, at_least)
     else:
         show_report(answer)
 
@@ -128,14 +134,16 @@ def read_report(
             return reports.as_focus(asked, reading)
         answer = await reports.answered(asked, reading)
         if form == "csv" and isinstance(answer, IdleAnswer) and not answer.found:
-            click.echo(idle_words(answer), err=True)  # an empty table does not say why
+            click.echo(
+                idle_words(answer, given["at_least"]), err=True
+            )  # an empty table does not say why
         return reports.as_csv(answer) if form == "csv" else answer
 
     try:
         asked = reports.Asked(
             report=report, by=given["by"], start=given["start"], end=given["end"],
             step=given["step"], prices=reports.read_prices(prices) if prices else None,
-            archives=given["archives"], account=given["account"],
+            archives=given["archives"], account=given["account"], at_least=given["at_least"],
         )  # fmt: skip
         return run(made(asked))
     except reports.PeriodError as error:
@@ -162,7 +170,8 @@ for _what, _example, _help, _short in (
     ("idle", "--by user --from -7d", "Report shares that were idle for an hour or more.", None),
 ):  # fmt: skip
     _verb: Command = partial(_make, _what)
-    for _option in reversed((*_OPTIONS, asks_both)):
+    _least = (_AT_LEAST,) if _what == "idle" else ()
+    for _option in reversed((*_OPTIONS, *_least, asks_both)):
         _verb = _option(_verb)
     command.command(
         _what, help=_help, short_help=_short,
