@@ -134,7 +134,6 @@ class ExtenderBinding:
             )
 
     async def _choose(self, uid: str, node: str) -> str:
-        """Send the choice to the schedulers; return "" or their error."""
         choice = _encode(Choice(pod=uid, node=node))
         self._open.add(uid)
         self._decided.clear()

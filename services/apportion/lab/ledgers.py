@@ -188,7 +188,6 @@ def _archived(paths: Sequence[Path]) -> Iterator[Record]:
 
 
 def _archived_limits(paths: Sequence[Path], begin: Moment | None, end: Moment | None) -> Limits:
-    """Resolve the span in a first pass over the times of all records."""
     after, upto, begin_s, end_s, last_s = 0, 0, 0.0, 0.0, 0.0
     for record in _archived(paths):
         with contextlib.suppress(ValueError):  # no valid time: use the previous record's

@@ -171,7 +171,6 @@ def plan(state: State, wish: Plan, *, time: str = "", tell: Tell = lambda _: Non
 
 
 def _differs(draft: PodDraft, there: PodState) -> bool:
-    """True if the draft differs from its live pod, compared as `submit` does."""
     wanted = spec_digest(shape_key(draft.shape), submitted(draft, ""))
     return wanted != spec_digest(there.shape_key, there.submitted)
 
@@ -487,7 +486,6 @@ class _Answering:
         return unlooked(self._state, pod) or "no scheduler has decided yet"
 
     def _waits_for(self, pod: PodState) -> Hashable:
-        """The key by which pods that wait for the same thing are grouped."""
         if pod.refusal is not None:
             return waits_for(self._explainer.explained(pod, pod.refusal))
         about = pod.submitted
@@ -628,7 +626,6 @@ def drain(
 
 
 def _units(state: State, pods: Iterable[PodState]) -> list[list[PodState]]:
-    """The groups of pods that are moved at once, in queue order."""
     units: dict[str, list[PodState]] = {}
     for pod in sorted(pods, key=turn_of):
         group = state.groups.get(pod.submitted.group) if pod.submitted.group else None

@@ -204,7 +204,6 @@ class Replay:
     # -------------------------------------------------------------- time
 
     def _until(self, at_s: float) -> None:
-        """End the pods that end before this time, and decide after each."""
         while self._ends and self._ends[0][0] <= at_s:
             ended_s, uid = heapq.heappop(self._ends)
             self._pass(ended_s)
@@ -273,7 +272,6 @@ class Replay:
     # -------------------------------------------------------------- facts
 
     def _take(self, fact: Fact) -> None:
-        """Apply a fact, adapted to this course, unless it does not apply."""
         data = fact.data
         if self._is_other(data):
             return
@@ -332,7 +330,6 @@ class Replay:
         return False
 
     def _learn(self) -> None:
-        """Learn prices like a scheduler, if the ledger's prices do not apply."""
         histogram = self._histogram
         if histogram is None or not histogram.due:
             return
@@ -346,7 +343,6 @@ class Replay:
     # -------------------------------------------------------------- changes
 
     def _change(self) -> None:
-        """Change the state at the beginning, before the measurement."""
         course, otherwise = self._course, self._otherwise
         if otherwise.fleet:
             self._replace_fleet(otherwise.fleet)
@@ -366,7 +362,6 @@ class Replay:
             self._histogram = ShapeHistogram(course.state)
 
     def _replace_fleet(self, fleet: Sequence[SimulatedNode]) -> None:
-        """Replace all nodes by these; all pods become pending."""
         course, state = self._course, self._course.state
         self._ends.clear()
         pods = sorted(state.pods.values(), key=lambda pod: pod.submitted_revision)

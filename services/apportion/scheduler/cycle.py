@@ -253,7 +253,6 @@ class Cycle:
         return self.engine.decide(events_max=events_max)
 
     async def _append(self, decision: Decision, reader: Reader[Change]) -> str:
-        """Append the decision, fold up to its outcome and return that."""
         drafts = fence(decision.events, self._state, self._publisher, self._fences)
         outcome = UNKNOWN
         # Placements of a gang, and evictions, are stored all or none.
@@ -290,7 +289,6 @@ class Cycle:
         return outcome
 
     async def _newest(self) -> int:
-        """The ledger's newest revision; retries while the ledger is unavailable."""
         while True:
             try:
                 return await self._ledger.last_revision()
@@ -303,7 +301,6 @@ class Cycle:
 
 
 def _micros(clock: Clock) -> int:
-    """The time in microseconds since 1970, rounded up."""
     return math.ceil(clock.now().timestamp() * 1_000_000)
 
 

@@ -156,7 +156,6 @@ async def body(
 def _snapshotting(
     service: Service, session: Session, state: State, every_events: int
 ) -> Snapshotting | None:
-    """None if the ledger has no object store."""
     if session.snapshots is None:
         return None
     return Snapshotting(

@@ -204,7 +204,6 @@ class Allocatable:
             await self._news.wait()
 
     async def _write(self, name: str) -> None:
-        """Write the node's amounts if they changed; raises KubeUnavailable and stays due."""
         async with self._turns[name]:
             self._due.pop(name, None)
             node = self._state.nodes.get(name)

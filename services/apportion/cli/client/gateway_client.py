@@ -183,7 +183,6 @@ class Gateway:
             time.sleep(LOOK_S)
 
     def _get(self, path: tuple[str, ...], query: Mapping[str, object]) -> tuple[int, bytes, bool]:
-        """Return status, body, and whether a retry may succeed soon."""
         target = _target(path, query)
         for attempt in (1, 2):
             try:

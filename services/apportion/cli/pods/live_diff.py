@@ -55,7 +55,6 @@ class Compared:
 
 
 def _parted(pods: list[Pod], wholes: set[tuple[str, str]]) -> tuple[list[Pod], list[Pod]]:
-    """Split the pods into those of `wholes`, and the others."""
     theirs = [not wholes.isdisjoint(_wholes(pod)) for pod in pods]
     return list(compress(pods, theirs)), list(compress(pods, map(not_, theirs)))
 

@@ -129,7 +129,6 @@ class Rows:
         return left
 
     def _narrow(self, widths: list[int], left: list[int], width: int) -> None:
-        """Narrow the widest wrapping columns until all fit."""
         wrapping = [place for place in left if self._columns[place] in self._wraps]
         least = list(widths)
         for place in wrapping:

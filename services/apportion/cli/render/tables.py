@@ -266,7 +266,6 @@ def _named(resource: str, much: int) -> str:
 
 
 def _limits(most: Mapping[str, int], used: Mapping[str, int] | None) -> list[str]:
-    """Return use and limit of each resource; without `used`, the limits alone."""
     if used is None:
         return [f"at most {_named(name, much)}" for name, much in sorted(most.items())]
     return [

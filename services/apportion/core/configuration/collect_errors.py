@@ -59,7 +59,6 @@ def _there(key: str, places: dict[tuple[object, ...], list[int]]) -> str:
 def _take_out(
     document: Any, path: list[str | int], places: dict[tuple[object, ...], list[int]]
 ) -> bool:
-    """Remove the value at `path`, or its nearest parent if it is missing."""
     while path:
         parent = document
         for step in path[:-1]:

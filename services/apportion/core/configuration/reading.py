@@ -76,7 +76,6 @@ def _named_groups(entry: Any) -> Any:
 
 
 def _check_keys(value: object, kind: inspect.Type, path: str) -> None:
-    """Reject keys that the struct does not have; types are checked later."""
     if isinstance(kind, inspect.Metadata):
         _check_keys(value, kind.type, path)
     elif isinstance(kind, inspect.UnionType):

@@ -135,7 +135,6 @@ def waiting_facts(state: State, *, now: str) -> facts.WaitingFacts:
 def _waiting_longest(
     state: State, waiting: list[PodState], now_micros: int
 ) -> Iterator[facts.StarvingGang]:
-    """Yield gangs whose newest pod is older than `STARVING_S`, longest waiting first."""
     gangs: dict[str, list[PodState]] = {}
     for pod in waiting:
         if pod.submitted.group:

@@ -83,7 +83,6 @@ def _attributes(device: Device, profile: str = "") -> Json:
 
 
 def _places(device: Device, known: Known) -> list[Place]:
-    """Return each possible MIG instance once."""
     groups = groups_of(known, device.family, device.model, device.mig_sizes)
     places = [place for group in groups for place in group] or [
         place_at(profile, start)

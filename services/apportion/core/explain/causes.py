@@ -343,7 +343,6 @@ def _lifting(state: State, code: RefusalCode, shape: Shape, room: Room) -> tuple
 
 
 def _cordoned(state: State, code: RefusalCode) -> Iterator[tuple[str, NodeState]]:
-    """Yield the cordoned nodes, or devices with their node, that match this code."""
     if code is RefusalCode.DEVICE_CORDONED:
         there = (device for device in state.device_cordons if device in state.node_of_device)
         yield from ((device, state.nodes[state.node_of_device[device]]) for device in there)

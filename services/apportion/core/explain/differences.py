@@ -185,7 +185,6 @@ LISTS: Mapping[str, Callable[[Picture, Picture], Iterator[Difference]]] = {
 
 
 def _nodes_shown(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Add the number of devices to nodes that joined."""
     for each in LISTS["nodes"](before, after):
         if each.what == "state" and after.joined(before, each.key):
             yield each._replace(now=structs.replace(each.now, cards=after.cards[each.key]))
@@ -194,7 +193,6 @@ def _nodes_shown(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def _devices_shown(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Leave out healthy devices that came with a node."""
     for each in LISTS["devices"](before, after):
         came = each.was == _NOTHING and each.now.state == OK
         if not (came and after.joined(before, after.owners.get(each.key, ""))):
@@ -221,7 +219,6 @@ def _limits_shown(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def _whole(sides: Mapping[str, Side]) -> str:
-    """Return text such as `open, weight 1, capability cpu 8 CPU`."""
     named = {"weight", "capability", "cards"}
     shown = ((name, side.state or side.value) for name, side in sides.items())
     return ", ".join(f"{name} {said}" if name in named else said for name, said in shown if said)
@@ -264,7 +261,6 @@ def _device(device: DeviceState) -> dict[str, Side]:
 
 
 def _limits(state: State, wanted: Collection[str] | None) -> dict[str, dict[str, Side]]:
-    """Return the aspects of these limits; of all limits if None."""
     if wanted is not None and not wanted:
         return {}
     quotas = (quota for of_namespace in state.quotas.values() for quota in of_namespace.values())
@@ -284,7 +280,6 @@ def _queue(queue: schemas.QueueObserved) -> dict[str, Side]:
 
 
 def _amounts(most: Mapping[str, int]) -> str:
-    """Return text such as `cpu 8 CPU, nvidia.com/gpu 4`."""
     return ", ".join(f"{name} {of_resource(name, value)}" for name, value in sorted(most.items()))
 
 

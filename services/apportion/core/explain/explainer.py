@@ -156,7 +156,6 @@ class Room:
         return {node.devices[place].device.id for each in found for place, _ in each}
 
     def _builds(self) -> Iterable[list[NodeState]]:
-        """Return the nodes, grouped by equal devices."""
         if not self._by_build:
             for node in self._state.nodes.values():
                 build = tuple(
@@ -248,7 +247,6 @@ def _most_pods(shape: Shape, node: NodeState, rules: Rules) -> int:
 
 
 def _unnamed(shape: Shape) -> Shape:
-    """Return the shape without constraints on particular devices."""
     devices = structs.replace(shape.devices, use_ids=(), nouse_ids=(), indexes=())
     return structs.replace(shape, devices=devices)
 
@@ -425,7 +423,6 @@ def _holders(state: State, pod: PodState, refused: PodRefused) -> list[PodState]
 
 
 def _least(shape: Shape) -> Counter[Amount]:
-    """Return what a pod of this shape uses at least."""
     least = Counter(at_least(shape))
     for ask in shape.asks:
         if not ask.init and not ask.cap_memory:
@@ -501,7 +498,6 @@ def held_by(state: State, pods: Iterable[PodState], taken: Taken) -> Counter[Amo
 
 
 def _held(state: State, pods: Iterable[PodState]) -> Iterator[tuple[str, str]]:
-    """Yield device and model of each share of these pods."""
     for pod in pods:
         if pod.placement is not None:
             by_id = state.nodes[pod.placement.node].by_id

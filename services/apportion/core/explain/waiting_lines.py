@@ -154,7 +154,6 @@ def _line(
 
 
 def _about(pods: list[tuple[int, PodState]]) -> PodState:
-    """Return the pod that explains its group: the first with a refusal."""
     return next((pod for _, pod in pods if pod.refusal), pods[0][1])
 
 

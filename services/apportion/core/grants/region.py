@@ -265,7 +265,6 @@ class Region:
         return tuple(min(self._u64(start + 8 * at), BYTES_MAX) for at in range(self._count()))
 
     def _put(self, kind: struct.Struct, offset: int, value: int) -> bool:
-        """Write the value if it differs. Return True if it did."""
         if self._read(self._shift + offset, kind.size) == kind.pack(value):
             return False
         self._write(kind, offset, value)

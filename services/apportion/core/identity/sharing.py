@@ -149,7 +149,6 @@ def _within(subject: str, pattern: str) -> bool:
 
 
 def _services(giver: str) -> dict[str, list[str]]:
-    """Return the requests that other accounts send to this one, with those accounts."""
     nowhere = (_OWN, _COPY_API, _STORE_API, _OBJECTS, ANSWERS_BESIDE, *_SAID)
     found: dict[str, dict[str, None]] = {}
     for role in ROLES:

@@ -275,7 +275,6 @@ class Engine:
         self._queue.wake(shape_queue)
 
     def _report(self, decision: Decision, events_max: int) -> None:
-        """Report the reasons to pods of unschedulable shape queues, once per reason key."""
         if len(decision.events) >= events_max or not self._queue.any_unreported:
             return
         placed = {pod.uid for pod in decision.placed}

@@ -104,7 +104,6 @@ def _entry(answer: Entry, sees: Sees) -> Entry:
 
 
 def _differences(answer: DiffAnswer, sees: Sees) -> DiffAnswer:
-    """Hide configuration and limits, which may name anyone, and texts of others' pods."""
     shown: DiffAnswer = redacted(answer, sees)
 
     def rows(now: tuple[DiffRow, ...], before: tuple[DiffRow, ...]) -> list[DiffRow]:
@@ -164,14 +163,12 @@ def _lines(answer: LinesAnswer, sees: Sees) -> LinesAnswer:
 
 
 def _quotas(answer: QuotaPage, sees: Sees) -> QuotaPage:
-    """Drop other namespaces' quotas: a tenant must not learn that they exist."""
     own = tuple(quota for quota in answer.items if sees(quota.namespace))
     shown: QuotaPage = redacted(structs.replace(answer, items=own), sees)
     return shown
 
 
 def _fleet(answer: Fleet, sees: Sees) -> Fleet:
-    """Drop how other tenants' pods use their shares."""
 
     def used(row: PackedUse) -> PackedUse:
         own = (use for use in row.shares if sees(use[0].partition("/")[0]))

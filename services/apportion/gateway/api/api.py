@@ -122,7 +122,6 @@ class Api:
         return json_response(WHY.of(self._feed, request))
 
     async def _past(self, request: web.Request) -> web.StreamResponse:
-        """Answer from the past, even while this gateway's fold is catching up."""
         await self.wait(request)
         return await self._look_back(request)
 

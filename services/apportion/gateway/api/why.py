@@ -172,7 +172,6 @@ async def breaches_of(past: Past, why: Why, upto: int) -> tuple[Breach, ...]:
 
 
 async def _facts(past: Past, uid: str, upto: int, *, after: int = 0) -> list[tuple[int, Event]]:
-    """Return the newest events about the pod, oldest first, with their revisions."""
     newest = past.index.newest_facts(POD, uid, after=after, upto=upto, limit=FACTS_MAX)
     rules = past.indexer.rules
     found = []

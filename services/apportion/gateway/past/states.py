@@ -103,7 +103,6 @@ class Checkpoints:
             self.revisions.remove(revision)
 
     def _thin(self) -> bool:
-        """Double the distance of checkpoints; return False once that cannot help."""
         self.every_events *= 2
         newest, kept, removed = self.revisions[-1], 0, False
         for revision in list(self.revisions):

@@ -133,7 +133,6 @@ class Follower:
             forget()
 
     async def _one_consumer(self) -> None:
-        """Run one consumer until it must be replaced."""
         await self._wire.wait_connected(CONNECT_WAIT_S)
         self._again.clear()
         await self._look()

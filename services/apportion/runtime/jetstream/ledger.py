@@ -229,7 +229,6 @@ class Appender:
         return hmac.new(self._key, event_id.encode(), "sha256").hexdigest()
 
     def _headers(self, draft: Draft, unused_fences: dict[str, int]) -> dict[str, str]:
-        """Return a draft's headers; removes the subject's fence from `unused_fences`."""
         headers = {"Nats-Msg-Id": self._hidden(draft.id)}
         expected = unused_fences.pop(draft.subject, None)
         if expected is not None:

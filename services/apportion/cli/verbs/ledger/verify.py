@@ -289,7 +289,6 @@ async def _read(ledger: JetStreamLedger, verification: _Verification) -> None:
 
 
 def _read_archives(paths: tuple[Path, ...], verification: _Verification) -> None:
-    """Read archives as one chain, and skip where they overlap."""
     try:
         for path in paths:
             for record in read_archive(path):

@@ -122,7 +122,6 @@ def command(
 
 
 def _expanded(names: tuple[str, ...]) -> Iterator[str]:
-    """Replace folders by the manifests below them; links must stay inside."""
     for name in names:
         path = Path(name)
         if name == STANDARD_INPUT or not path.is_dir():
@@ -178,7 +177,6 @@ def _look(document: Document, config: ManifestConfig, report: Report) -> None:
 
 
 def _of_node(pod: PodDraft) -> str:
-    """As in `4 CPU, 16,384 MiB memory, 1 of example.com/nic`, or empty."""
     node = pod.shape.node
     said = [of_resource("cpu", node.cpu_milli)] if node.cpu_milli else []
     said += [f"{of_resource('memory', node.memory_mib)} memory"] if node.memory_mib else []

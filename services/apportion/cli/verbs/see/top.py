@@ -160,7 +160,6 @@ def _headline(summary: SummaryAnswer) -> Text:
 
 
 def _devices(devices: list[DeviceAnswer], *, long: bool = True) -> Rows:
-    """One row per device; unless `long`, one line each, with a shortened state."""
     made = Rows("NODE", "#", "MODEL", "MODE", "MEMORY GiB", "CORES", "SLOTS USED", "STATE",
                 "PODS", right=("#", "SLOTS USED"), wraps=("STATE", "PODS") if long else ("PODS",),
                 drops=("MODE", "SLOTS USED", "MODEL", "CORES"))  # fmt: skip

@@ -123,7 +123,6 @@ def _of_device(gateway: Gateway, query: dict[str, object], target: str) -> WhoPa
 
 
 def _all(gateway: Gateway, query: dict[str, object]) -> WhoPage:
-    """Return all pages as one, at the revision of the first."""
     items: list[WhoRow] = []
     behind = ""
     while True:

@@ -108,7 +108,6 @@ def _listed(title: str, rows: list[tuple[str, str]]) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Escape text for roff."""
     escaped = " ".join(text.split()).replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
 

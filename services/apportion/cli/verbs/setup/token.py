@@ -45,7 +45,6 @@ def command(
 
 
 def _quoted(text: str) -> str:
-    """Quote a name for TOML; names that need escapes are refused."""
     if not text.isprintable() or set(text) & {'"', "\\"} or not text:
         raise click.UsageError(
             f"{text!r} is not a valid name; use printable characters without quotes and backslashes"

@@ -235,7 +235,6 @@ def why_with_text(why: reads.Why) -> reads.Why:
 
 
 def _awaits(why: reads.Why) -> str:
-    """Return what a pod waits for that no scheduler has seen yet."""
     if why.gates:
         return gates_words(why.gates)
     if why.chooser:
@@ -302,7 +301,6 @@ def _place(why: reads.Why, placed: reads.WhyPlaced) -> str:
 
 
 def _while_it_waits(why: reads.Why) -> str:
-    """Return sentences about evictions for the pod, and about placements that failed."""
     said = ""
     if why.leaving:
         room = room_made(why.room_on or "another node", list(why.leaving))

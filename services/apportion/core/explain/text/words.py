@@ -372,12 +372,10 @@ def _of_nodes(refused: PodRefused, shape: Shape | None, *, most: int, never: boo
 
 
 def _of_all(count: int, refused: PodRefused) -> str:
-    """Return `2 of 3 nodes`, or `3 nodes` for all of them."""
     return (f"{count:,} of " if count < refused.nodes else "") + nodes(refused.nodes)
 
 
 def _certain_cards(codes: Iterable[RefusalCode], shape: Shape | None) -> list[str]:
-    """Return the required cards, unless a cause names them already."""
     said = cards(shape) if shape is not None and _OF_CARDS.isdisjoint(codes) else ""
     return [said] if said else []
 

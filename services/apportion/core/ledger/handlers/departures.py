@@ -115,7 +115,6 @@ def awaited(state: State, uid: str) -> list[PodEvicted]:
 def _device_cordoned(
     context: Context, data: DeviceCordoned | DeviceUncordoned | DeviceCordonLifted
 ) -> Change:
-    """Update the cordons of a device, which may not be reported yet."""
     state = context.state
     now = _reasons_after(context, state.device_cordons.get(data.device, ()), data, data.device)
     state.device_cordons.pop(data.device, None)
@@ -132,7 +131,6 @@ def _device_cordoned(
 def _node_cordoned(
     context: Context, data: NodeCordoned | NodeUncordoned | NodeCordonLifted
 ) -> Change:
-    """Update the cordons of a node, which may not be known yet."""
     known = context.state.nodes.get(data.node)
     now = _reasons_after(context, known.cordons if known else (), data, data.node)
     if known is None:

@@ -285,7 +285,6 @@ class Columns:
         self.enough: UInt8s = np.zeros(rows * width, np.uint8).data
 
     def _insert(self, node: NodeState) -> bool:
-        """True if a spare row was near its position."""
         moved = self._order.insert(node.name)
         if moved is None:
             return False

@@ -110,7 +110,6 @@ class Fgd(NodeScore):
         return best, np.maximum(most, 0)
 
     def _expected(self, cpu_milli: Ints, usable: "Usable") -> Ints:
-        """Expected fragments by node, in percent of a device times the pods counted."""
         fragments = self._fragments
         fits = usable.devices >= fragments.counts
         fits &= cpu_milli[:, np.newaxis] >= fragments.cpu_milli

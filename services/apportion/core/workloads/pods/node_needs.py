@@ -92,7 +92,6 @@ def node_amounts(
 
 
 def _requests(container: Container, claimed: frozenset[str]) -> _Vector:
-    """Return a container's requests; a limit without a request is the request."""
     needs: _Vector = {}
     for name in {**container.limits, **container.requests}:
         if name in claimed:

@@ -302,7 +302,6 @@ class EmbeddedServer:
         return self._process
 
     def _users(self) -> dict[str, str]:
-        """Write the configuration and return the passwords that its users need."""
         if not self._keys:
             (self._data_dir / CONFIGURATION).write_text(configuration(), "utf-8")
             return self._passwords(ROLES)
