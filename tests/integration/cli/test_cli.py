@@ -1,4 +1,4 @@
-"""The verbs as a person types them, in a second terminal beside a real `apportion up`."""
+"""The CLI verbs as a user runs them in a second terminal, against a real `apportion up`."""
 
 import json
 import re
@@ -182,7 +182,7 @@ def test_submitting_again_changes_nothing(up: Standalone) -> None:
 
 
 def test_gang_is_placed_whole_or_not_at_all(up: Standalone) -> None:
-    """Four whole cards fit on the fleet's big node; of forty not one is placed."""
+    """A gang of four GPUs is placed whole; of a gang of 40 that does not fit, no pod is placed."""
     fits = JOB.replace("NAME", "fits").replace("COUNT", "4").encode()
     report = up.json("submit", "-f", "-", "--wait", stdin=fits)
     assert len(report["placed"]) == 4
@@ -199,7 +199,7 @@ def test_gang_is_placed_whole_or_not_at_all(up: Standalone) -> None:
 
 
 def test_cordon_and_uncordon(up: Standalone) -> None:
-    """Nothing new goes onto a cordoned node or device; the reason is told, and it can be undone."""
+    """Cordoned nodes and devices take no new pods, `why` names the cordon, and `uncordon` lifts it."""
     for node in ("big-1", "mig-1", "small-1"):
         up.json("cordon", node, "--reason", "moving house")
     report = submit(up, pod("homeless"), code=1)
@@ -234,7 +234,7 @@ def _cordoned(up: Standalone, node: str) -> list[str]:
 
 
 def test_a_pod_that_runs_is_resized_where_it_is(up: Standalone) -> None:
-    """It gets what its device has, never more; each answer is that to this wish."""
+    """A running pod can be resized within its device's capacity; each reply answers its own request."""
     submit(up, pod("grows"))
     wait_until(lambda: _phase(up, "grows") == "allocated", "the pod to be allocated")
     before = up.json("why", "grows")["placed"]["shares"]
@@ -285,7 +285,7 @@ def test_device_that_fails_and_recovers(up: Standalone) -> None:
     ],
 )
 def test_not_found_is_exit_code_1(up: Standalone, words: tuple[str, ...]) -> None:
-    """And says what was looked for."""
+    """A verb that does not find its object exits with 1 and names what it looked for."""
     done = up.run(*words)
     assert done.returncode == 1, done.stderr
     assert re.search("nobody|nothing|nowhere", done.stderr)
@@ -340,7 +340,7 @@ def test_wrong_usage_is_exit_code_2(up: Standalone, words: tuple[str, ...]) -> N
     ],
 )
 def test_unreachable_is_exit_code_3(up: Standalone, words: tuple[str, ...]) -> None:
-    """And says where it was looked for, never with a password."""
+    """A verb that cannot reach a service exits with 3, names the address and never prints a password."""
     assert up.data is not None
     port = str(json.loads((up.data / "credentials.json").read_text())["port"])
     done = up.run(*(word.replace("PORT", port) for word in words))
@@ -410,9 +410,10 @@ def test_policy(up: Standalone) -> None:
 
 
 def test_top_shows_who_is_where(up: Standalone) -> None:
-    """Every device, its bars, and the pod on it; in a pipe one picture.
+    """`top` shows every device with its usage bar and its pods; in a pipe it prints a single picture.
 
-    More memory than an instance of the MIG cards has, so that it is on an H100 under any policy."""
+    The pod requests more memory than a MIG instance has, so any policy puts it on an H100.
+    """
     submit(up, pod("seen", 42_000))
     said = up.run("top").stdout
     assert said.count("H100 80GB") == 4
