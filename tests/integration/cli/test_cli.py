@@ -199,7 +199,8 @@ def test_gang_is_placed_whole_or_not_at_all(up: Standalone) -> None:
 
 
 def test_cordon_and_uncordon(up: Standalone) -> None:
-    """Cordoned nodes and devices take no new pods, `why` names the cordon, and `uncordon` lifts it."""
+    """Cordoned nodes and devices take no new pods, `why` names the cordon, and `uncordon` lifts
+    it."""
     for node in ("big-1", "mig-1", "small-1"):
         up.json("cordon", node, "--reason", "moving house")
     report = submit(up, pod("homeless"), code=1)
@@ -234,7 +235,8 @@ def _cordoned(up: Standalone, node: str) -> list[str]:
 
 
 def test_a_pod_that_runs_is_resized_where_it_is(up: Standalone) -> None:
-    """A running pod can be resized within its device's capacity; each reply answers its own request."""
+    """A running pod can be resized within its device's capacity; each reply answers its own
+    request."""
     submit(up, pod("grows"))
     wait_until(lambda: _phase(up, "grows") == "allocated", "the pod to be allocated")
     before = up.json("why", "grows")["placed"]["shares"]
@@ -340,7 +342,8 @@ def test_wrong_usage_is_exit_code_2(up: Standalone, words: tuple[str, ...]) -> N
     ],
 )
 def test_unreachable_is_exit_code_3(up: Standalone, words: tuple[str, ...]) -> None:
-    """A verb that cannot reach a service exits with 3, names the address and never prints a password."""
+    """A verb that cannot reach a service exits with 3, names the address and never prints a
+    password."""
     assert up.data is not None
     port = str(json.loads((up.data / "credentials.json").read_text())["port"])
     done = up.run(*(word.replace("PORT", port) for word in words))
@@ -410,7 +413,8 @@ def test_policy(up: Standalone) -> None:
 
 
 def test_top_shows_who_is_where(up: Standalone) -> None:
-    """`top` shows every device with its usage bar and its pods; in a pipe it prints a single picture.
+    """`top` shows every device with its usage bar and its pods; in a pipe it prints a single
+    picture.
 
     The pod requests more memory than a MIG instance has, so any policy puts it on an H100.
     """

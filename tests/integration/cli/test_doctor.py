@@ -90,7 +90,8 @@ class Asking:
 
 
 async def test_what_breaks_is_named_with_its_fix(bus: Bus, start: Start) -> None:
-    """Doctor names a stopped agent, duplicate scheduler names, a drifted setting and absent services."""
+    """Doctor names a stopped agent, duplicate scheduler names, a drifted setting and absent
+    services."""
     facts = Facts(bus)
     await facts.open()
     agent = await start("agent", "--node", "rack-1", "--simulate", "2xT4")
@@ -128,7 +129,8 @@ async def test_what_breaks_is_named_with_its_fix(bus: Bus, start: Start) -> None
 
 
 async def mute(bus: Bus, asking: Asking) -> None:
-    """With the server suspended, doctor reports the ledger as broken and all that depends on it as unknown."""
+    """With the server suspended, doctor reports the ledger as broken and all that depends on it as
+    unknown."""
     os.kill(bus.server.pid, signal.SIGSTOP)
     try:
         await asking.until("schedulers", "unknown")

@@ -149,7 +149,8 @@ def test_a_node_is_drained_and_undone(up: Standalone) -> None:
 
 
 def its_end_is_told(up: Standalone, name: str, node: str) -> None:
-    """Events, the pod's history and `why` for its successor say where, by whom and why it was drained."""
+    """Events, the pod's history and `why` for its successor say where, by whom and why it was
+    drained."""
     why = f"drained from {node} by ada: firmware"
     assert why in up.run("tail", "--from", "1", "--no-follow").stdout
     story = [row["sentence"] for row in up.json("history", name)["items"]]
@@ -229,7 +230,8 @@ def test_who_takes_what_a_drained_pod_gives_back_is_named(up: Standalone) -> Non
 
 
 def test_pods_of_a_gang_on_another_node_are_said_to_go_with_it(up: Standalone) -> None:
-    """When a gang has pods on the drained node, drain reports its pods on other nodes as moving too."""
+    """When a gang has pods on the drained node, drain reports its pods on other nodes as moving
+    too."""
     submit(up, GANG.replace("30000", "79000").replace("2\n", "4\n"))
     there = [name for name, pod in pods(up).items() if pod["node"] == "n-1"]
     elsewhere = {f"default/{name}" for name in set(pods(up)) - set(there)}
@@ -291,7 +293,8 @@ def test_ctrl_c_while_room_is_made_tells_who_has_a_place(up: Standalone) -> None
 
 
 def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
-    """Ctrl-C while drain waits for placements stops it and reports what was done; the cordon remains."""
+    """Ctrl-C while drain waits for placements stops it and reports what was done; the cordon
+    remains."""
     submit(up, *(POD.replace("NAME", f"stop-{number}") for number in range(2)))
     node = pods(up)["stop-0"]["node"]
 

@@ -88,7 +88,8 @@ async def test_rebuild_writes_nothing(bus: Bus) -> None:
 
 
 async def test_trim_drops_nothing(bus: Bus, tmp_path: Path) -> None:
-    """An old build's `ledger trim` drops nothing: it cannot know which placements are still unbound."""
+    """An old build's `ledger trim` drops nothing: it cannot know which placements are still
+    unbound."""
     file = str(tmp_path / "ledger.jsonl")
     assert (await run(bus, "ledger", "archive", file)).returncode == 0
     done = await run(bus, "ledger", "trim", file, "--dry-run")

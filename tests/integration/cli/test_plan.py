@@ -59,7 +59,8 @@ def places(rows: list[dict[str, Any]]) -> dict[str, tuple[str, list[str]]]:
 
 
 def test_what_was_planned_then_happens(up: Standalone, tmp_path: Path) -> None:
-    """Submitted pods get the nodes and devices that `plan` predicted; the plan itself appends no event."""
+    """Submitted pods get the nodes and devices that `plan` predicted; the plan itself appends no
+    event."""
     file = tmp_path / "pods.yaml"
     sizes = [(70_000, 3), (20_000, 1), (90_000, 1), (40_000, 2), (14_000, 2), (80_000, 4)]
     file.write_text("---".join(pod(f"p{at}", *size) for at, size in enumerate(sizes)))

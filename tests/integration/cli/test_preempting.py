@@ -104,7 +104,8 @@ def runs(up: Standalone, name: str) -> bool:
 
 
 def test_who_is_evicted_ends_and_waits_anew(up: Standalone) -> None:
-    """An evicted pod of a Deployment ends by itself and is replaced by a pending pod of the same owner."""
+    """An evicted pod of a Deployment ends by itself and is replaced by a pending pod of the same
+    owner."""
     submit(up, DEPLOYMENT)
     both = ["allocated"] * 2
     wait_until(lambda: [pod["phase"] for pod in pods(up).values()] == both, "both to run")
@@ -150,7 +151,8 @@ def test_a_gang_that_is_evicted_comes_again_as_a_whole(up: Standalone) -> None:
 
 
 def test_submit_waits_on_while_others_go(up: Standalone) -> None:
-    """`submit --wait` keeps waiting during an eviction, reports what it waits for, and exits with 0."""
+    """`submit --wait` keeps waiting during an eviction, reports what it waits for, and exits with
+    0."""
     submit(up, pod("low", 0, cards=2))
     watcher = up.processes()["watcher"]
     os.kill(watcher, signal.SIGSTOP)  # so that it does not go before anybody can look
@@ -178,7 +180,8 @@ def test_submit_waits_on_while_others_go(up: Standalone) -> None:
 
 
 def test_drain_waits_on_while_others_go(up: Standalone) -> None:
-    """A drain waits until evictions make room on the other GPU, and reports which pods were evicted."""
+    """A drain waits until evictions make room on the other GPU, and reports which pods were
+    evicted."""
     submit(up, pod("high", 1000), pod("low", 0))
     [card] = [share["device"] for share in pods(up)["high"]["shares"]]
     done = up.json("drain", card, "--reason", "loose")
@@ -188,7 +191,8 @@ def test_drain_waits_on_while_others_go(up: Standalone) -> None:
 
 
 def test_submit_ends_in_time_where_who_is_to_go_stays(up: Standalone) -> None:
-    """`submit --wait` exits with 1 after its timeout when a victim never ends, and names the victim."""
+    """`submit --wait` exits with 1 after its timeout when a victim never ends, and names the
+    victim."""
     submit(up, pod("low", 0, cards=2))
     watcher = up.processes()["watcher"]
     os.kill(watcher, signal.SIGSTOP)

@@ -123,7 +123,8 @@ from_seed = Pair
 
 @pytest.mark.usefixtures("facts")
 async def test_nats_py_by_a_key(bus: Bus, tmp_path: Path) -> None:
-    """The nats-py example connects with a key; without a key or a password it names the missing option."""
+    """The nats-py example connects with a key; without a key or a password it names the missing
+    option."""
     (tmp_path / "nkeys.py").write_text(NKEYS)
     url, key = f"nats://anna@127.0.0.1:{bus.server.port}", tmp_path / "anna.nk"
     example = (sys.executable, str(EXAMPLES / "nats_py.py"), url, "--limit", "3")

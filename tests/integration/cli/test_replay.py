@@ -73,7 +73,8 @@ def test_as_it_was(up: Standalone) -> None:
 
 
 def test_another_fleet_saves_the_waiting(up: Standalone, tmp_path: Path) -> None:
-    """With a second GPU no pod waits, whether it is added with --add or replaces the fleet with --fleet."""
+    """With a second GPU no pod waits, whether it is added with --add or replaces the fleet with
+    --fleet."""
     fleet = tmp_path / "fleet.csv"
     fleet.write_text("node,devices\nnew-1,2xH100-80GB\n")
     for words in (("--add", "1xH100-80GB"), ("--fleet", str(fleet))):

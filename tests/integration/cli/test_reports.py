@@ -251,7 +251,8 @@ async def test_what_was_used_and_what_did_nothing(bus: Bus, facts: Facts) -> Non
 async def test_a_trimmed_ledger_is_reported_with_its_archive(
     bus: Bus, facts: Facts, tmp_path: Path
 ) -> None:
-    """A report on a trimmed ledger needs its archive; without it the verb names the first revision left."""
+    """A report on a trimmed ledger needs its archive; without it the verb names the first revision
+    left."""
     whole = await verb(bus, "report", "usage", "--from", "2", "--to", "8", "--json")
     file = tmp_path / "ledger.jsonl"
     await verb(bus, "ledger", "archive", str(file))
@@ -321,7 +322,8 @@ async def test_a_gateway_without_prices_says_how_to_give_them(bus: Bus) -> None:
 async def test_prices_that_lack_a_model_stop_no_report_but_that_of_the_cost(
     bus: Bus, facts: Facts, tmp_path: Path
 ) -> None:
-    """A missing price disables only cost reports; the log and doctor name it, and fixing the file suffices."""
+    """A missing price disables only cost reports; the log and doctor name it, and fixing the file
+    suffices."""
     file, model = tmp_path / "prices.toml", rack("n1", 1).devices[0].model
     file.write_text('currency = "EUR"\n[models]\n"Other" = 1\n')
     url, listen = bus.server.url_for("gateway"), "127.0.0.1:0"

@@ -309,7 +309,8 @@ def test_what_it_left_running_keeps_the_share(up: Standalone, driver: FakeDriver
 def test_everything_is_killed_and_the_next_command_says_so(
     up: Standalone, driver: FakeDriver
 ) -> None:
-    """After command, guardian and agent are killed, the next command releases the dead one's share."""
+    """After command, guardian and agent are killed, the next command releases the dead one's
+    share."""
     wanted = ("--memory", "15000", "--count", "2", "--", str(driver.probe), "hold")
     with Command(up, *wanted) as first:
         first.said("holding")

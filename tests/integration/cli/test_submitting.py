@@ -129,7 +129,8 @@ def test_a_deployment_is_scaled_down(up: Standalone) -> None:
 
 
 def test_a_changed_deployment_is_changed_whole_or_not_at_all(up: Standalone) -> None:
-    """A changed Deployment is left whole without --replace; the output says what --replace would do."""
+    """A changed Deployment is left whole without --replace; the output says what --replace would
+    do."""
     up.json("submit", "-f", "-", "--wait", stdin=web(3))
     fewer, more = (web(count).replace(b'"1000"', b'"2000"') for count in (1, 4))
     told = up.json("submit", "-f", "-", stdin=fewer, code=1)
@@ -147,7 +148,8 @@ def test_a_changed_deployment_is_changed_whole_or_not_at_all(up: Standalone) -> 
 
 
 def test_who_waits_already_is_waited_for(up: Standalone) -> None:
-    """Resubmitting a pending pod waits for it again, and fails with the same reasons as the first time."""
+    """Resubmitting a pending pod waits for it again, and fails with the same reasons as the first
+    time."""
     large = pod(90_000).replace(b"name: trainer", b"name: large")
     first = up.json("submit", "-f", "-", "--wait", stdin=large, code=1)
     again = up.json("submit", "-f", "-", "--wait", stdin=large, code=1)
@@ -163,7 +165,8 @@ def test_who_waits_already_is_waited_for(up: Standalone) -> None:
 
 
 def test_of_whom_nobody_looks_at_the_reason_is_told_at_once(up: Standalone) -> None:
-    """`submit --wait` reports pods that no scheduler considers at once: a gate, a missing PodGroup."""
+    """`submit --wait` reports pods that no scheduler considers at once: a gate, a missing
+    PodGroup."""
     document = pod(1000).replace(b"name: trainer", b"name: NAME")
     gated = document.replace(b"NAME", b"gated").replace(
         b"containers:", b"schedulingGates: [{name: example.com/hold}]\n  containers:"
@@ -188,7 +191,8 @@ def test_of_whom_nobody_looks_at_the_reason_is_told_at_once(up: Standalone) -> N
 
 
 def test_queues_and_quotas_are_obeyed(up: Standalone) -> None:
-    """Queues and quotas apply; resubmitting leaves them unchanged, and a quota limits its namespace."""
+    """Queues and quotas apply; resubmitting leaves them unchanged, and a quota limits its
+    namespace."""
     said = up.json("submit", "-f", "-", stdin=LIMITS.encode())
     assert sorted(said["limits"]) == ["queue ml", "quota small/devices"]
     again = up.json("submit", "-f", "-", stdin=LIMITS.encode())
@@ -219,7 +223,8 @@ def test_keys_that_decide_nothing_are_not_in_force(up: Standalone) -> None:
 
 
 def test_limits_are_listed_and_end_by_name(up: Standalone) -> None:
-    """Limits are listed and deleted by name; for one that cannot be deleted, the reply gives the reason."""
+    """Limits are listed and deleted by name; for one that cannot be deleted, the reply gives the
+    reason."""
     limits = LIMITS.replace("devices", "ends").replace("small", "empty").encode()
     since = str(up.json("submit", "-f", "-", stdin=limits)["limits"]["quota empty/ends"])
     (queue,) = up.json("get", "queues")["items"]

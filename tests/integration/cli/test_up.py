@@ -51,7 +51,8 @@ def test_samples_that_fit_nowhere_are_of_another_fleet() -> None:
 
 
 def test_a_model_without_a_price_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`up` warns once about models without a price and names the fix; a complete price file is silent."""
+    """`up` warns once about models without a price and names the fix; a complete price file is
+    silent."""
     prices = tmp_path / "prices.toml"
     monkeypatch.setenv("APPORTION_PRICES", str(prices))
     for model, told in (("H100", 1), ("T4", 0)):
@@ -68,7 +69,8 @@ def test_a_model_without_a_price_is_told(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_login_takes_a_token_for_up_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a login configured, `up` needs a token: without one it starts nothing and names the variable."""
+    """With a login configured, `up` needs a token: without one it starts nothing and names the
+    variable."""
     monkeypatch.setenv("APPORTION_TOKENS", str(people(tmp_path)))
     with Standalone(tmp_path / "none", *SMALL) as up:
         assert up.ended() == 2, up.output
@@ -227,7 +229,8 @@ def test_port_that_is_taken(tmp_path: Path, option: str) -> None:
 
 
 def test_second_up_with_the_same_ports(tmp_path: Path) -> None:
-    """A second `up` on the same folder and port fails because of the folder, not because of the port."""
+    """A second `up` on the same folder and port fails because of the folder, not because of the
+    port."""
     with Standalone(tmp_path / "data", *SMALL) as first:
         first.up()
         port = json.loads((tmp_path / "data" / "connection.json").read_text())["gateway"]

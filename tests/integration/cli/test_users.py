@@ -107,7 +107,8 @@ async def test_who_reads_along_is_told_that_he_was_revoked(tmp_path: Path, elsew
 async def test_a_token_that_is_good_no_more_is_told_after_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client reports an expired token only after a delay, because the auth callout may be restarting."""
+    """A client reports an expired token only after a delay, because the auth callout may be
+    restarting."""
     monkeypatch.setattr(client, "CALLOUT_S", 1.0)
     async with running_bus(tmp_path / "nats") as bus:
         url, token = urlsplit(bus.server.url_for("watcher")), tmp_path / "token"
@@ -215,7 +216,8 @@ async def test_nobody_is_revoked_whom_none_can_add(tmp_path: Path) -> None:
 
 
 async def test_each_is_handed_what_is_his_alone(tmp_path: Path) -> None:
-    """`user begin --hand-out` gives each service only its own seed, plus the ledger key if it appends."""
+    """`user begin --hand-out` gives each service only its own seed, plus the ledger key if it
+    appends."""
     handed = tmp_path / "handed"
     for name in ("nats-server", "bootstrap", "scheduler", "gpu-7"):
         (handed / name).mkdir(parents=True)

@@ -1,6 +1,7 @@
 """One cluster and one browser for all tests of the console.
 
-Both end with the package: a browser that is driven keeps the loop that asynchronous tests want."""
+Both end with the package: a running browser holds the event loop that asynchronous tests need.
+"""
 
 from __future__ import annotations
 

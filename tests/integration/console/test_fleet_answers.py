@@ -1,4 +1,5 @@
-"""Answers that come while somebody uses the fleet: each in its turn, and no hold is lost by one."""
+"""Responses that arrive while the fleet page is in use apply in order and never break a mouse
+press."""
 
 import re
 
@@ -22,7 +23,8 @@ def to_the_beginning(page: Page) -> None:
 
 
 def test_the_past_is_never_taken_for_now(browser: Browser, base: str) -> None:
-    """Though the last answer of before comes over it: now is asked for as a whole then."""
+    """Late live data never overwrites a view of the past; going back to now reloads the whole
+    fleet."""
     with opened(browser, base) as page:
         visit(page, "")
         now = page.locator("h1").inner_text()
@@ -73,7 +75,7 @@ def test_a_panel_of_the_past_tells_nothing_of_later(
 def test_a_press_lasts_over_an_answer(
     browser: Browser, base: str, address: str, where: str
 ) -> None:
-    """That changes nothing of what is pressed: it leads where it said."""
+    """A response that arrives during a mouse press does not change where the pressed link leads."""
     with opened(browser, base) as page:
         visit(page, address)
         if "list" in where:

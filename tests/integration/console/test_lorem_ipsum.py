@@ -59,7 +59,7 @@ def addresses(cluster: Standalone) -> list[str]:
 
 
 def facts(page: Page, address: str) -> list[str]:
-    """What the page shows beside its words; the events page asks once more, for the newest one."""
+    """Return the page's facts apart from its text; the events page also loads its newest event."""
     visit(page, address)
     if address.startswith("#/events"):
         expect(page.locator("#detail .x")).to_be_attached()

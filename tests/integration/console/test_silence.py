@@ -1,4 +1,4 @@
-"""A gateway that is gone: the pages say so, and since when, and come back by themselves."""
+"""When the gateway is down the pages say so and since when, and recover by themselves."""
 
 import re
 
@@ -13,7 +13,8 @@ NO_ANSWER = re.compile(r"^offline since \d\d:\d\d:\d\d$")
 
 
 def test_nothing_is_live_while_there_is_no_answer(browser: Browser, base: str) -> None:
-    """The bar says since when; a page that cannot be had says so, and is there once it can be."""
+    """While the gateway does not answer, nothing claims to be live, and a page loads once it is
+    back."""
     gone = False
 
     def pass_on(route: Route) -> None:
