@@ -192,7 +192,7 @@ def test_a_node_appends_so_many_bytes_in_an_hour(guard: str) -> None:
 def test_a_node_appends_so_many_records_in_an_hour(
     guard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However small; fifty of them stand for the ten thousand."""
+    """An intake appends a limited number of records per node and hour, whatever their size."""
     monkeypatch.setattr(taking, "RECORDS_AN_HOUR", 50)
     unshared = (UnsharedUsed("n1-g0", "x", 1, 1, 1),)
     with guarded_but(guard):

@@ -1,7 +1,8 @@
-"""Attack 17: a stolen scheduler's key writes snapshots that lie, or purges those that are there.
+"""Attack 17: the holder of a scheduler's key writes false snapshots, or purges the existing ones.
 
-A service that restarted would begin with a state in which a pod has lost its card, and another pod
-would be placed there. On a ledger whose beginning was dropped no service could start at all."""
+A restarted service would begin with a state in which a pod has lost its GPU, and another pod would
+be placed there. On a ledger with a dropped beginning no service could start at all.
+"""
 
 import asyncio
 import json

@@ -46,7 +46,8 @@ def test_what_is_not_named_is_denied() -> None:
 
 @pytest.mark.parametrize("app", sorted(pods()))
 def test_every_pod_has_its_flows_and_no_more(app: str) -> None:
-    """The ledger for all that know it, the API server for those that ask it, and who asks them."""
+    """Each pod's network policy permits its own flows and no others: ledger, API server and
+    clients."""
     spec, pod = policies()[app], pods()[app]
     assert spec["podSelector"] == {"matchLabels": {"app": app}}
     if app == "nats":
@@ -73,5 +74,5 @@ def test_the_ledger_is_reached_by_those_who_know_it() -> None:
 
 
 def test_a_rule_without_a_port_is_found() -> None:
-    """The guard taken out: a flow of any port is told, and the policies as they are have none."""
+    """The check finds a policy rule without a port, and the real policies have none."""
     assert wide({"egress": [{"to": [{"podSelector": {}}]}]})

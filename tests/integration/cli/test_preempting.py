@@ -1,4 +1,5 @@
-"""Preemption in a real `apportion up`: evicted pods end without an operator and are queued again."""
+"""Preemption in a real `apportion up`: evicted pods end without an operator and are queued
+again."""
 
 from __future__ import annotations
 

@@ -184,7 +184,8 @@ async def the_verb_needs_no_prices(at: str, query: str) -> None:
 
 
 async def test_the_gateway_says_the_same(bus: Bus, facts: Facts, prices: Path) -> None:
-    """The gateway and the verb give the same report as JSON, CSV and FOCUS; errors name their fix."""
+    """The gateway and the verb give the same report as JSON, CSV and FOCUS; errors name their
+    fix."""
     query = "by=namespace&from=1&to=8"
     url = bus.server.url_for("gateway")
     listen = ("--listen", "127.0.0.1:0", "--prices", str(prices))

@@ -116,7 +116,8 @@ def test_a_pod_that_runs_is_the_same_still(up: Standalone) -> None:
 
 
 def test_a_deployment_is_scaled_down(up: Standalone) -> None:
-    """Resubmitting a Deployment with fewer replicas ends only its surplus pods, even down to zero."""
+    """Resubmitting a Deployment with fewer replicas ends only its surplus pods, even down to
+    zero."""
     up.json("submit", "-f", "-", "--wait", stdin=web(3))
     dry = up.json("submit", "-f", "-", "--dry-run", stdin=web(1))
     assert sorted(dry["ended"]) == ["default/web-1", "default/web-2"]
@@ -241,7 +242,8 @@ def test_limits_are_listed_and_end_by_name(up: Standalone) -> None:
 
 
 def test_a_gang_ends_by_its_pod_group_once_it_has_no_pod(up: Standalone) -> None:
-    """A gang is deleted with its PodGroup only when it has no pods; otherwise its pods are named."""
+    """A gang is deleted with its PodGroup only when it has no pods; otherwise its pods are
+    named."""
     gang, of_none = GANG.encode(), web(0)
     member = pod(1000).replace(
         b"name: trainer,", b"name: member, annotations: {scheduling.k8s.io/group-name: band},"

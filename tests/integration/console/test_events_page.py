@@ -100,7 +100,8 @@ def test_older_events_are_those_of_the_list_that_they_are_under(
 
 
 def test_the_keyboard_stays_on_older(browser: Browser, base: str) -> None:
-    """Enter on "Older" loads more events each time and keeps the focus there until none are left."""
+    """Enter on "Older" loads more events each time and keeps the focus there until none are
+    left."""
     with opened(browser, base) as page:
         in_small_pages(page)
         visit(page, "#/events")

@@ -84,7 +84,8 @@ def test_a_state_looks_the_same_on_every_page(
 def test_a_card_is_found_and_says_who_holds_it(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Using only the keyboard, a GPU can be selected and opened, and its address leads back to it."""
+    """Using only the keyboard, a GPU can be selected and opened, and its address leads back to
+    it."""
     with opened(browser, base) as page:
         visit(page, "")
         page.locator("#cards").focus()
@@ -197,7 +198,8 @@ def without_a_node(route: Route) -> None:
 
 
 def test_counts_of_cards_add_up(browser: Browser, base: str, cluster: Standalone) -> None:
-    """The headline's counts add up, counting GPUs that are both in use and unhealthy or cordoned."""
+    """The headline's counts add up, counting GPUs that are both in use and unhealthy or
+    cordoned."""
     devices = cluster.json("get", "devices")["items"]
     failing = next(each for each in devices if each["node"] == "h100-1" and each["holders"])
     fail(cluster, failing["device"], reason="XID 79")

@@ -161,7 +161,8 @@ spec:
 def test_a_pod_with_gates_waits_for_these_and_stands_in_no_line(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A gated pod is pending for its gates: it has no position in the queue and no suggested fix."""
+    """A gated pod is pending for its gates: it has no position in the queue and no suggested
+    fix."""
     cluster.run("submit", "-f", "-", stdin=GATED.encode())
     with opened(browser, base) as page:
         visit(page, "#/pod/default/gated")

@@ -157,7 +157,8 @@ def test_a_card_is_cordoned_by_keyboard_alone(browser: Browser, gate: str) -> No
 def test_a_cordon_of_somebody_else_names_the_command_that_lifts_it(
     browser: Browser, gate: str
 ) -> None:
-    """For another user's cordon the panel shows the command that lifts it, and the drain command."""
+    """For another user's cordon the panel shows the command that lifts it, and the drain
+    command."""
     with opened(browser, gate) as page:
         entered(page, "olga")
         visit(page, "#/node/n2")
@@ -168,7 +169,8 @@ def test_a_cordon_of_somebody_else_names_the_command_that_lifts_it(
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_phone_has_what_the_side_has(browser: Browser, gate: str, theme: str) -> None:
-    """A phone offers the sidebar's functions under More, and no panel covers the GPU it is about."""
+    """A phone offers the sidebar's functions under More, and no panel covers the GPU it is
+    about."""
     with opened(browser, gate, size=NARROW, theme=theme) as page:
         entered(page, "olga")
         page.get_by_role("button", name="More").click()

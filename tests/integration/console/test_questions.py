@@ -61,7 +61,8 @@ def third_card(cluster: Standalone) -> str:
 def test_a_card_to_lose_is_offered_once_its_node_is_named(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """What if offers a node's GPUs once the node is named, and draws only the lost one as failed."""
+    """What if offers a node's GPUs once the node is named, and draws only the lost one as
+    failed."""
     card = third_card(cluster)
     with opened(browser, base) as page:
         visit(page, "#/whatif")
@@ -101,7 +102,8 @@ def test_a_card_is_named_by_its_node_and_number(
 
 
 def test_who_waits_already_is_counted(browser: Browser, base: str) -> None:
-    """What if lists pods that were already pending separately from those that the loss displaces."""
+    """What if lists pods that were already pending separately from those that the loss
+    displaces."""
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=t4-1")
         section = page.locator("section", has=page.get_by_text(re.compile("^Pending")))
@@ -215,7 +217,8 @@ def test_the_page_of_a_pod_says_that_its_node_is_lost(
 def test_a_change_for_a_pod_that_waits_begins_with_no_answer(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Try a change for a pending pod starts empty and predicts nothing until a change is entered."""
+    """Try a change for a pending pod starts empty and predicts nothing until a change is
+    entered."""
     pods = cluster.json("get", "pods")["items"]
     waits = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"])
     with opened(browser, base) as page:
@@ -405,7 +408,8 @@ def test_differences_are_those_of_what_is_shown(browser: Browser, base: str) -> 
 
 
 def test_a_report_of_nothing_says_so(browser: Browser, base: str) -> None:
-    """An empty report says so in words, and a gateway without prices is asked for them only once."""
+    """An empty report says so in words, and a gateway without prices is asked for them only
+    once."""
     asked: list[str] = []
 
     def nothing(route: Route) -> None:

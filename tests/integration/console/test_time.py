@@ -382,7 +382,8 @@ def test_links_of_the_navigation_keep_the_moment_that_is_shown(browser: Browser,
 def test_a_mark_comes_though_nothing_happens_after_it(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A mark appears even if no event follows it, because the time bar also refreshes on a timer."""
+    """A mark appears even if no event follows it, because the time bar also refreshes on a
+    timer."""
     [card, *_] = [each["device"] for each in cluster.json("get", "devices")["items"]]
     with opened(browser, base) as page:
 
