@@ -1,4 +1,4 @@
-"""What the chart says: taken by a real API server, refused where a setting makes no sense."""
+"""The chart: a real API server accepts it, and invalid settings are refused."""
 
 import asyncio
 import base64
@@ -49,7 +49,8 @@ def plane(tmp_path: Path) -> Iterator[ControlPlane]:
 
 
 def test_it_is_installed_and_upgraded_and_leaves_the_ledger(plane: ControlPlane) -> None:
-    """With nothing said; passwords are random, outlive upgrades, and the release itself."""
+    """The chart installs and upgrades with defaults; passwords are random and outlive upgrades
+    and uninstall."""
 
     def of_secret(name: str) -> dict[str, str]:
         said = plane.kubectl("get", "secret", name, "-n", SPACE, "-o", "json")
@@ -155,7 +156,7 @@ def test_a_setting_that_makes_no_sense_is_refused(setting: str, named: str) -> N
     "setting", ["callout.enabled=false", "nats.enabled=false,nats.url=nats://x"]
 )
 def test_without_a_callout_all_have_passwords(setting: str) -> None:
-    """Where it is said, and where the server is somebody else's, who configures it."""
+    """Services have passwords if the callout is disabled or the NATS server is external."""
     found = documents(rendered("--set", setting))
     assert not {("Deployment", "callout"), ("ClusterRole", "apportion-callout")} & found.keys()
     env = found["Deployment", "scheduler"]["spec"]["template"]["spec"]["containers"][0]["env"]
@@ -246,7 +247,8 @@ def test_the_gateway_is_over_https_where_it_has_a_certificate() -> None:
 
 
 def test_the_gateway_is_told_where_browsers_reach_it() -> None:
-    """What is no URL, and one where nobody logs in, is refused by name."""
+    """gateway.publicUrl reaches the gateway; an invalid URL, or one without a login, is refused
+    by name."""
     named = "gateway.publicUrl=https://apportion.example.com"
     pod = documents(rendered("--set", named))["Deployment", "gateway"]["spec"]["template"]["spec"]
     assert "--public-url=https://apportion.example.com" in pod["containers"][0]["args"]
@@ -291,7 +293,8 @@ def test_the_ledger_is_encrypted_unless_it_is_said() -> None:
     ],
 )
 def test_a_new_ledger_has_a_limit(options: str, most: str) -> None:
-    """Without one agents could take all of its room; a server of others has its own."""
+    """A new ledger has a size limit, so agents cannot fill the disk; an external server sets its
+    own."""
     found = documents(rendered("--set", options))
     job = next(each for (kind, name), each in found.items() if name.startswith("ledger-"))
     (container,) = job["spec"]["template"]["spec"]["containers"]
@@ -365,7 +368,7 @@ def test_cert_manager_may_make_the_webhooks_certificate() -> None:
 
 
 def test_the_network_is_one_setting() -> None:
-    """Whom API servers and kube-schedulers are known by is the cluster's to say."""
+    """One setting disables all network policies, and one sets the control plane's addresses."""
     assert ("NetworkPolicy", "default-deny") in documents(rendered())
     assert ("NetworkPolicy", "default-deny") not in documents(
         rendered("--set", "network.policies=false")
@@ -376,7 +379,8 @@ def test_the_network_is_one_setting() -> None:
 
 
 def test_the_agent_may_what_it_needs_and_no_more() -> None:
-    """Cutting cards is a right of its own, and asked for by itself."""
+    """The agent gets only the capabilities that it needs; creating MIG instances needs a
+    setting."""
 
     def container(*words: str) -> Any:
         pod = documents(rendered(*words))["DaemonSet", "agent"]["spec"]["template"]["spec"]
@@ -397,7 +401,7 @@ def test_the_agent_may_what_it_needs_and_no_more() -> None:
 
 
 def test_an_agent_without_cdi_is_one_setting() -> None:
-    """And off unless it is said."""
+    """agent.noCdi disables CDI, which is on by default."""
 
     def words(*settings: str) -> Any:
         pod = documents(rendered(*settings))["DaemonSet", "agent"]["spec"]["template"]["spec"]
@@ -435,7 +439,7 @@ def test_dra_is_one_setting() -> None:
 
 
 def test_nodes_without_devices_may_pretend_to_have_some() -> None:
-    """Where the label is not, and nowhere else: what has cards tells of these."""
+    """Simulated devices run only on nodes without the GPU label."""
     assert ("DaemonSet", "agent-simulated") not in documents(rendered())
     more = (
         "agent.simulate=8xH100-80GB+2xT4,agent.library.image=hami:1,agent.runtimeClassName=nvidia"
@@ -605,7 +609,7 @@ class Servers:
         self.started.append(Server(port, process))
 
     def log(self, number: int) -> Path:
-        """What it says."""
+        """Return the path of this server's log."""
         return self._folder / f"nats-{number}.log"
 
 
@@ -658,7 +662,8 @@ async def test_the_ledger_outlives_one_of_three_servers(servers: Servers) -> Non
 async def test_a_server_that_is_none_of_ours_joins_no_cluster(
     servers: Servers, tmp_path: Path, shows: str
 ) -> None:
-    """It knows the routes' password, and would have a copy of the ledger: routes want more."""
+    """A NATS server without our certificate cannot join the cluster, even with the routes'
+    password."""
     ours, theirs = servers.routes_tls, ""
     if shows != "nothing":
         folder = tmp_path / "theirs"

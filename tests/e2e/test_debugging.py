@@ -21,7 +21,7 @@ PROFILES = {
 
 
 async def debug(plane: ControlPlane, *words: str, ok: bool) -> str:
-    """What `kubectl debug` says; nobody attaches to what it makes."""
+    """Return the output of `kubectl debug`, without attaching to the container."""
     return await plane.user("debug", *words, "--image=busybox", "--attach=false", ok=ok)
 
 

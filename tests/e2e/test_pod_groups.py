@@ -1,4 +1,4 @@
-"""Gangs whose PodGroups are not Volcano's: of the coscheduling plugin and of Kubernetes itself."""
+"""Gangs with PodGroups of the coscheduling plugin and of Kubernetes itself."""
 
 from typing import Any
 
@@ -44,7 +44,8 @@ async def waits_and_starts(world: KubeWorld, gang: str, pods: list[dict[str, Any
 
 
 async def test_a_gang_of_the_coscheduling_plugin(world: KubeWorld) -> None:
-    """Its pods have the label, and its PodGroup says how many start together."""
+    """A gang of the coscheduling plugin starts when its PodGroup's minimum of labelled pods
+    exists."""
     await system(world)
     await world.plane.apply(pod_group("scheduling.x-k8s.io/v1alpha1", minMember=3))
     pods = [labelled(f"p{n}") for n in range(3)]

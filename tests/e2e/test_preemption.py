@@ -1,4 +1,4 @@
-"""Preemption by kubectl: who goes for whom, told on both sides, and the place that it makes."""
+"""Preemption seen with kubectl: victim and preemptor both get events, and the room is used."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ WHOLE = share(15_000)
 
 
 async def holding(world: KubeWorld, name: str, **fields: Any) -> None:
-    """A pod of no priority has a whole card."""
+    """Bind a pod without priority that holds a whole GPU."""
     await world.plane.apply(kube_pod(name, WHOLE, **fields))
     await world.bound(name)
 
@@ -123,7 +123,7 @@ async def test_a_disruption_budget_spares_a_pod_while_another_will_do(world: Kub
 
 
 async def test_a_binder_that_was_away_evicts_when_it_is_back(world: KubeWorld) -> None:
-    """The eviction stands in the ledger, and waits for whoever carries it out."""
+    """A binder that was down carries out the pending eviction when it restarts."""
     await world.plane.apply(*CLASSES)
     await system(world)
     await holding(world, "low")

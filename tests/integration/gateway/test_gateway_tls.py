@@ -1,4 +1,4 @@
-"""The gateway over HTTPS, as its users reach it: a certificate of a CA that they were told of."""
+"""The gateway over HTTPS as its users reach it, with a certificate of a private CA."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 
 
 class Gateway:
-    """A gateway that shows a certificate, and asks its clients for one."""
+    """A gateway with a certificate, which requires one from its clients."""
 
     def __init__(self, url: str, folder: Path, *, first: str = "") -> None:
         self.authority = Authority(folder)
@@ -40,7 +40,7 @@ class Gateway:
         assert self.url.startswith("https://")
 
     def asked(self, ca: Path | None = None, client: Pair | None = None) -> tuple[int, str]:
-        """How `apportion get nodes` ends, and what it says."""
+        """Run `apportion get nodes`, and return its exit code and output."""
         told = {"APPORTION_GATEWAY": self.url}
         if ca is not None:
             told["APPORTION_GATEWAY_CA"] = str(ca)
@@ -90,7 +90,7 @@ async def test_a_verb_believes_the_ca_it_was_told_of(gateway: Gateway, tmp_path:
 
 
 async def test_half_handshakes_keep_nobody_else_out(tmp_path: Path) -> None:
-    """They count against whoever makes them, as all his connections do."""
+    """Unfinished TLS handshakes count towards their client's connection limit, so others get in."""
     first = (
         "from apportion.runtime.service.http import HttpServer\n"
         "from apportion.runtime.service.limits import Limits\n"
@@ -136,7 +136,7 @@ async def test_a_renewed_certificate_is_served_without_a_restart(gateway: Gatewa
 
 
 async def test_an_extender_answers_the_scheduler_of_its_ca_alone(tmp_path: Path) -> None:
-    """Somebody else in the network is hung up on before he has said anything."""
+    """With a client CA the extender accepts only clients with a certificate of that CA."""
     authority, other = Authority(tmp_path, "ours"), Authority(tmp_path, "other")
     pair = authority.issue("extender", HOST)
     options = ["--listen", f"{HOST}:0", "--tls-cert", str(pair.certificate)]
