@@ -127,7 +127,7 @@ async def test_a_redelivery_is_harmless(bus: Bus, facts: Facts, *, recorded: boo
 
 
 async def test_a_node_without_cdi_is_bound_one_pod_after_the_other(bus: Bus, facts: Facts) -> None:
-    """Another node does not wait for it; who was allocated and who is gone frees the way."""
+    """On a node without CDI pods are bound one at a time; other nodes do not wait."""
     card, other = simulated_devices("old", "2xT4")
     host = handing_out(Host(cpu_milli=64_000, memory_mib=65_536), AT_ALLOCATE)
     await facts.write(NodeReported(node="old", devices=(card, other), host=host))

@@ -53,7 +53,7 @@ async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(bus: Bus
 async def test_a_later_fence_that_the_first_draft_lacks_is_refused_unsent(
     bus: Bus, first: int | None
 ) -> None:
-    """A fence that the server would not check is an error of the writer, said before sending."""
+    """A batch that fences a subject later than in its first draft is refused before it is sent."""
     ledger = await bus.connect()
     batch = [draft("workload.a", expect=first), draft("workload.a", expect=0)]
     with pytest.raises(InvalidDraft, match="fence a subject by its first draft"):

@@ -130,7 +130,7 @@ async def test_a_consumer_that_vanished_is_replaced(
 
 
 async def test_a_missing_beginning_is_a_hole(plain: PlainServer) -> None:
-    """A ledger whose oldest events are gone cannot be folded from the start."""
+    """Following from the start fails with LedgerHole if the oldest events were dropped."""
     ledger = await _stream_of(plain, 5, max_msgs=2)
     with pytest.raises(LedgerHole, match="oldest events were dropped") as hole:
         await ledger.follow(ignore)
