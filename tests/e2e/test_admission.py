@@ -49,7 +49,7 @@ async def test_D3_a_pod_that_names_no_scheduler_is_filled_in_and_bound(world: Ku
         assert resources["limits"] == resources["requests"] == {**MEMORY, "nvidia.com/gpu": "1"}
         assert found["metadata"]["annotations"]["apportion.dev/shares"]
         await world.facts.count(PodBound, 1)
-        # What we wrote is nobody else's to change, and everything else is.
+        # Only Apportion may change what it wrote; everything else may be changed.
         refused = await world.plane.user("annotate", "pod", "p", "apportion.dev/shares-", ok=False)
         assert 'metadata.annotations["apportion.dev/shares"]' in refused
         assert "set only by Apportion" in refused

@@ -188,7 +188,7 @@ def test_by_tokens_nobody_has_a_password_but_who_stays_outside() -> None:
         for (kind, name), each in found.items()
         if kind in {"Role", "ClusterRole"} and "tokenreviews" in str(each["rules"])
     }
-    assert asked == {"apportion-callout", "apportion-gateway"}  # who is asked who somebody is
+    assert asked == {"apportion-callout", "apportion-gateway"}  # the callers of TokenReview
 
 
 @pytest.mark.parametrize("settings", ["callout.enabled=true", "callout.enabled=false"])
@@ -211,7 +211,7 @@ def test_who_appends_has_the_ledgers_key_and_nobody_else(settings: str) -> None:
                 assert named == [f"{mounted[volume['name']]}/{item['path']}"], name
                 having.add(name)
         assert bool(named) == (name in having), name
-    assert having == appending - {"operator"}  # who is outside of the cluster
+    assert having == appending - {"operator"}  # the operator is outside the cluster
     key = base64.b64decode(found["Secret", "nats-passwords"]["data"]["APPORTION_LEDGER_KEY"])
     assert len(key) >= LEDGER_KEY_BYTES_MIN
 
@@ -648,7 +648,7 @@ async def test_the_ledger_outlives_one_of_three_servers(servers: Servers) -> Non
         try:
             await second.append([draft(key="after")])
         except DuplicateRefused:
-            return True  # taken before, by a leader that did not say so any more
+            return True  # stored earlier, by a leader whose answer was lost
         except LedgerError:
             return False
         return True

@@ -29,14 +29,14 @@ SEEDS = [SEED] if SEED else range(1, ROUNDS + 1)
 PODS = 40
 KILLS = 5
 WHOLE = share(15_000)
-"""All of the one card of its node."""
+"""The whole of its node's only GPU."""
 ALONE = {"key": "alone", "effect": "NoSchedule"}
 ON_THE_ONE = {
     "nodeSelector": {"disk": "n3"},
     "tolerations": [{"key": "alone", "operator": "Exists"}],
 }
 GATED, MOUNTING = 2, 4
-"""Of each bunch so many wait for a gate at first; and those up to here mount the claim."""
+"""Pods of each batch that start with a gate, and the index up to which pods mount the claim."""
 UNGATE = json.dumps({"spec": {"schedulingGates": None}})
 """A patch that may be sent again: a server that was killed may have written the first."""
 

@@ -39,7 +39,7 @@ async def waits_and_starts(world: KubeWorld, gang: str, pods: list[dict[str, Any
     assert world.facts.of(PodBound) == []
     await world.plane.apply(last)
     await world.facts.count(PodBound, len(pods))
-    (told,) = world.facts.of(PodGroupObserved)  # nobody's pods want another
+    (told,) = world.facts.of(PodGroupObserved)  # no other PodGroup is needed
     assert (told.group, told.min_available) == (gang, len(pods))
 
 

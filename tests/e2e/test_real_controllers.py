@@ -118,7 +118,7 @@ async def remove(world: KubeWorld, kind: str) -> None:
 async def fleet(world: KubeWorld) -> None:
     """Start two racks of two nodes with one GPU each, and every service."""
     racks = {"n1": "a", "n2": "a", "n3": "b", "n4": "b"}
-    slots = {"nvidia.com/gpu": "10"}  # a kubelet says so, which our agent told
+    slots = {"nvidia.com/gpu": "10"}  # as the kubelet reports from our agent
     await world.plane.apply(
         *(
             kube_node(name, labels={"rack": rack, "pool": "gpu"}, allocatable=slots)

@@ -21,7 +21,7 @@ from tests.support.real_kubelet import RealKubelet
 NUMBER, MEMORY, CORES = (f"volcano.sh/vgpu-{each}" for each in ("number", "memory", "cores"))
 SPEC, CARD_MIB = "2xT4", 15_360
 OLD = {NUMBER: 20, MEMORY: 2 * CARD_MIB, CORES: 200}
-"""What Volcano's plugin registers for two cards: each unit is a device of its own."""
+"""What Volcano's plugin registers for two GPUs: each unit is a device of its own."""
 
 GIVEN = {"CUDA_DEVICE_MEMORY_LIMIT_0": "3000m"}
 PATIENCE_S = 200.0

@@ -138,7 +138,7 @@ async def test_a_node_without_cdi_is_bound_one_pod_after_the_other(bus: Bus, fac
         await facts.place("b", "old", other.id)
         await facts.place("c", "old", card.id)
         await facts.place("elsewhere", NODE, DEVICE.id)
-        await facts.count(BindFailed, 2)  # by then both were handed over
+        await facts.count(BindFailed, 2)  # both were handed over by that time
         await bound(facts, "a", "elsewhere")
         await facts.write(SharesAllocated(pod="a", node="old", attempt=1, devices=(card.id,)))
         await bound(facts, "a", "elsewhere", "b")

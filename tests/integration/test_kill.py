@@ -21,7 +21,7 @@ from tests.support.standalone import Standalone, settle
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PODS = 3_000
 KILL_AT = 200
-"""So many placements, and the load is well under way and far from its end."""
+"""After this many placements the load is well under way and far from its end."""
 FLEET = ("--no-samples", "--fleet", "8xH100-80GB", "--nodes", "60")
 JOB = """
 apiVersion: batch/v1

@@ -40,7 +40,7 @@ spec:
 TOGETHER = 4
 STRANDED = 12
 MANIFESTS = 20
-"""With more than these, the oldest is taken away again, so that no load fills the cards."""
+"""Beyond this many the oldest is deleted, so that the load never fills the GPUs."""
 HANDED = "apportion_bindings_total{"
 TELL = """\
 import json, sys

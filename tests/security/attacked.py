@@ -29,7 +29,7 @@ from tests.support.nats import Bus
 from tests.support.polling import until
 
 AGENT = Identity("agent", "agent-taken-over", nodes=(NODE,))
-"""An agent that somebody has taken over, with its node alone."""
+"""A compromised agent, with only its own node."""
 FLOODERS = ("flooder-1", "flooder-2")
 FLOODER = Identity("agent", "agent-that-floods", nodes=FLOODERS)
 """Another one, which sends as much as it can of what an intake believes."""

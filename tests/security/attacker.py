@@ -297,7 +297,7 @@ async def main() -> None:
             else:
                 attacker = Attacker(ledger, wanted.role, wanted.seed)
                 done = attacker.done
-                # An agent of one node cannot read along: an auditor tells it all.
+                # One node's agent cannot read the ledger, so an auditor supplies it.
                 told = os.environ.get("APPORTION_AUDITOR_URL", url)
                 ears = await connect(told, name=f"attacker {wanted.role} reads")
                 group.create_task(attacker.read_along(ears))

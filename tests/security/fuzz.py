@@ -209,7 +209,9 @@ class Load:
         async def allocated() -> bool:
             return self._watched.allocated.issuperset(uids[-20:])
 
-        with contextlib.suppress(AssertionError):  # which are not is told in the end
+        with contextlib.suppress(
+            AssertionError
+        ):  # those that are not ready are reported at the end
             await until(allocated, "the last pods", timeout_s=SETTLE_S)
 
 
@@ -271,7 +273,7 @@ async def _turns(
             found["server_mib"] = max(found["server_mib"], _resident_mib(bus.server.pid))
     async with attackers.at_work():
         while not attackers.did_enough():
-            during += await load.come(1.0)  # the machine stood still
+            during += await load.come(1.0)  # the machine was suspended
         for refused in await asyncio.gather(*people):
             found["people_refused"] += refused
     return quiet, during

@@ -20,7 +20,7 @@ from tests.support.nats import Bus, draft
 
 NEXT = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}"
 TOOLS = "auditor"
-"""The one whom tools without settings use, beside one of a name of his own."""
+"""The default auditor of tools without settings, and one with its own name."""
 pairs = pytest.mark.parametrize(
     ("attacker", "reader"), [(TOOLS, AUDITOR.name), (AUDITOR.name, TOOLS)]
 )

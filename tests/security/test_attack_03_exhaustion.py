@@ -152,7 +152,7 @@ async def test_one_client_has_every_plan_made_for_itself(bus: Bus, guarded: bool
         third, other = await connect(port, plan(""), "127.0.0.2")
         status = int((await third.readline()).split()[1])
         assert (status, begun.done()) == ((200, False) if guarded else (503, True))
-        if guarded:  # whoever hangs up has had his turn
+        if guarded:  # a client that disconnects has used its turn
             close([held])
             assert (await begun).split()[1] == b"200"
         close([held, also_held, other])

@@ -19,9 +19,9 @@ from tests.support.nats import Bus, draft
 from tests.support.polling import until
 
 TOOLS = "auditor"
-"""The one whom tools without settings use, beside one of a name of his own."""
+"""The default auditor of tools without settings, and one with its own name."""
 THEIRS = "auditor-7"
-"""A consumer of the one who is attacked."""
+"""The victim's consumer."""
 ORDERS = ("STREAM.DELETE", "STREAM.PURGE", "CONSUMER.DELETE")
 
 
@@ -62,7 +62,9 @@ async def test_weak(tmp_path: Path, what: str) -> None:
             reader = await reader_of(bus)
             assert await whole(reader)
             auditor = await bus.connect(AUDITOR.name)
-            with contextlib.suppress(LedgerUnavailable):  # his own consumer went with the copy
+            with contextlib.suppress(
+                LedgerUnavailable
+            ):  # its own consumer was deleted with the copy
                 await pull_nothing(auditor, order(what))
 
             async def harmed() -> bool:

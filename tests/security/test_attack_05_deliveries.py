@@ -31,7 +31,7 @@ READERS = [
     "agent", "auditor", AUDITOR.name, "binder", "extender", "gateway", "intake",
     "operator", "scheduler", "watcher",
 ]  # fmt: skip
-"""All who may make consumers of everything."""
+"""All roles that may create consumers of every subject."""
 _BETWEEN = f"""\
   BETWEEN {{
     exports: [ {{ service: "audit.purge", accounts: [APPORTION] }} ]

@@ -29,15 +29,15 @@ GUARD = "answers into the asker's account"
 PURGE = f"$JS.API.STREAM.PURGE.{STREAM}"
 DELETE = f"$JS.API.STREAM.DELETE.{STREAM}"
 EMPTY = f"DIRECT.GET.OBJ_{BUCKET}"
-"""What is answered by nothing, which is also how one asks for all to be purged."""
+"""A request with an empty answer; an empty message is also the order to purge everything."""
 KEPT = f"{EMPTY}.$O.{BUCKET}.C.configuration"
-"""And so is this, as long as no configuration is kept; the webhook may ask it."""
+"""Another one, while no configuration is kept; the webhook is permitted to send it."""
 FENCE = "apportion.v1.placement.n1"
 BESIDE = [
     "agent", AUDITOR.name, "admission", "binder", "extender", "gateway", "intake", "operator",
     "scheduler", "watcher",
 ]  # fmt: skip
-"""Who may ask something: all but bootstrap, who may drop the ledger's beginning himself.
+"""Roles that may send requests: all but bootstrap, which may trim the ledger itself.
 
 The agent is one of every node: that of a single node may ask the server nothing.
 """
@@ -77,7 +77,7 @@ async def test_weak_an_answer_is_an_event_and_an_order(tmp_path: Path, name: str
             fence = await until(moved, "the fence to move")
             assert fence == 2
             if name != AUDITOR.name:
-                return  # what a service asks that is answered by nothing is in another account now
+                return  # requests with empty answers are in another account now
             await ask_for_nothing(bus, name, PURGE)
 
             async def purged() -> bool:
@@ -109,7 +109,7 @@ async def test_guarded_an_answer_goes_back_to_the_askers_account(tmp_path: Path,
             await ask(bus, name, reply)
             await ask_for_nothing(bus, name, reply)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.3):  # an answer that came would have come by then
+            async with asyncio.timeout(0.3):  # long enough for an answer to arrive
                 await asyncio.Event().wait()
         assert await watcher.last_on_subject(FENCE) == 0
         assert (await watcher.first_revision(), await watcher.last_revision()) == (1, 1)

@@ -173,7 +173,7 @@ async def test_an_intake_outlives_whatever_id_an_event_has(tmp_path: Path) -> No
         there = (await made.say(said(structs.replace(NOTHING, devices=(CARD,))))).revision
         assert there is not None
         ill = DeviceHealthChanged(node=NODE, device=CARD.id, healthy=False)
-        again = said(ill, name="é", basis=there)  # so that the intake has folded the card
+        again = said(ill, name="é", basis=there)  # so that the intake has folded the device
         assert (await made.say(again)).refused == "late"
         shared = await made.bus.connect("agent")
         long = "ü" * 253

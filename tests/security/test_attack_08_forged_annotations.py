@@ -92,6 +92,6 @@ async def test_those_whose_job_it_is_go_on(world: KubeWorld) -> None:
         await plane.user("label", "pod", "p-change", "team=blue")
         wish = kube_pod("wish", share(), annotations={"volcano.sh/gpu-index": "0"})
         await plane.apply(wish)
-        # What is there may be taken out by nobody else either, nor by taking all annotations out.
+        # No one else may remove an existing one either, not even by removing all annotations.
         said = await plane.user("annotate", "pod", "p-binding", f"{OURS}-", ok=False)
         assert MESSAGES[OURS] in said

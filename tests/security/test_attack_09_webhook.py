@@ -109,7 +109,7 @@ async def test_a_flooded_webhook_lets_a_forged_pod_pass(world: KubeWorld, guard:
     ):
         for said in await forge(world, 0, ok=False):
             assert "set only by Apportion" in said or "failed calling webhook" in said
-        await webhook.in_force()  # a pod of somebody else is judged meanwhile
+        await webhook.in_force()  # another user's pod is reviewed in the meantime
 
         async def answered() -> bool:
             return outcomes.total() > POSTS

@@ -33,7 +33,7 @@ HASTE = """
 from apportion.intake import reads
 reads.LOOK_S = 0.2
 """
-"""An intake that looks at snapshots without a pause."""
+"""An intake that checks snapshots without a pause."""
 GUARD = "attests what it has folded"
 
 

@@ -67,7 +67,7 @@ async def test_a_tenant_asks_for_much_at_once(bus: Bus, tmp_path: Path, guarded:
                     assert (await process.get("/healthz"))[0] == 200
                     healthy += 1
 
-            # Without the guard a second client that asks would be answered between the first one's.
+            # Without the guard a second client's request would be served between the first one's.
             looks = [asyncio.create_task(look())] if guarded else []
             while not flood.done():
                 await ask_for(alice, f"{base}revision")

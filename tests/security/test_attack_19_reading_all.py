@@ -155,7 +155,7 @@ HOSTILE = {
     "another node": (f"{CREATE}.{OWN}", consumer(filter_subject="apportion.v1.placement.n2")),
     "every node": (f"{CREATE}.{OWN}", consumer(filter_subject="apportion.v1.placement.*")),
 }
-"""What an intake without its guard would ask the server for."""
+"""Requests that an intake without its guard would forward to the server."""
 NEVER = {
     "no filter": (f"{CREATE}.{OWN}", consumer()),
     "an empty filter": (f"{CREATE}.{OWN}", consumer(filter_subjects=[])),
@@ -172,7 +172,7 @@ NEVER = {
     "a purge": (f"STREAM.PURGE.{STREAM}", None),
     "no stream of ours": ("STREAM.INFO.OBJ_APPORTION_SNAPSHOTS", None),
 }  # fmt: skip
-"""What no intake asks for an agent."""
+"""Requests that no intake forwards for an agent."""
 
 
 async def test_an_intake_asks_for_its_node_alone(tmp_path: Path) -> None:

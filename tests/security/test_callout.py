@@ -180,7 +180,7 @@ async def bus(
             await create_stream(boot)
             await boot.close()
             kube = ("--kubeconfig", str(control_plane.kubeconfig_of("callout")))
-            # Each test meets the end of somebody's time, but for one in which nothing renews it.
+            # A session expires during each test but one, in which nothing renews it.
             life = ("--life", "120" if "without_the_callout" in request.node.name else "5")
             async with ServiceProcess(
                 "callout", server.url("callout"), *kube, *life, first=first
@@ -231,7 +231,7 @@ async def test_each_account_gets_its_role(bus: Bus) -> None:
     assert await gateway.last_revision() == len(appends)
     assert not await _may(gateway, "workload.p")
     taken = [each["role"] for each in bus.callout.log if each.get("event") == "taken"]
-    # Each at least once: whose time has ended meanwhile has come again.
+    # Each at least once: a client with an expired session has reconnected.
     assert list(dict.fromkeys(taken)) == ["watcher", "scheduler", "binder", "gateway"]
 
 
@@ -416,7 +416,7 @@ async def test_without_the_callout_who_is_there_goes_on_and_others_wait(bus: Bus
     """Without the callout existing sessions continue, and new clients wait until it is back."""
     await bus.cluster.pod("scheduler-x1", "scheduler")
     token = await bus.cluster.token("scheduler", "scheduler-x1")
-    there = await bus.start("watcher")  # for a few seconds, and then he too waits
+    there = await bus.start("watcher")  # for a few seconds, and then it waits too
     await bus.callout.kill()
     await there.append([draft()])
     coming: asyncio.Task[Any] = asyncio.create_task(_insists(bus, "scheduler-x1", token))

@@ -16,7 +16,7 @@ EXCEPTIONS = {
     "runAsNonRoot != true": "runAsNonRoot",
     "runAsUser=0": "runAsUser=0",
 }
-"""What of the standard an agent does not keep, and how the API server says so."""
+"""Rules of the standard that the agent violates, as the API server reports them."""
 
 
 async def judged(world: KubeWorld, template: dict[str, Any], *, ok: bool) -> str:

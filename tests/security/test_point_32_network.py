@@ -11,7 +11,7 @@ from tests.support.applied import objects
 
 API = [{"port": 443}, {"port": 6443}]
 OPEN = {"gateway": [8470], "extender": [3456], "admission": [8443]}
-"""What others than ours ask, and of whom."""
+"""Clients outside Apportion, and the pods that they call."""
 
 
 def policies() -> dict[str, dict[str, Any]]:

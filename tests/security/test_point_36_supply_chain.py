@@ -31,7 +31,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 found = JsonStrictValidator(SchemaVersion.V1_6).validate_str(sys.stdin.read())
 sys.exit(str(found) if found else 0)
 """
-"""In a process of its own: the library brings CycloneDX's schema along, and asks no network."""
+"""Runs in its own process; the library includes CycloneDX's schema and needs no network."""
 
 
 def valid(text: str) -> str:

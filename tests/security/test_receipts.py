@@ -28,7 +28,7 @@ from tests.support.processes import ServiceProcess
 RECORDED = Path(__file__).parents[1] / "golden" / "ledgers" / "v1-evictions.jsonl"
 RECORDS = list(read_archive(RECORDED))
 MORE = 7
-"""So many come after the first receipt."""
+"""Number of records after the first receipt."""
 
 
 class Place:

@@ -113,7 +113,7 @@ def without(guard: str) -> str:
     """Code that takes the guard out of the process that runs it first; none for no guard."""
     return (
         "import contextlib\nfrom tests.security.weakened import GUARDS\n"
-        "_kept = contextlib.ExitStack()\n"  # a generator that nobody keeps puts the guard back
+        "_kept = contextlib.ExitStack()\n"  # an unreferenced generator would restore the guard
         f"_kept.enter_context(GUARDS[{guard!r}]())"
         if guard
         else ""

@@ -267,7 +267,7 @@ def test_ctrl_c_while_room_is_made_tells_who_has_a_place(up: Standalone) -> None
     moved = set(pods(up))
     submit(up, *(low.replace("NAME", f"low-{number}") for number in range(2)))
     watcher = up.processes()["watcher"]
-    os.kill(watcher, signal.SIGSTOP)  # so that nobody goes by itself
+    os.kill(watcher, signal.SIGSTOP)  # so that no evicted pod ends
     try:
         with subprocess.Popen(
             [*APPORTION, "drain", node, "--reason", "x"], stdout=subprocess.PIPE,

@@ -156,7 +156,7 @@ def test_submit_waits_on_while_others_go(up: Standalone) -> None:
     0."""
     submit(up, pod("low", 0, cards=2))
     watcher = up.processes()["watcher"]
-    os.kill(watcher, signal.SIGSTOP)  # so that it does not go before anybody can look
+    os.kill(watcher, signal.SIGSTOP)  # so that the victim stays until it was seen
     try:
         with subprocess.Popen(
             [*APPORTION, "submit", "-f", "-", "--wait"], text=True,

@@ -118,7 +118,7 @@ class Pair:
         pass
 from_seed = Pair
 """
-"""What nats-py asks of the package nkeys, which is not installed here, by our own keys."""
+"""A stand-in for the package nkeys, not installed here, which nats-py needs; uses our own keys."""
 
 
 @pytest.mark.usefixtures("facts")

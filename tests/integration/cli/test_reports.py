@@ -266,7 +266,7 @@ async def test_a_trimmed_ledger_is_reported_with_its_archive(
         bus, "report", "usage", "--from", moment, "--to", "8", "--archive", str(file), "--json"
     )
     before, after = json.loads(whole)["total"], json.loads(archived)["total"]
-    for name in ("granted_gpu_hours", "capacity_gpu_hours"):  # by the clock of who wrote them
+    for name in ("granted_gpu_hours", "capacity_gpu_hours"):  # by the writers' clocks
         assert after[name] == pytest.approx(before[name], abs=1 / 3600)
 
 

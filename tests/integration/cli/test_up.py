@@ -248,7 +248,7 @@ def test_doctor_sees_a_server_that_was_started_again(tmp_path: Path) -> None:
         before = _seen_by_doctor(up)
         assert "durability ok" in before
         up.started_again("nats-server", up.kill_service("nats-server"))
-        # A gateway gives its last answer again for a moment; one that begins anew has none.
+        # A gateway repeats its cached answer for a short time; a restarted one has none.
         up.started_again("gateway", up.kill_service("gateway"))
         wait_until(lambda: _seen_by_doctor(up) == before, "doctor to see the server's disk again")
 
@@ -256,7 +256,7 @@ def test_doctor_sees_a_server_that_was_started_again(tmp_path: Path) -> None:
 def _seen_by_doctor(up: Standalone) -> str:
     """Return what `doctor` reports on durability and the disk."""
     said = up.run("doctor", "--json").stdout
-    checks = json.loads(said)["checks"] if said else []  # nobody at all answers for a moment
+    checks = json.loads(said)["checks"] if said else []  # during the restart nothing answers
     states = [f"{each['id']} {each['state']}" for each in checks if each["id"] in FROM_MONITOR]
     return "; ".join(sorted(states))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from apportion.runtime.jetstream.server.users import Users
 
 EACH = 12
-"""Without the lock, of so many changes that overlap some are lost in each run."""
+"""Enough overlapping changes that some would be lost in each run without the lock."""
 _ADD = """
 import sys
 from pathlib import Path

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser
 from tests.support.browser.chromium import running_browser, skip_unless_here
 from tests.support.standalone import Standalone
 
-"""Whoever comes first waits for the cluster and the browser as well, and the last for their end."""
+"""The first test also waits for the start of cluster and browser, and the last for their end."""
 FLEET = """\
 nodes:
 - {node: h100-1, devices: 8xH100-80GB}

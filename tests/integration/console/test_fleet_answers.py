@@ -104,7 +104,7 @@ def test_the_keyboard_stays_on_what_moves(browser: Browser, base: str, cluster: 
             assert cluster.run("cordon", "h100-1", "--reason", "dust").returncode == 0
             expect(page.locator("#matches-list")).to_contain_text("h100-1 device 7")
             expect(card).to_be_focused()
-            # The panel asks once more after the list has changed, and draws its receipts again.
+            # The panel loads again after the list has changed, and redraws its receipts.
             expect(page.locator("#panel .mini li").first).to_contain_text("cordoned by")
             receipt = page.locator("#panel .rev").first
             told = receipt.evaluate(HOLD)

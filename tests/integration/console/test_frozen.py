@@ -38,7 +38,7 @@ def stopped(cluster: Standalone, service: str) -> Iterator[str]:
 
 def frozen(page: Page, words: str) -> None:
     """Wait until the badge shows these words and is not green."""
-    expect(page.locator("html.frozen")).to_have_count(1, timeout=90_000)  # looked at every 40 s
+    expect(page.locator("html.frozen")).to_have_count(1, timeout=90_000)  # checked every 40 s
     expect(page.locator("#link")).to_have_text(words)
 
 

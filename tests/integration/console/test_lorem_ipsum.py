@@ -20,7 +20,7 @@ FACTS = """() => [...document.querySelectorAll("#main *")]
   .filter(each => each.tagName !== "CODE" && each.tagName !== "TIME")
   .flatMap(each => [each.getAttribute("class"), each.getAttribute("href"), each.dataset.copy])
   .filter(Boolean)"""
-"""What a page shows beside its words: the look of each part, where it leads, and its commands."""
+"""The facts of a page apart from its text: each part's look, its links and its commands."""
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from playwright.sync_api import Browser, Route, expect
 
 from tests.support.browser.chromium import WIDE, shown
 
-ALONE = "delete window.SharedWorker"  # so that the page itself asks for what is new
+ALONE = "delete window.SharedWorker"  # so that the page itself polls for changes
 LIGHT = "document.querySelector('#t-live i')"
 COLOUR = f"() => getComputedStyle({LIGHT}).backgroundColor"
 NO_ANSWER = re.compile(r"^offline since \d\d:\d\d:\d\d$")
@@ -20,7 +20,7 @@ def test_nothing_is_live_while_there_is_no_answer(browser: Browser, base: str) -
     def pass_on(route: Route) -> None:
         if gone:
             route.abort()
-        elif "/api/v1/revision" in route.request.url:  # at once: nobody waits for what is new
+        elif "/api/v1/revision" in route.request.url:  # at once, without long polling
             route.continue_(url=route.request.url.partition("?")[0])
         else:
             route.continue_()

@@ -36,7 +36,7 @@ from tests.support.tokens import digest_of, people
 NAMES = {
     "namespace": "ml", "name": "mine", "node": "n1", "device": "n1-g0", "revision": "1",
 }  # fmt: skip
-"""What the parameters of a path stand for."""
+"""Values for the parameters of a path."""
 QUERIES = {"who": "?node=n1&since=1", "diff": "?from=2", "moment": "?at=2"}
 """Parameters without which there is no answer."""
 ELSEWHERE = {"events", "report/cost"}
@@ -59,7 +59,7 @@ def reads() -> Iterator[str]:
 READS = tuple(reads())
 LABEL = "secret-app"
 SECRETS = ("theirs", "patient", "ops/", "2024/", LABEL)
-"""What stands in pods of another namespace, by which it would be known."""
+"""Words in pods of another namespace that would identify it."""
 
 
 class Asked:

@@ -105,7 +105,7 @@ async def test_what_is_set_aside_has_never_been(bus: Bus, facts: Facts, tmp_path
     ones."""
 
     async def is_open(of: Gateway, at: str = "?at=7") -> bool:
-        with contextlib.suppress(OSError, http.client.HTTPException):  # while it begins anew
+        with contextlib.suppress(OSError, http.client.HTTPException):  # while it restarts
             status, body = await of.get(f"/api/v1/nodes/n1{at}")
             return status == 200 and body["node"]["cordon"] == ""
         return False
@@ -308,7 +308,7 @@ async def test_the_process_that_looks_back_ends_with_the_gateway_and_comes_again
         os.kill(first, signal.SIGKILL)
         await until(_of(lambda: past_processes(kept) == []), "the process to be gone")
 
-        async def answered() -> bool:  # until the gateway has heard of the end it is 503: ask again
+        async def answered() -> bool:  # 503 until the gateway notices: retry
             status, body = await gateway.get("/api/v1/moment?at=1")
             return status == 200 and bool(body["revision"] == 1)
 

@@ -286,7 +286,7 @@ async def test_A2_after_any_history_the_cards_have_what_the_ledger_says(
         else:
             await rounds.arrive(f"pod-{number}", share)
     assert rounds.kills or ROUNDS < 100
-    # Who ended while no agent looked is forgotten when the kubelet next hands out slots.
+    # Pods that ended without an agent are forgotten when the kubelet next allocates slots.
     await kubelet.admit("last", "last", GPU, {"main": 1})
     for index, device in enumerate(driver.ids):
         live = [each for each in rounds.live.values() if each.device == device]

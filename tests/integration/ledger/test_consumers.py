@@ -89,5 +89,5 @@ async def test_one_that_many_share_has_any_name_but_those_of_others(bus: Bus) ->
     assert used[:4] == [f"agent-{number}" for number in range(4)]
     assert all(name.startswith("agent-") for name in used[4:])
     assert len(set(used)) == 6
-    with pytest.raises(ApiRefused):  # it may ask; there is none
+    with pytest.raises(ApiRefused):  # it is permitted, but there is none
         await call_api(ledger.wire, f"CONSUMER.INFO.{STREAM}.mine")

@@ -37,16 +37,16 @@ EVENTS = {
     "operator.configuration": {"operator"},
     "unheard.of": set(),
 }
-"""Subject and who may append to it."""
+"""Each subject and the role that may append to it."""
 
 NO_READERS = {"bootstrap", "admission"}
 """One only makes and trims the stream, the other reads the configuration alone."""
 
 FOLDS = [role for role in ROLES if role != "auditor"]
-"""All but auditors, who read a copy, in an account without the ledger's consumers."""
+"""All roles but auditors, which read a copy in an account without the ledger's consumers."""
 
 SPEAKERS = ("agent", "extender", "gateway", "scheduler", "watcher")
-"""Roles of every account that say to all that they are there."""
+"""Roles of every account that send heartbeats to all."""
 
 API_OF_NOBODY = (
     f"$JS.API.STREAM.DELETE.{STREAM}",
@@ -143,7 +143,7 @@ async def test_a_role_has_no_more_of_the_api_than_it_needs(bus: Bus, role: str) 
     assert await _may_send(ledger, f"{STORE_API}.DIRECT.GET.OBJ_{BUCKET}") == snapshots
     keeps = snapshots or role == "bootstrap"
     assert await _may_send(ledger, f"{STORE_API}.DIRECT.GET.OBJ_{BEGINNING}") == keeps
-    # An auditor is among auditors alone, in their account: nobody else's consumers are there.
+    # An auditor is in the auditors' account, which has no other consumers.
     others = set() if role == "auditor" else set(ROLES) - {role, "bootstrap", "auditor"}
     for verb, other in itertools.product(("CREATE", "INFO", "DELETE"), others):
         assert not await _may_send(ledger, f"$JS.API.CONSUMER.{verb}.{STREAM}.{other}-0"), other
@@ -187,7 +187,7 @@ async def test_only_binders_take_from_the_binders_queue(bus: Bus, role: str) -> 
     pull = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.binder"
     assert await _may_send(ledger, pull, b'{"batch":1,"no_wait":true}') == (role == "binder")
     ack = f"$JS.ACK.{STREAM}.binder.1.1.1.1.0"
-    wait_s = 2 if role == "binder" else 30  # nobody answers an acknowledgement of nothing
+    wait_s = 2 if role == "binder" else 30  # the server never answers a stray ack
     assert await _may_send(ledger, ack, b"+ACK", wait_s=wait_s) == (role == "binder")
 
 
