@@ -141,7 +141,7 @@ def test_bad_document_is_named_and_the_others_go_on(up: Standalone) -> None:
     ids=["10-MB", "YAML-bomb", "not-text", "empty", "unknown-kind"],
 )  # fmt: skip
 def test_hostile_manifests(up: Standalone, case: bytes, part: str) -> None:
-    """Each gets a clear error and exit code 1, and nothing is submitted."""
+    """A hostile manifest gets a clear error and exit code 1, and nothing is submitted."""
     before = _said_of_pods(up)
     done = up.run("submit", "-f", "-", stdin=case)
     assert done.returncode == 1, done.stderr
@@ -158,7 +158,8 @@ def _said_of_pods(up: Standalone) -> str:
 
 
 def test_pod_of_50_000_containers(up: Standalone) -> None:
-    """It is refused by its field with the limit, whatever the rest of the file holds."""
+    """A pod with 50,000 containers is refused with the field and the limit, whatever else the
+    file holds."""
     container = "  - {name: c%d, image: x}\n"
     huge = "apiVersion: v1\nkind: Pod\nmetadata: {name: many}\nspec:\n  containers:\n" + "".join(
         container % number for number in range(50_000)
@@ -324,7 +325,7 @@ def test_delete_says_that_a_name_is_of_a_node_or_a_device(up: Standalone) -> Non
     ],
 )
 def test_wrong_usage_is_exit_code_2(up: Standalone, words: tuple[str, ...]) -> None:
-    """And nothing is done."""
+    """Wrong usage exits with 2, and nothing is done."""
     done = up.run(*words)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -373,7 +374,8 @@ def test_tail(up: Standalone) -> None:
 
 
 def test_tail_ends_where_it_is_told_to(up: Standalone) -> None:
-    """At a revision or a time, though the ledger goes on; an end that cannot be is refused."""
+    """`tail` ends at the given revision or time while the ledger goes on; an impossible end is
+    refused."""
     told = up.run("tail", "--from", "2", "--to", "4", "--json").stdout.splitlines()
     assert [json.loads(line)["revision"] for line in told] == [2, 3, 4]
     all_of_it = up.run("tail", "--from", "-1h", "--to", "now")
@@ -394,7 +396,7 @@ def test_tail_ends_where_it_is_told_to(up: Standalone) -> None:
 
 
 def test_tail_begins_no_later_than_the_next_event(up: Standalone) -> None:
-    """It would wait for what may never come; the next one is where a script goes on."""
+    """`tail` refuses a start beyond the next event, but accepts the next event itself."""
     end = up.json("get", "nodes")["revision"]
     done = up.run("tail", "--from", str(end + 1_000), "--no-follow")
     assert done.returncode == 2, done.stderr
@@ -427,7 +429,8 @@ def test_top_shows_who_is_where(up: Standalone) -> None:
 
 
 def test_top_is_live(up: Standalone) -> None:
-    """On a terminal it fills the screen, shows a new pod by itself, and Ctrl-C ends it with 0."""
+    """On a terminal `top` fills the screen, shows a new pod by itself, and exits with 0 on
+    Ctrl-C."""
     with Terminal("top", data=up.data) as screen:
         screen.shows("A100-SXM4-40GB")
         submit(up, pod("arrives"))

@@ -162,7 +162,7 @@ def its_end_is_told(up: Standalone, name: str, node: str) -> None:
 
 
 def test_a_device_is_drained(up: Standalone) -> None:
-    """What is on the other device of its node stays."""
+    """Draining a device leaves the pods on its node's other device alone."""
     submit(up, POD.replace("NAME", "one"), POD.replace("NAME", "two"), POD.replace("NAME", "three"))
     before = pods(up)
     device = before["one"]["shares"][0]["device"]
@@ -324,7 +324,8 @@ def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
 
 
 def test_two_people_have_a_reason_each(up: Standalone) -> None:
-    """Both are shown with their names; each is lifted by itself, and the last opens the node."""
+    """Two users' cordons are both shown with their names and lifted separately; the last one
+    opens the node."""
     up.json("cordon", "n-3", "--reason", "fan", "--by", "ada")
     told = up.json("cordon", "n-3", "--reason", "firmware", "--by", "bob")
     again = up.run("cordon", "n-3", "--reason", "firmware", "--by", "bob").stdout
@@ -342,7 +343,8 @@ def test_two_people_have_a_reason_each(up: Standalone) -> None:
 
 
 async def test_a_gang_that_is_too_large_is_named_before_anything_is_done(tmp_path: Path) -> None:
-    """It can be moved in one piece or not at all, so its node is not even cordoned."""
+    """A drain that would move a gang that fits nowhere else is refused before the node is
+    cordoned."""
     names = [f"w{number}" for number in range(UNIT_MAX + 1)]
     async with running_bus(tmp_path / "nats") as bus:
         facts = Facts(bus)
@@ -411,7 +413,7 @@ async def test_a_node_of_kubernetes_is_one_whose_beginning_was_dropped(tmp_path:
 
 
 def test_what_is_not_there_is_named(up: Standalone, tmp_path: Path) -> None:
-    """And nothing is cordoned."""
+    """Draining an unknown node or device is refused by name, and nothing is cordoned."""
     assert "no device or node" in up.run("drain", "nowhere", "--reason", "x").stderr
     assert up.run("drain", "n-1", "--reason", " ").returncode == 2
     assert not any(node["cordons"] for node in up.json("get", "nodes")["items"])

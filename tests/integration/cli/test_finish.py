@@ -240,7 +240,7 @@ def test_a_list_that_is_watched_tells_what_changes(up: Standalone, tmp_path: Pat
 
 
 def test_lists_have_the_names_that_people_try(up: Standalone) -> None:
-    """Of one, of many, and the short ones of kubectl."""
+    """`get` accepts singular, plural and kubectl's short names of each list."""
     settle(up)
     for aliases, what in (
         (("pod", "po"), "pods"), (("node", "no"), "nodes"), (("gang",), "gangs"),
@@ -337,7 +337,7 @@ def test_a_node_that_is_not_there_is_met_with_what_is_near(
     ids=" ".join,
 )
 def test_an_empty_name_is_wrong_usage(up: Standalone, words: tuple[str, ...]) -> None:
-    """As of a variable of the shell that is not set."""
+    """An empty name, as from an unset shell variable, is wrong usage."""
     done = up.run(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert "empty" in done.stderr
@@ -353,7 +353,7 @@ def test_who_says_of_a_pod_which_verb_tells_of_it(up: Standalone, name: str) -> 
 
 
 def test_history_looks_in_all_namespaces(up: Standalone) -> None:
-    """As `why` does, behind nodes and devices."""
+    """`history` looks in all namespaces, after nodes and devices, as `why` does."""
     story = up.json("history", "trainer")
     assert story["kind"] == "pod"
     assert "team-a/trainer placed" in up.run("history", "trainer").stdout
@@ -384,7 +384,7 @@ def test_a_pod_that_has_ended_is_found_in_its_namespace(up: Standalone) -> None:
 
 
 def test_keys_of_top(up: Standalone) -> None:
-    """On a real terminal: sorted, scrolled, filtered, and quit, all by keys."""
+    """On a real terminal the keys of `top` sort, scroll, filter and quit."""
     with Terminal("top", data=up.data) as screen:
         screen.shows("by node")
         screen.press("s")
@@ -496,7 +496,8 @@ def test_a_queue_that_nobody_has_declared_is_told_of(up: Standalone, tmp_path: P
 
 
 def test_a_file_that_is_not_there_is_refused_in_one_form(up: Standalone, tmp_path: Path) -> None:
-    """By every verb that takes manifests, with one exit code."""
+    """Every verb that takes manifests refuses a missing file with the same message and exit
+    code."""
     path = tmp_path / "none.yaml"
     for verb in ("plan", "submit", "delete"):
         done = up.run(verb, "-f", str(path))
@@ -505,7 +506,7 @@ def test_a_file_that_is_not_there_is_refused_in_one_form(up: Standalone, tmp_pat
 
 
 def test_all_errors_of_a_configuration(up: Standalone, tmp_path: Path) -> None:
-    """Each with its line."""
+    """Every error in a configuration is listed with its line."""
     path = tmp_path / "config.yaml"
     path.write_text("policies: {}\nnvidia:\n  deviceSplitCount: many\n  whatever: 1\n")
     done = up.run("config", "check", str(path))
@@ -515,7 +516,7 @@ def test_all_errors_of_a_configuration(up: Standalone, tmp_path: Path) -> None:
 
 
 def test_a_deleted_sample_stays_deleted(tmp_path: Path) -> None:
-    """Also when `up` is started again on the same folder; the others go on."""
+    """A deleted sample stays deleted when `up` restarts on the same folder; the others continue."""
     options = ("--nodes", "4", "--fleet", "8xH100-80GB")
     with Standalone(tmp_path / "data", *options) as first:
         first.up()

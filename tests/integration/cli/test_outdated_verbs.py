@@ -67,7 +67,8 @@ async def run(bus: Bus, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 async def test_verify_says_from_where_on_it_cannot(bus: Bus) -> None:
-    """What is before it holds; nothing is called broken."""
+    """An old build's `verify` passes what is before the first unreadable event, and calls
+    nothing broken."""
     done = await run(bus, "verify", "--json")
     told = json.loads(done.stdout)
     assert done.returncode == OUTDATED

@@ -107,7 +107,7 @@ def test_a_lost_node_and_more_nodes(up: Standalone) -> None:
 
 
 def test_a_plan_for_the_past(up: Standalone, tmp_path: Path) -> None:
-    """What fits nowhere now fitted before others came; an answer names the revision."""
+    """A plan for the past finds room that later pods have taken, and names its revision."""
     file = tmp_path / "large.yaml"
     file.write_text(pod("large", 80_000, 4))
     assert up.json("plan", "-f", str(file), code=5)["outcome"] == "not-now"
@@ -175,7 +175,7 @@ def test_over_http(up: Standalone) -> None:
 
 
 def test_a_page_of_another_site_gets_no_plan(up: Standalone) -> None:
-    """Without a login, too: a browser sends text/plain to any site without a question."""
+    """Even without a login the gateway refuses a plan posted by another site's page."""
     body = json.dumps({"manifest": pod("foreign")}).encode()
     for headers, code, field in (
         ({"Content-Type": "text/plain"}, 415, "Content-Type"),

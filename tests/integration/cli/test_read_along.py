@@ -92,7 +92,7 @@ async def test_nats_py(bus: Bus, who: str) -> None:
 
 @pytest.mark.usefixtures("facts")
 async def test_nats_py_ends_quietly_where_its_reader_has_enough(bus: Bus) -> None:
-    """As `head` does behind a pipe: no word of pipes, and no usage."""
+    """The nats-py example ends without an error when its pipe is closed, as by `head`."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -167,7 +167,7 @@ async def test_go(bus: Bus, tmp_path: Path, who: str) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("facts")
 async def test_go_by_a_key(bus: Bus, tmp_path: Path) -> None:
-    """As with nats-py."""
+    """The Go example connects with a key."""
     await asyncio.to_thread(built_with_go, tmp_path / "example")
     url, key = f"nats://anna@127.0.0.1:{bus.server.port}", tmp_path / "anna.nk"
     all_in_order(await printed(str(tmp_path / "example"), "-nkey", str(key), url, "3"))

@@ -355,7 +355,7 @@ async def checks(at: str) -> list[dict[str, Any]]:
 
 
 async def test_wrong_options_are_named(bus: Bus, facts: Facts, tmp_path: Path) -> None:
-    """With what to write instead."""
+    """Invalid report options are named, with what to write instead."""
     odd = tmp_path / "odd.toml"
     odd.write_text('currency = "EUR"\n[models]\n"Other" = 1\n')
     cost = ("report", "cost", "--from", "1", "--prices", str(odd))
@@ -367,7 +367,7 @@ async def test_wrong_options_are_named(bus: Bus, facts: Facts, tmp_path: Path) -
 
 
 def test_help_has_an_example() -> None:
-    """Of each report."""
+    """The help of each report has an example."""
     for report in ("usage", "cost", "idle"):
         command = [sys.executable, "-m", "apportion.cli.main", "report", report, "--help"]
         said: Any = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)

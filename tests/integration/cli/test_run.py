@@ -215,7 +215,8 @@ def test_everything_is_stopped_and_started_again(driver: FakeDriver, tmp_path: P
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
 def test_a_signal_ends_the_wait(up: Standalone, driver: FakeDriver, name: str) -> None:
-    """As it would end the command, and the pod is gone with it."""
+    """A signal ends the wait of a pending command as it would end the command, and its pod ends
+    too."""
     number = signal.Signals[name]
     with Command(up, "--memory", "15000", "--count", "2", "--", str(driver.probe), "hold") as first:
         first.said("holding")
@@ -363,7 +364,7 @@ def test_an_agent_that_restarts_knows_what_runs(up: Standalone, driver: FakeDriv
 
 
 def test_who_deletes_the_pod_ends_the_command(up: Standalone, driver: FakeDriver) -> None:
-    """With SIGTERM, as a kubelet would."""
+    """Deleting the pod ends its command with SIGTERM, as a kubelet would."""
     with Command(up, "--memory", "1000", "--", str(driver.probe), "hold") as command:
         command.said("holding")
         (pod,) = pods(up)
@@ -400,7 +401,7 @@ def test_what_cannot_be_is_refused(up: Standalone) -> None:
 
 
 def test_a_command_that_is_not_there_ends_as_in_a_shell(up: Standalone, tmp_path: Path) -> None:
-    """And so does one that may not be executed."""
+    """A missing command, or one that is not executable, exits with the shell's exit code."""
     done = up.run("run", "--memory", "1000", "--", "no-such-command")
     assert (done.returncode, done.stderr.splitlines()[-1][:17]) == (127, "no-such-command: ")
     plain = tmp_path / "plain"
@@ -456,7 +457,7 @@ def test_without_an_agent_that_starts_commands(tmp_path: Path) -> None:
 
 
 def test_up_says_how_to_run_from_another_terminal(up: Standalone) -> None:
-    """With its folder, which is not the one that verbs look into."""
+    """`up` prints how to run commands from another terminal with its own data folder."""
     named = f"  APPORTION_DATA={up.data} apportion run --memory 4000 --cores 30 -- python train.py"
     assert named in up.lines
 

@@ -84,7 +84,8 @@ def pods(up: Standalone) -> dict[str, Any]:
 
 
 def test_a_changed_spec_is_told_and_replaced_on_request(up: Standalone) -> None:
-    """In words, with an exit code; a dry run changes nothing."""
+    """A changed spec is reported with an exit code, and replaced only with --replace; a dry run
+    changes nothing."""
     up.json("submit", "-f", "-", "--wait", stdin=pod(1000))
     before = pods(up)["trainer"]
     same = up.json("submit", "-f", "-", stdin=pod(1000))
@@ -292,7 +293,8 @@ def test_a_gang_that_alone_has_changed_is_declared_anew(up: Standalone) -> None:
 
 
 def test_what_is_none_of_ours_is_passed_over_by_name(up: Standalone) -> None:
-    """In one line and in JSON, by every verb that takes manifests; alone it is wrong."""
+    """Every verb that takes manifests skips foreign documents by name; a file of only those is
+    an error."""
     both = pod(1000) + b"---" + SERVICE
     tried = up.run("submit", "-f", "-", "--dry-run", stdin=both)
     assert (tried.stderr.count("\n"), "Service web" in tried.stderr) == (1, True)
@@ -306,7 +308,7 @@ def test_what_is_none_of_ours_is_passed_over_by_name(up: Standalone) -> None:
 
 
 def test_what_would_be_left_to_another_scheduler_is_told(up: Standalone) -> None:
-    """On standard error and in JSON; it is taken all the same."""
+    """Pods of another scheduler are reported on stderr and in JSON, and submitted nonetheless."""
     other = pod(1000).replace(b"spec:\n", b"spec:\n  schedulerName: x\n")
     said = up.json("submit", "-f", "-", "--dry-run", stdin=other)["warnings"]
     assert ["spec.schedulerName: x " in each for each in said] == [True]

@@ -191,7 +191,7 @@ def _is_parent(pid: int) -> bool:
 
 
 def test_ledger_outlives_a_run(tmp_path: Path) -> None:
-    """What was placed in one run is there in the next, and the samples are not doubled."""
+    """Placements of one run are there in the next, and the samples are not submitted twice."""
     with Standalone(tmp_path / "data") as first:
         first.up()
         pods = {pod["name"]: pod["uid"] for pod in first.json("get", "pods")["items"]}
@@ -203,7 +203,8 @@ def test_ledger_outlives_a_run(tmp_path: Path) -> None:
 
 
 def test_second_up_on_the_same_folder(tmp_path: Path) -> None:
-    """It is refused with the folder and a way out, and the first goes on."""
+    """A second `up` on the same folder is refused with the folder and a fix; the first
+    continues."""
     with Standalone(tmp_path / "data", *SMALL) as first:
         first.up()
         second = Standalone(tmp_path / "data", *SMALL)

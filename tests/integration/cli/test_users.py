@@ -126,7 +126,7 @@ async def test_a_token_that_is_good_no_more_is_told_after_a_time(
 
 
 async def test_users_stand_in_columns(tmp_path: Path) -> None:
-    """As all that verbs list."""
+    """`user list` prints columns like all lists."""
     await said(tmp_path, "begin", "--agent", "gpu-7=gpu-7,gpu-8")
     command = [sys.executable, "-m", "apportion.cli.main", "user", "list", "--data", str(tmp_path)]
     ended = await asyncio.to_thread(

@@ -204,7 +204,8 @@ def test_compare_asks_again_what_is_now(browser: Browser, base: str) -> None:
 def test_the_keyboard_stays_where_it_was(
     browser: Browser, base: str, size: tuple[int, int]
 ) -> None:
-    """On the button that was pressed, and in the field that was left by Enter."""
+    """After a comparison the focus stays on the pressed button, or in the field that was left by
+    Enter."""
     with opened(browser, base, size=size) as page:
         visit(page, "#/events?diff=1,3")
         page.locator("#moments [name=from]").fill("#2")
@@ -243,7 +244,7 @@ def test_what_is_typed_while_the_answer_comes_stays(browser: Browser, base: str,
 
 
 def test_on_a_phone_the_form_is_as_wide_as_the_page(browser: Browser, base: str) -> None:
-    """Both fields and the button end where all else does."""
+    """On a phone the comparison's fields and button are as wide as the page."""
     with opened(browser, base, size=NARROW) as page:
         visit(page, "#/events?diff=1,3")
         right = "each => each.getBoundingClientRect().right"

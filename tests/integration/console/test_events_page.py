@@ -129,7 +129,7 @@ def test_the_keyboard_goes_on_where_there_is_nothing_older(browser: Browser, bas
 
 
 def test_the_last_of_a_burst_is_shown(browser: Browser, base: str, cluster: Standalone) -> None:
-    """Not only what came first of it: nothing else may happen for long."""
+    """The last event of a burst is shown, not only the first ones."""
     with opened(browser, base) as page:
         page.clock.install(time=BEGUN)
         page.clock.pause_at(BEGUN + timedelta(seconds=1))

@@ -121,7 +121,8 @@ HOVER = """() => {
 def test_the_tooltip_follows_a_zoom_by_key(
     browser: Browser, base: str, size: tuple[int, int]
 ) -> None:
-    """It names the device under the pointer, or the one that the keyboard points at."""
+    """After a zoom by key the tooltip names the device under the pointer or the keyboard's
+    focus."""
     with opened(browser, base, size=size) as page:
         visit(page, "")
         canvas = page.locator("#cards")

@@ -83,7 +83,7 @@ def test_the_fonts_come_with_the_page(browser: Browser, base: str) -> None:
 
 
 def test_an_address_of_no_page_says_so_with_ways_on(browser: Browser, base: str) -> None:
-    """It is no other page, whatever moment it names; the links lead to the real ones."""
+    """An unknown address shows an error page with links to the real pages."""
     with opened(browser, base) as page:
         for address in ("#/nonsense", "#/nonsense?at=never"):
             visit(page, address)

@@ -82,7 +82,7 @@ def test_a_name_alone_is_that_of_why(browser: Browser, base: str, named: Standal
 def test_of_a_name_that_is_there_again_the_newest_is_shown(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Not the one that had it first and has ended."""
+    """For a reused pod name the page shows the newest pod, not one that has ended."""
     for _ in range(2):
         cluster.json("submit", "-f", "-", "--wait", stdin=pod("again", "red"))
         newest = cluster.json("why", "red/again")["history"][0]["revision"]

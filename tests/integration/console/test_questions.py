@@ -280,7 +280,7 @@ def test_a_link_names_no_pod_that_it_is_not_about(
 
 
 def test_a_node_far_down_a_large_fleet_is_offered(browser: Browser, base: str) -> None:
-    """Of 7,000: the list of nodes is read to its end."""
+    """What if offers every node of a fleet of 7,000, because it reads the list to its end."""
 
     def listed(route: Route) -> None:
         after = int((re.findall(r"continue=(\d+)", route.request.url) or ["0"])[0])

@@ -252,7 +252,7 @@ def test_a_range_of_time_ends_now_and_is_kept(
 
 
 def test_a_moment_that_nobody_knows_is_told(browser: Browser, base: str) -> None:
-    """In the gateway's words, with the fix; now is one key away."""
+    """For an unknown time the page shows the gateway's error and fix; one key leads back to now."""
     with opened(browser, base) as page:
         page.goto(f"{base}/#/fleet?at=yesterday-ish")
         expect(page.locator("h1")).to_contain_text("yesterday-ish")

@@ -270,7 +270,8 @@ async def test_events_after_a_disconnection(gateway: Gateway, facts: Facts) -> N
 
 @pytest.mark.slow
 async def test_events_older_than_the_window(bus: Bus, gateway: Gateway, facts: Facts) -> None:
-    """What the gateway no longer holds is read from the ledger, and joins without a gap."""
+    """Events that the gateway no longer buffers are read from the ledger and joined without a
+    gap."""
     watcher = await bus.connect("watcher")
     count = WINDOW_EVENTS + 3_000
     for first in range(0, count, 500):

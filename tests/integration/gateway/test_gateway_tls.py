@@ -70,7 +70,8 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
 
 
 async def test_a_verb_believes_the_ca_it_was_told_of(gateway: Gateway, tmp_path: Path) -> None:
-    """And no other; and the gateway believes no client that shows nothing, or another CA's."""
+    """A verb trusts only its configured CA, and the gateway only clients with a certificate of
+    its own CA."""
     ours = gateway.authority.issue("person")
     code, said = gateway.asked(gateway.authority.ca, ours)
     assert code == 0, said
@@ -118,7 +119,7 @@ async def test_half_handshakes_keep_nobody_else_out(tmp_path: Path) -> None:
 
 
 async def test_a_renewed_certificate_is_served_without_a_restart(gateway: Gateway) -> None:
-    """What was written over the old files is what a new connection gets."""
+    """A renewed certificate is served to new connections without a restart."""
 
     def shown() -> str:
         port = int(gateway.url.rstrip("/").rpartition(":")[2])

@@ -72,7 +72,7 @@ def test_the_document_is_openapi() -> None:
 
 
 def test_a_document_that_is_not_openapi_is_found() -> None:
-    """As is an answer with a field that the document does not have, or of another type."""
+    """The check finds an invalid document, and an answer with an unknown field or a wrong type."""
     parameter = {"name": "limit", "in": "nowhere"}
     broken = DOCUMENT | {"paths": {"/x": {"get": {"parameters": [parameter], "responses": {}}}}}
     assert list(OpenAPIV31SpecValidator(broken).iter_errors())
@@ -124,7 +124,8 @@ async def asked(bus: Bus, tmp_path: Path) -> AsyncIterator[Asked]:
 
 
 async def test_every_endpoint_answers_as_the_document_says(asked: Asked) -> None:
-    """In the order in which they are declared; a cordon comes before it is lifted."""
+    """Every endpoint answers as documented, in the order of declaration, so cordons precede
+    uncordons."""
     for endpoint in ENDPOINTS:
         status, media, text = await asked.answer(endpoint)
         assert status == 200, (endpoint.path, text)

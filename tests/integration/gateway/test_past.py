@@ -125,7 +125,7 @@ async def test_what_is_set_aside_has_never_been(bus: Bus, facts: Facts, tmp_path
 
 
 async def test_every_read_at_a_moment(gateway: Gateway) -> None:
-    """What was then, with the revision and the time as of which it was."""
+    """Every read with `at` returns the state at that revision, with the revision and its time."""
     pods = await gateway.ok("/api/v1/pods?at=4")
     assert [(pod["name"], pod["phase"]) for pod in pods["items"]] == [
         ("a", "placed"),
