@@ -93,7 +93,8 @@ async def test_who_is_rejected_and_who_is_left_alone(world: KubeWorld) -> None:
 
 
 async def test_a_slip_of_the_pen_is_a_warning_that_kubectl_shows(world: KubeWorld) -> None:
-    """Which name it is, where, and what was probably meant; the pod is taken all the same."""
+    """A probable typo in a pod gives a warning with its field and a suggestion; the pod is
+    admitted."""
     slip = pod("slip", MEMORY, annotations={"nvidia.com/use-gputypes": "A100"})
     many = pod(
         "many", MEMORY, annotations={f"nvidia.com/slip-{n}-{'x' * 40}": "" for n in range(60)}

@@ -89,7 +89,7 @@ def test_it_is_installed_and_upgraded_and_leaves_the_ledger(plane: ControlPlane)
 
 
 def test_every_setting_has_its_rule() -> None:
-    """What is in values.yaml is in the schema and the other way round, so a typo is refused."""
+    """values.yaml and its schema have the same settings, so a typo is refused."""
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
 
@@ -121,7 +121,7 @@ def test_what_is_ended_when_it_hangs_has_time_to_start() -> None:
 
 
 def test_the_agent_is_told_which_xids_count() -> None:
-    """Each number is an option of its own."""
+    """Each configured XID becomes its own option of the agent."""
     words = ("--set", "agent.ignoreXids={48,9999}", "--set", "agent.criticalXids={63}")
     said = helm("template", "apportion", str(CHART), *words)
     found = [line.strip() for line in said.splitlines() if "-xid=" in line]
@@ -147,7 +147,7 @@ def test_the_agent_is_told_which_xids_count() -> None:
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(setting: str, named: str) -> None:
-    """By its name, before anything is sent to a cluster."""
+    """An invalid setting is refused by name, before anything is sent to a cluster."""
     words = ("template", "apportion", str(CHART), "--set", setting)
     assert named in helm(*words, ok=False)
 
@@ -221,7 +221,8 @@ def test_who_appends_has_the_ledgers_key_and_nobody_else(settings: str) -> None:
 def test_the_ledgers_server_has_the_passwords_of_its_configuration(
     callout: str, replicas: str
 ) -> None:
-    """It has every variable that the configuration names, and no other key of the Secret."""
+    """The ledger's server gets every variable of its configuration, and no other key of the
+    Secret."""
     options = ("--set", f"callout.enabled={callout},nats.replicas={replicas}")
     found = documents(rendered(*options))
     said = found["ConfigMap", "nats-configuration"]["data"]["apportion.conf"]
@@ -351,7 +352,8 @@ def test_the_webhook_is_trusted_by_a_certificate_that_no_service_may_change(tmp_
 
 
 def test_cert_manager_may_make_the_webhooks_certificate() -> None:
-    """By the issuer that is named, or one of its own; cert-manager then writes the caBundle."""
+    """cert-manager can issue the webhook's certificate, from a named issuer or its own, with the
+    caBundle."""
     words = "admission.certificates.from=cert-manager"
     own = documents(rendered("--set", words))
     assert own["Issuer", "admission"]["spec"] == {"selfSigned": {}}
@@ -496,7 +498,7 @@ def test_a_shadow_may_bind_nothing() -> None:
 
 
 def test_monitoring_is_three_settings() -> None:
-    """Each brings one object; they carry the labels by which they are found."""
+    """Monitoring has three settings; each adds one object with the labels that select it."""
     made = {
         "dashboards": ("ConfigMap", "apportion-dashboards"),
         "rules": ("PrometheusRule", "apportion"),
@@ -634,7 +636,7 @@ async def _make_stream(server: Server) -> None:
 
 
 async def test_the_ledger_outlives_one_of_three_servers(servers: Servers) -> None:
-    """By the chart's own configuration: TLS, routes, passwords, and a stream of three copies."""
+    """The ledger survives the loss of one of three servers, with the chart's own configuration."""
     one, two, _ = servers.started
     await _make_stream(one)
     first = await connect(one.url("operator"), name="test")

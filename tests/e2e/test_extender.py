@@ -237,7 +237,8 @@ async def test_a_scheduler_that_is_away_delays_a_pod_and_loses_nothing(
 async def test_a_scheduler_that_is_killed_among_bindings_loses_none(
     world: KubeWorld, tmp_path: Path
 ) -> None:
-    """What it had heard is handed to the next one; kube-scheduler does not even notice."""
+    """A scheduler killed while pods are bound loses none: the next scheduler takes over its
+    requests."""
     url = await system(world, verbs=("watcher", "binder"))
     first = await world.start("scheduler")
     with kube_scheduler(world.plane, tmp_path, url):

@@ -24,7 +24,8 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriv
 
 
 async def test_a_card_that_fails_under_two_shares(world: KubeWorld, driver: FakeDriver) -> None:
-    """It is known at once, told to both pods, and over without a restart of anything."""
+    """A GPU's failure under two shares is reported to both pods at once, and ends without any
+    restart."""
     await world.plane.apply(kube_node("n1"))
     await world.start("agent", "--node", "n1", "--xid-quiet", "20")
     for verb in ("watcher", "scheduler", "binder"):

@@ -34,8 +34,7 @@ async def system(world: KubeWorld) -> None:
 
 
 async def test_room_that_is_made_is_used(world: KubeWorld) -> None:
-    """Each pod that ends makes room for a pending pod, which is then bound without a user's
-    help."""
+    """Each pod that ends makes room for a pending pod, which is then bound automatically."""
     await system(world)
     whole = [kube_pod(f"p{number}", share(15_000)) for number in range(ROUNDS + 1)]
     await world.plane.apply(*whole)

@@ -94,7 +94,8 @@ async def test_H11_a_pod_goes_where_its_volume_is_and_waits_for_its_claim(world:
 
 
 async def test_H11_a_volume_is_kept_for_the_first_pod_of_a_claim(world: KubeWorld) -> None:
-    """Where it is the pod goes, and it is bound no sooner than its claim."""
+    """A pod goes to the node of the volume that is kept for it, and is bound only after its
+    claim."""
     await two_nodes(world)
     await world.plane.apply(storage_class("local", "kubernetes.io/no-provisioner"))
     await world.plane.apply(volume("v", "n2", "local"), claim("data", "local"))

@@ -54,7 +54,8 @@ async def bound(facts: Facts, *pods: str) -> None:
 
 
 async def test_live_placements_are_bound_and_dead_ones_are_not(bus: Bus, facts: Facts) -> None:
-    """What came before the start, what comes after; not what was voided, gone or not accepted."""
+    """Live placements from before and after the start are bound; voided, gone and refused ones
+    are not."""
     await facts.submit("early", "voided", "gone", "late", "twice")
     await facts.place("early", NODE, DEVICE.id)
     await facts.place("voided", NODE, DEVICE.id)
@@ -192,7 +193,7 @@ async def test_a_slow_bind_is_not_handed_to_another(bus: Bus, facts: Facts) -> N
 
 
 async def test_the_server_restarts(bus: Bus, facts: Facts) -> None:
-    """What was placed before and after the server's crash is bound once, by the same process."""
+    """Placements from before and after a server crash are bound once, by the same process."""
     await facts.submit("p1", "p2")
     async with binder_of(bus) as binder:
         await binder.ready()

@@ -84,7 +84,8 @@ def placed(system: Compose, *, prefix: str = "", at_least: int) -> dict[str, dic
 
 
 def test_every_service_runs_with_least_rights(system: Compose) -> None:
-    """Not root, read-only, no capabilities, and reachable from this machine only."""
+    """Every service runs as non-root, read-only, without capabilities, and reachable only
+    locally."""
     names = system.containers()
     assert len(names) == 11, names
     for name in names:

@@ -113,7 +113,7 @@ async def test_one_client_takes_every_stream(bus: Bus, guarded: bool) -> None:
 
 @GUARDS
 async def test_half_sent_requests_stay(bus: Bus, guarded: bool) -> None:
-    """They are ended once they had their time, with the reason in the log; others are answered."""
+    """Half-sent requests time out with a log line, and other clients are answered."""
     first = SHORT if guarded else without("limits each client")
     head = b"GET /api/v1/nodes HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     body = f"{PLAN}Content-Length: 9\r\n\r\n{{".encode()

@@ -85,7 +85,7 @@ async def copied(bus: Bus, count: int) -> JetStreamLedger:
 
 
 async def test_weak(tmp_path: Path) -> None:
-    """Where the ledger's account reaches the copy, a reader's consumer purges it."""
+    """If the ledger's account can reach the copy, a reader's consumer purges it."""
     async with attacked(tmp_path / "nats", reached_from_the_ledger) as bus:
         auditor = await copied(bus, 1)
         assert await auditor.first_revision() == 1

@@ -132,7 +132,7 @@ async def test_weak_a_lie_is_on_the_ledger(tmp_path: Path, name: str) -> None:
 
 
 async def test_guarded_lies_are_refused_by_name(tmp_path: Path) -> None:
-    """Each with its reason in the log, once; the truth is taken, and the victim is as it was."""
+    """Each false report is refused and logged once with its reason; true ones are accepted."""
     async with world(tmp_path) as made:
         for lie in LIES.values():
             for _ in range(2):

@@ -163,7 +163,8 @@ async def test_an_entry_that_is_too_deep_stops_no_service(bus: Bus, facts: Facts
 
 
 async def test_no_service_attests_in_the_intakes_place(bus: Bus) -> None:
-    """Nor by a consumer of the ledger that delivers into the bucket."""
+    """Only an intake can attest snapshots; no other service can, not even with a consumer's
+    delivery."""
     for role in ("scheduler", "binder", "gateway", "agent", "operator", "bootstrap"):
         with pytest.raises(NotPermitted):
             await (await snapshots_of(bus, role)).attest([(1, "x")])

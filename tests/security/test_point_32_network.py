@@ -38,7 +38,8 @@ def wide(spec: dict[str, Any]) -> list[str]:
 
 
 def test_what_is_not_named_is_denied() -> None:
-    """Of every pod of the namespace, both ways."""
+    """Network policies deny all traffic of every pod in the namespace, in both directions, by
+    default."""
     deny = policies()["default-deny"]
     assert deny == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     assert [rule for spec in policies().values() for rule in wide(spec)] == []
@@ -65,7 +66,7 @@ def test_every_pod_has_its_flows_and_no_more(app: str) -> None:
 
 
 def test_the_ledger_is_reached_by_those_who_know_it() -> None:
-    """Each pod with a URL of it, and no other."""
+    """Exactly the pods with the ledger's URL can reach the ledger."""
     first, *_ = policies()["nats"]["ingress"]
     (peer,) = first["from"]
     (expression,) = peer["podSelector"]["matchExpressions"]

@@ -217,7 +217,7 @@ def test_only_the_key_can_sign(dist: Signed, tmp_path: Path) -> None:
 
 
 def test_an_archive_has_one_image(tmp_path: Path) -> None:
-    """Of several, it is not known which one is meant."""
+    """An archive with several images is refused, because the right one is unknown."""
     path = tmp_path / release.IMAGE
     path.write_bytes(archive_of("ab" * 32, "cd" * 32))
     with pytest.raises(release.Untrusted, match="2 images"):

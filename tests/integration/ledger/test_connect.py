@@ -233,7 +233,8 @@ async def test_an_append_waits_for_a_server_that_is_coming_back(bus: Bus) -> Non
 
 
 async def test_an_append_gives_up_on_a_server_that_stays_away(bus: Bus) -> None:
-    """What was never sent is unavailable, not unknown."""
+    """An append that was never sent because the server is away fails as unavailable, not as
+    unknown."""
     ledger = await bus.connect(ack_timeout_s=0.4)
     await bus.crash()
     with pytest.raises(LedgerUnavailable):

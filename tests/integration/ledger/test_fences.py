@@ -22,7 +22,7 @@ async def test_a_stale_writer_is_refused_and_told_where_the_subject_stands(bus: 
 
 
 async def test_one_stale_fence_refuses_the_whole_batch_and_is_the_one_named(bus: Bus) -> None:
-    """Of three fenced subjects the stale one is named, and nothing of the batch is stored."""
+    """One stale fence of three is named in the error, and nothing of the batch is stored."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.b")])
     batch = [draft(f"workload.{name}", expect=0) for name in ("a", "b", "c")]

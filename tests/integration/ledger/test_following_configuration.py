@@ -225,7 +225,7 @@ async def test_a_ledger_made_anew_ends_it(bus: Bus, tmp_path: Path) -> None:
 
 
 async def test_an_event_of_a_newer_build_halts_it(bus: Bus, facts: Facts) -> None:
-    """What this build cannot read may be the configuration in force."""
+    """An event of a newer build halts the reader, because it may be the configuration in force."""
     await facts.write(changed("first"))
     event = (
         b'{"specversion":"1.0","type":"apportion.dev/ConfigurationChanged","schemaversion":99,'

@@ -70,7 +70,8 @@ async def moving(ledger: JetStreamLedger) -> AsyncIterator[Anew]:
 async def test_a_pod_that_was_deleted_meanwhile_is_not_submitted_anew(
     bus: Bus, event_id: str
 ) -> None:
-    """And the others of its gang are moved all the same, whatever ids the server remembers."""
+    """A pod deleted during a move is not recreated, and the rest of its gang is moved
+    nonetheless."""
     ledger = await bus.connect("operator")
     one, two = pod("one"), pod("two")
     await submit(ledger, one, two)
@@ -107,7 +108,7 @@ async def test_a_pod_after_whose_move_a_ctrl_c_comes_is_told_of(
 
 
 async def test_two_who_drain_at_once_make_one_pod_of_one(bus: Bus) -> None:
-    """Both have listed it; the second finds it gone."""
+    """Two concurrent drains move a pod once: the second finds it gone."""
     ledger = await bus.connect("operator")
     one = pod("one")
     await submit(ledger, one)

@@ -167,7 +167,7 @@ async def test_every_fold_can_read_the_whole_ledger(bus: Bus, role: str) -> None
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_nobody_reads_the_replies_of_another(bus: Bus, role: str) -> None:
-    """Each role has its own inbox; the plain `_INBOX` is for auditors with tools of their own."""
+    """Each role has its own inbox; the plain `_INBOX` is for auditors with third-party tools."""
     ledger = await bus.connect(role)
     for other in ROLES:
         assert await _may_listen(ledger, f"_INBOX_{other}.x") == (other == role), other

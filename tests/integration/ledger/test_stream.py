@@ -54,7 +54,7 @@ async def test_more_replicas_than_servers_is_an_error_with_the_number(tmp_path: 
 
 
 async def test_another_number_of_replicas_is_drift(bus: Bus) -> None:
-    """What the operator asked for and what is there are compared too."""
+    """A number of replicas other than the operator's is reported as drift."""
     with pytest.raises(LedgerDrifted, match="num_replicas is 1 on the server but must be 3"):
         await create_stream(await bus.connect("bootstrap"), replicas=3)
 
