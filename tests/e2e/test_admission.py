@@ -25,7 +25,7 @@ def pod(name: str, limits: dict[str, str] | None = None, **fields: Any) -> dict[
 
 
 async def create(world: KubeWorld, document: dict[str, Any], *options: str, ok: bool = True) -> str:
-    """What `kubectl create` says."""
+    """Return the output of `kubectl create`."""
     return await world.plane.user("create", *options, "-f", "-", stdin=json.dumps(document), ok=ok)
 
 
@@ -36,7 +36,7 @@ async def dry(world: KubeWorld, document: dict[str, Any], *options: str) -> Any:
 
 
 async def test_D3_a_pod_that_names_no_scheduler_is_filled_in_and_bound(world: KubeWorld) -> None:
-    """Memory alone is one card; the pod is ours, runs, and carries what only we may write."""
+    """The webhook completes a pod that requests only memory; the pod is bound and annotated."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "1xT4"))
     for verb in ("watcher", "scheduler", "binder"):
@@ -49,7 +49,7 @@ async def test_D3_a_pod_that_names_no_scheduler_is_filled_in_and_bound(world: Ku
         assert resources["limits"] == resources["requests"] == {**MEMORY, "nvidia.com/gpu": "1"}
         assert found["metadata"]["annotations"]["apportion.dev/shares"]
         await world.facts.count(PodBound, 1)
-        # What we wrote is nobody else's to change, and everything else is.
+        # Only Apportion may change what it wrote; everything else may be changed.
         refused = await world.plane.user("annotate", "pod", "p", "apportion.dev/shares-", ok=False)
         assert 'metadata.annotations["apportion.dev/shares"]' in refused
         assert "set only by Apportion" in refused
@@ -59,7 +59,8 @@ async def test_D3_a_pod_that_names_no_scheduler_is_filled_in_and_bound(world: Ku
 
 
 async def test_who_is_rejected_and_who_is_left_alone(world: KubeWorld) -> None:
-    """What is out of bounds with its fix, our annotations, and every label that says hands off."""
+    """The webhook rejects invalid requests and reserved annotations with a fix, and skips
+    opted-out pods."""
     plane = world.plane
     async with running_webhook(world):
         many = MEMORY | {"nvidia.com/gpumem-percentage": "500"}
@@ -92,7 +93,8 @@ async def test_who_is_rejected_and_who_is_left_alone(world: KubeWorld) -> None:
 
 
 async def test_a_slip_of_the_pen_is_a_warning_that_kubectl_shows(world: KubeWorld) -> None:
-    """Which name it is, where, and what was probably meant; the pod is taken all the same."""
+    """A probable typo in a pod gives a warning with its field and a suggestion; the pod is
+    admitted."""
     slip = pod("slip", MEMORY, annotations={"nvidia.com/use-gputypes": "A100"})
     many = pod(
         "many", MEMORY, annotations={f"nvidia.com/slip-{n}-{'x' * 40}": "" for n in range(60)}
@@ -112,8 +114,8 @@ async def test_a_slip_of_the_pen_is_a_warning_that_kubectl_shows(world: KubeWorl
 
 
 async def test_a_dead_webhook_blocks_nothing_but_what_asks_for_that(world: KubeWorld) -> None:
-    """kube-system and all others go on; what waits for it are pods that ask for devices, or say
-    that they hold some, and all of a namespace that is labelled so."""
+    """Without the webhook only pods that request or claim devices, and labelled namespaces, are
+    blocked."""
     plane = world.plane
     await plane.user("create", "namespace", "strict", ok=None)
     await plane.user(

@@ -1,6 +1,7 @@
-"""Cluster and ledger come to say the same, whoever bound a pod and whatever was lost.
+"""Cluster and ledger converge, whichever scheduler bound a pod and whatever was lost.
 
-What a pod holds is never given to another, also where no placement of the ledger gave it."""
+A pod's devices are never given to another pod, even if no placement of the ledger gave them.
+"""
 
 import json
 import sys
@@ -48,7 +49,7 @@ async def another_ledger(world: KubeWorld, folder: Path) -> AsyncIterator[KubeWo
 
 
 async def rebuild(world: KubeWorld, *options: str) -> tuple[int, str]:
-    """`apportion rebuild`, its exit code and all that it says."""
+    """Run `apportion rebuild`, and return its exit code and output."""
     process = await create_subprocess_exec(
         sys.executable, "-m", "apportion.cli.main", "rebuild",
         "--nats", world.bus.server.url_for("operator"),
@@ -60,7 +61,7 @@ async def rebuild(world: KubeWorld, *options: str) -> tuple[int, str]:
 
 
 async def devices_of(world: KubeWorld) -> dict[str, str]:
-    """The device of each bound pod's only share, as its annotation says, by the pod's name."""
+    """Return the device of each bound pod's only share from its annotation, by pod name."""
     pods = (await world.plane.get("pods"))["items"]
     bound = [pod for pod in pods if SHARES in pod["metadata"].get("annotations", {})]
     return {
@@ -80,7 +81,8 @@ async def start(world: KubeWorld, *verbs: str, devices: str = "4xT4") -> None:
 async def test_a_lost_ledger_is_written_anew_and_no_card_is_given_away_twice(
     world: KubeWorld, tmp_path: Path, *, rebuilt: bool
 ) -> None:
-    """Running pods keep what they have; the free card and the freed one go to who waits."""
+    """After the ledger is lost, running pods keep their GPUs, and pending pods get only free
+    ones."""
     await world.plane.apply(kube_node("n1"))
     await start(world, *VERBS)
     await world.plane.apply(*(kube_pod(f"p{number}", WHOLE) for number in range(3)))
@@ -115,7 +117,7 @@ async def test_a_lost_ledger_is_written_anew_and_no_card_is_given_away_twice(
 
 
 async def test_a_pod_that_hami_bound_holds_its_card(world: KubeWorld) -> None:
-    """Nobody else gets it; it is free when that pod ends."""
+    """A GPU of a pod that HAMi bound is not given to another pod until that pod ends."""
     await world.plane.apply(kube_node("n1"))
     await start(world, "watcher", "scheduler", "binder", devices="2xT4")
     (report,) = await world.facts.count(NodeReported, 1)
@@ -152,7 +154,8 @@ async def test_cards_of_which_nobody_says_who_has_them_are_not_offered(world: Ku
 
 
 async def test_a_binding_that_had_been_given_up_is_found_and_held(world: KubeWorld) -> None:
-    """The first attempt was voided and yet took effect: the pod has what that one says."""
+    """A binding that took effect after its attempt was voided is found, and its devices stay
+    allocated."""
     await world.plane.apply(kube_node("n1"))
     await start(world, "watcher", "scheduler", devices="4xT4")
     await world.plane.apply(kube_pod("p", WHOLE))
@@ -176,7 +179,8 @@ async def test_a_binding_that_had_been_given_up_is_found_and_held(world: KubeWor
 
 
 async def test_a_pod_made_again_under_its_name_has_what_was_bound_to_it(world: KubeWorld) -> None:
-    """An old API server does not mind the uid of a binding: the ledger says what came of it."""
+    """A pod recreated under its name has what was bound to it, even if the binding was for its
+    predecessor."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "2xT4"))
     watcher = await world.start("watcher")
@@ -204,7 +208,8 @@ async def test_a_pod_made_again_under_its_name_has_what_was_bound_to_it(world: K
 
 
 async def test_what_the_ledger_cannot_account_for_is_told_and_counted(world: KubeWorld) -> None:
-    """Two schedulers gave one card away: nothing hides it, and no more goes onto the node."""
+    """A GPU given away twice by two schedulers is reported and counted, and its node takes no
+    more pods."""
     await world.plane.apply(kube_node("n1"))
     await start(world, "scheduler", "binder", devices="1xT4")
     watcher = await world.start("watcher")

@@ -1,4 +1,4 @@
-"""What the chart says: taken by a real API server, refused where a setting makes no sense."""
+"""The chart: a real API server accepts it, and invalid settings are refused."""
 
 import asyncio
 import base64
@@ -49,7 +49,8 @@ def plane(tmp_path: Path) -> Iterator[ControlPlane]:
 
 
 def test_it_is_installed_and_upgraded_and_leaves_the_ledger(plane: ControlPlane) -> None:
-    """With nothing said; passwords are random, outlive upgrades, and the release itself."""
+    """The chart installs and upgrades with defaults; passwords are random and outlive upgrades
+    and uninstall."""
 
     def of_secret(name: str) -> dict[str, str]:
         said = plane.kubectl("get", "secret", name, "-n", SPACE, "-o", "json")
@@ -88,7 +89,7 @@ def test_it_is_installed_and_upgraded_and_leaves_the_ledger(plane: ControlPlane)
 
 
 def test_every_setting_has_its_rule() -> None:
-    """What is in values.yaml is in the schema and the other way round, so a typo is refused."""
+    """values.yaml and its schema have the same settings, so a typo is refused."""
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
 
@@ -120,7 +121,7 @@ def test_what_is_ended_when_it_hangs_has_time_to_start() -> None:
 
 
 def test_the_agent_is_told_which_xids_count() -> None:
-    """Each number is an option of its own."""
+    """Each configured XID becomes its own option of the agent."""
     words = ("--set", "agent.ignoreXids={48,9999}", "--set", "agent.criticalXids={63}")
     said = helm("template", "apportion", str(CHART), *words)
     found = [line.strip() for line in said.splitlines() if "-xid=" in line]
@@ -146,7 +147,7 @@ def test_the_agent_is_told_which_xids_count() -> None:
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(setting: str, named: str) -> None:
-    """By its name, before anything is sent to a cluster."""
+    """An invalid setting is refused by name, before anything is sent to a cluster."""
     words = ("template", "apportion", str(CHART), "--set", setting)
     assert named in helm(*words, ok=False)
 
@@ -155,7 +156,7 @@ def test_a_setting_that_makes_no_sense_is_refused(setting: str, named: str) -> N
     "setting", ["callout.enabled=false", "nats.enabled=false,nats.url=nats://x"]
 )
 def test_without_a_callout_all_have_passwords(setting: str) -> None:
-    """Where it is said, and where the server is somebody else's, who configures it."""
+    """Services have passwords if the callout is disabled or the NATS server is external."""
     found = documents(rendered("--set", setting))
     assert not {("Deployment", "callout"), ("ClusterRole", "apportion-callout")} & found.keys()
     env = found["Deployment", "scheduler"]["spec"]["template"]["spec"]["containers"][0]["env"]
@@ -187,7 +188,7 @@ def test_by_tokens_nobody_has_a_password_but_who_stays_outside() -> None:
         for (kind, name), each in found.items()
         if kind in {"Role", "ClusterRole"} and "tokenreviews" in str(each["rules"])
     }
-    assert asked == {"apportion-callout", "apportion-gateway"}  # who is asked who somebody is
+    assert asked == {"apportion-callout", "apportion-gateway"}  # the callers of TokenReview
 
 
 @pytest.mark.parametrize("settings", ["callout.enabled=true", "callout.enabled=false"])
@@ -210,7 +211,7 @@ def test_who_appends_has_the_ledgers_key_and_nobody_else(settings: str) -> None:
                 assert named == [f"{mounted[volume['name']]}/{item['path']}"], name
                 having.add(name)
         assert bool(named) == (name in having), name
-    assert having == appending - {"operator"}  # who is outside of the cluster
+    assert having == appending - {"operator"}  # the operator is outside the cluster
     key = base64.b64decode(found["Secret", "nats-passwords"]["data"]["APPORTION_LEDGER_KEY"])
     assert len(key) >= LEDGER_KEY_BYTES_MIN
 
@@ -220,7 +221,8 @@ def test_who_appends_has_the_ledgers_key_and_nobody_else(settings: str) -> None:
 def test_the_ledgers_server_has_the_passwords_of_its_configuration(
     callout: str, replicas: str
 ) -> None:
-    """It has every variable that the configuration names, and no other key of the Secret."""
+    """The ledger's server gets every variable of its configuration, and no other key of the
+    Secret."""
     options = ("--set", f"callout.enabled={callout},nats.replicas={replicas}")
     found = documents(rendered(*options))
     said = found["ConfigMap", "nats-configuration"]["data"]["apportion.conf"]
@@ -246,7 +248,8 @@ def test_the_gateway_is_over_https_where_it_has_a_certificate() -> None:
 
 
 def test_the_gateway_is_told_where_browsers_reach_it() -> None:
-    """What is no URL, and one where nobody logs in, is refused by name."""
+    """gateway.publicUrl reaches the gateway; an invalid URL, or one without a login, is refused
+    by name."""
     named = "gateway.publicUrl=https://apportion.example.com"
     pod = documents(rendered("--set", named))["Deployment", "gateway"]["spec"]["template"]["spec"]
     assert "--public-url=https://apportion.example.com" in pod["containers"][0]["args"]
@@ -291,7 +294,8 @@ def test_the_ledger_is_encrypted_unless_it_is_said() -> None:
     ],
 )
 def test_a_new_ledger_has_a_limit(options: str, most: str) -> None:
-    """Without one agents could take all of its room; a server of others has its own."""
+    """A new ledger has a size limit, so agents cannot fill the disk; an external server sets its
+    own."""
     found = documents(rendered("--set", options))
     job = next(each for (kind, name), each in found.items() if name.startswith("ledger-"))
     (container,) = job["spec"]["template"]["spec"]["containers"]
@@ -348,7 +352,8 @@ def test_the_webhook_is_trusted_by_a_certificate_that_no_service_may_change(tmp_
 
 
 def test_cert_manager_may_make_the_webhooks_certificate() -> None:
-    """By the issuer that is named, or one of its own; cert-manager then writes the caBundle."""
+    """cert-manager can issue the webhook's certificate, from a named issuer or its own, with the
+    caBundle."""
     words = "admission.certificates.from=cert-manager"
     own = documents(rendered("--set", words))
     assert own["Issuer", "admission"]["spec"] == {"selfSigned": {}}
@@ -365,7 +370,7 @@ def test_cert_manager_may_make_the_webhooks_certificate() -> None:
 
 
 def test_the_network_is_one_setting() -> None:
-    """Whom API servers and kube-schedulers are known by is the cluster's to say."""
+    """One setting disables all network policies, and one sets the control plane's addresses."""
     assert ("NetworkPolicy", "default-deny") in documents(rendered())
     assert ("NetworkPolicy", "default-deny") not in documents(
         rendered("--set", "network.policies=false")
@@ -376,7 +381,8 @@ def test_the_network_is_one_setting() -> None:
 
 
 def test_the_agent_may_what_it_needs_and_no_more() -> None:
-    """Cutting cards is a right of its own, and asked for by itself."""
+    """The agent gets only the capabilities that it needs; creating MIG instances needs a
+    setting."""
 
     def container(*words: str) -> Any:
         pod = documents(rendered(*words))["DaemonSet", "agent"]["spec"]["template"]["spec"]
@@ -397,7 +403,7 @@ def test_the_agent_may_what_it_needs_and_no_more() -> None:
 
 
 def test_an_agent_without_cdi_is_one_setting() -> None:
-    """And off unless it is said."""
+    """agent.noCdi disables CDI, which is on by default."""
 
     def words(*settings: str) -> Any:
         pod = documents(rendered(*settings))["DaemonSet", "agent"]["spec"]["template"]["spec"]
@@ -435,7 +441,7 @@ def test_dra_is_one_setting() -> None:
 
 
 def test_nodes_without_devices_may_pretend_to_have_some() -> None:
-    """Where the label is not, and nowhere else: what has cards tells of these."""
+    """Simulated devices run only on nodes without the GPU label."""
     assert ("DaemonSet", "agent-simulated") not in documents(rendered())
     more = (
         "agent.simulate=8xH100-80GB+2xT4,agent.library.image=hami:1,agent.runtimeClassName=nvidia"
@@ -492,7 +498,7 @@ def test_a_shadow_may_bind_nothing() -> None:
 
 
 def test_monitoring_is_three_settings() -> None:
-    """Each brings one object; they carry the labels by which they are found."""
+    """Monitoring has three settings; each adds one object with the labels that select it."""
     made = {
         "dashboards": ("ConfigMap", "apportion-dashboards"),
         "rules": ("PrometheusRule", "apportion"),
@@ -605,7 +611,7 @@ class Servers:
         self.started.append(Server(port, process))
 
     def log(self, number: int) -> Path:
-        """What it says."""
+        """Return the path of this server's log."""
         return self._folder / f"nats-{number}.log"
 
 
@@ -630,7 +636,7 @@ async def _make_stream(server: Server) -> None:
 
 
 async def test_the_ledger_outlives_one_of_three_servers(servers: Servers) -> None:
-    """By the chart's own configuration: TLS, routes, passwords, and a stream of three copies."""
+    """The ledger survives the loss of one of three servers, with the chart's own configuration."""
     one, two, _ = servers.started
     await _make_stream(one)
     first = await connect(one.url("operator"), name="test")
@@ -644,7 +650,7 @@ async def test_the_ledger_outlives_one_of_three_servers(servers: Servers) -> Non
         try:
             await second.append([draft(key="after")])
         except DuplicateRefused:
-            return True  # taken before, by a leader that did not say so any more
+            return True  # stored earlier, by a leader whose answer was lost
         except LedgerError:
             return False
         return True
@@ -658,7 +664,8 @@ async def test_the_ledger_outlives_one_of_three_servers(servers: Servers) -> Non
 async def test_a_server_that_is_none_of_ours_joins_no_cluster(
     servers: Servers, tmp_path: Path, shows: str
 ) -> None:
-    """It knows the routes' password, and would have a copy of the ledger: routes want more."""
+    """A NATS server without our certificate cannot join the cluster, even with the routes'
+    password."""
     ours, theirs = servers.routes_tls, ""
     if shows != "nothing":
         folder = tmp_path / "theirs"

@@ -17,11 +17,11 @@ PROFILES = {
     "baseline": "", "restricted": "", "netadmin": "capabilities.add",
     "general": "capabilities.add", "sysadmin": "securityContext.privileged",
 }  # fmt: skip
-"""Of `kubectl debug`, with what is refused of it in a pod that asks for devices."""
+"""`kubectl debug` options that are refused in a pod with a device request."""
 
 
 async def debug(plane: ControlPlane, *words: str, ok: bool) -> str:
-    """What `kubectl debug` says; nobody attaches to what it makes."""
+    """Return the output of `kubectl debug`, without attaching to the container."""
     return await plane.user("debug", *words, "--image=busybox", "--attach=false", ok=ok)
 
 

@@ -1,4 +1,4 @@
-"""ResourceClaims on a real API server and a real kubelet: allocated, prepared, and let go of."""
+"""ResourceClaims on a real API server and a real kubelet: allocated, prepared, and released."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def claim(world: KubeWorld, name: str) -> Any:
 
 
 async def freed(world: KubeWorld, name: str) -> None:
-    """Wait until nothing is allocated to the claim, and nobody has it."""
+    """Wait until the claim is neither allocated nor reserved."""
 
     async def seen() -> bool:
         found = await claim(world, name)
@@ -74,7 +74,8 @@ async def slices(world: KubeWorld) -> list[Any]:
 async def test_H14_two_claims_have_parts_of_one_card_whatever_dies(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """Each container sees the part that its claim asks for, and the claim says the same."""
+    """Two claims share one GPU, each container gets its part, and this survives an agent's
+    restart."""
     agent = await begin(dra, kubelet, "1xA100-80GB")
     small = resource_claim("small", request(memory="2Gi", cores="30"))
     large = resource_claim("large", request(memory="5000Mi"))
@@ -110,7 +111,7 @@ async def test_H14_two_claims_have_parts_of_one_card_whatever_dies(
 
 
 async def healthy(dra: KubeWorld, pod: str) -> None:
-    """Wait until the pod's status says that its device is well, as the kubelet heard from us."""
+    """Wait until the pod's status has a healthy device, as we reported to the kubelet."""
 
     async def said() -> bool:
         containers = (await dra.pod(pod))["status"].get("containerStatuses") or [{}]
@@ -142,7 +143,8 @@ async def let_go(dra: KubeWorld, kubelet: RealKubelet) -> None:
 async def test_H14_a_claim_for_a_partition_gets_one_at_a_place_of_its_own(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """Two instances of one card, published with the slices that they take."""
+    """Two claims for a MIG profile on one GPU get different instances, published with their
+    slices."""
     await begin(dra, kubelet, "1xA100-80GB:mig")
     cel = f'device.attributes["{DRIVER}"].profile == "2g.20gb"'
     await dra.plane.apply(
@@ -168,7 +170,8 @@ async def test_H14_a_claim_for_a_partition_gets_one_at_a_place_of_its_own(
 async def test_H14_a_claim_that_cannot_be_read_is_refused_by_the_name_of_its_field(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """The pod says which, and starts once that is mended; a claim of another pod is waited for."""
+    """An invalid claim is refused with the field's name, and its pod starts once the claim is
+    fixed."""
     await begin(dra, kubelet, "1xA100-80GB")
     await dra.plane.apply(claiming_pod("early", "late"))
     await dra.described("early", "Rejected", "late", "does not exist")
@@ -226,7 +229,7 @@ async def test_H14_a_claim_of_a_template_comes_and_goes_with_its_pod(
 async def test_H14_a_kubelet_that_was_killed_finds_everything_again(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """It deletes the slices of its node when it starts, and asks again for what its pods have."""
+    """A killed kubelet finds its pods' claims prepared, and its slices are published again."""
     await begin(dra, kubelet, "1xA100-80GB")
     await dra.plane.apply(
         *(resource_claim(name, request(memory="2Gi")) for name in ("a", "b")),

@@ -1,4 +1,4 @@
-"""Real API servers without DRA, or a part of it: who is started with it says so and ends."""
+"""On a real API server without all of DRA, a service started with DRA says so and ends."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""kube-scheduler keeps its pods and asks us for devices: the real one, against the whole system."""
+"""A real kube-scheduler keeps its pods and gets devices for them from the extender."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ def _there_is_a_kube_scheduler(control_plane: object) -> None:
 
 
 def pod(name: str, memory_mib: int = 7000, **fields: Any) -> dict[str, Any]:
-    """A pod that kube-scheduler places."""
+    """Return a pod that kube-scheduler places."""
     return kube_pod(name, share(memory_mib), schedulerName=CHOOSER, **fields)
 
 
@@ -51,7 +51,7 @@ async def system(world: KubeWorld, *nodes: dict[str, Any], verbs: tuple[str, ...
 
 
 async def ask(url: str, verb: str, body: dict[str, Any]) -> Any:
-    """One question, as kube-scheduler asks it."""
+    """Send one request as kube-scheduler does."""
 
     def post() -> Any:
         request = urllib.request.Request(  # noqa: S310 - our own address
@@ -66,7 +66,8 @@ async def ask(url: str, verb: str, body: dict[str, Any]) -> Any:
 async def test_kube_scheduler_binds_through_us_and_no_card_is_oversold(
     world: KubeWorld, tmp_path: Path
 ) -> None:
-    """Seven pods for six places: each card has two, annotations and all, and one is told why."""
+    """kube-scheduler binds pods through the extender without overcommit; the seventh pod gets
+    the reason."""
     url = await system(world)
     with kube_scheduler(world.plane, tmp_path, url):
         await world.plane.apply(*(pod(f"p{number}") for number in range(7)))
@@ -90,9 +91,10 @@ async def test_kube_scheduler_binds_through_us_and_no_card_is_oversold(
 
 
 async def test_a_burst_fills_every_card_to_the_last_slot(world: KubeWorld, tmp_path: Path) -> None:
-    """Thirty pods for thirty places at once, and two schedulers and binders that share them.
+    """A burst of 30 pods through two schedulers and binders fills every GPU slot exactly once.
 
-    One that is promised what another one got is refused, and tried again."""
+    A pod that was promised a slot which another pod got is refused and tried again.
+    """
     url = await system(world, verbs=(*VERBS, "scheduler", "binder"))
     with kube_scheduler(world.plane, tmp_path, url):
         began_s = time.monotonic()
@@ -112,7 +114,8 @@ async def unbound(world: KubeWorld) -> list[str]:
 
 
 async def test_kube_scheduler_has_the_last_word_on_nodes(world: KubeWorld, tmp_path: Path) -> None:
-    """Its own preferences, taints, selectors and amounts decide among nodes that have a card."""
+    """kube-scheduler's preferences, taints, selectors and amounts decide among nodes with a free
+    GPU."""
     nodes = (
         kube_node("n1", labels={"zone": "a"}),
         kube_node("n2", labels={"zone": "b"}),
@@ -234,7 +237,8 @@ async def test_a_scheduler_that_is_away_delays_a_pod_and_loses_nothing(
 async def test_a_scheduler_that_is_killed_among_bindings_loses_none(
     world: KubeWorld, tmp_path: Path
 ) -> None:
-    """What it had heard is handed to the next one; kube-scheduler does not even notice."""
+    """A scheduler killed while pods are bound loses none: the next scheduler takes over its
+    requests."""
     url = await system(world, verbs=("watcher", "binder"))
     first = await world.start("scheduler")
     with kube_scheduler(world.plane, tmp_path, url):

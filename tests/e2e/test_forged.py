@@ -1,4 +1,4 @@
-"""What a pod says of itself in annotations gets it nothing on a node: the ledger decides."""
+"""Forged annotations on a pod gain it nothing on a node: the ledger decides."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ ASKED_MIB, FORGED_MIB = 1_000, 9_000
 
 
 def forged(name: str, uid: str, limits: dict[str, str], **spec: Any) -> dict[str, Any]:
-    """A pod that says everywhere that it holds most of the card."""
+    """Return a pod whose annotations claim most of the GPU."""
     held = f"{uid},NVIDIA,{FORGED_MIB},0:;"
     own = [{"container": "main", "device": uid, "memory_mib": FORGED_MIB, "cores": 0}]
     notes = {

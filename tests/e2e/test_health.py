@@ -1,4 +1,5 @@
-"""A card that fails under pods that run: nothing new goes there, and their owners are told."""
+"""After a GPU fails under running pods, no new pod goes there, and the pods' owners are
+informed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ FELL_OFF_THE_BUS = 79
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """The driver of the node's only card."""
+    """A fake driver with the node's only GPU."""
     with fake_driver(tmp_path, "1xA100-40GB") as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -23,7 +24,8 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriv
 
 
 async def test_a_card_that_fails_under_two_shares(world: KubeWorld, driver: FakeDriver) -> None:
-    """It is known at once, told to both pods, and over without a restart of anything."""
+    """A GPU's failure under two shares is reported to both pods at once, and ends without any
+    restart."""
     await world.plane.apply(kube_node("n1"))
     await world.start("agent", "--node", "n1", "--xid-quiet", "20")
     for verb in ("watcher", "scheduler", "binder"):

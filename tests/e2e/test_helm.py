@@ -1,7 +1,8 @@
-"""The chart, by Helm, on a whole cluster: a real API server with its controllers, a real kubelet.
+"""The chart, installed by Helm on a cluster with a real API server, controllers and a real kubelet.
 
-Its pods are containers of the image that is built here, with the rights and mounts of the chart and
-no others; the pod that they place is a process of this machine."""
+Its pods are containers of the image that is built here, with exactly the chart's rights and mounts;
+the pod that they place is a process of this machine.
+"""
 
 import asyncio
 import os
@@ -89,7 +90,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 @pytest.fixture
 def driver(folder: Path) -> Iterator[FakeDriver]:
-    """Two cards of the node; the agent's container has the driver's libraries mounted."""
+    """A fake driver with two GPUs, whose libraries are mounted into the agent's container."""
     with fake_driver(folder, "2xT4") as made:
         yield made
 
@@ -183,7 +184,8 @@ async def test_D8_one_command_installs_it_and_a_pod_outlives_it(
 async def test_one_command_shows_a_placement_where_no_gpu_is(
     plane: ControlPlane, bus: Bus, node: RealKubelet, driver: FakeDriver, tmp_path: Path
 ) -> None:
-    """agent.simulate, as on day one: the node has no label, and the pod runs on cards not there."""
+    """With agent.simulate a pod is placed and runs on simulated GPUs, on a node without the GPU
+    label."""
     said = tmp_path / "values.yaml"
     wanted = values(bus, plane, node, driver)
     wanted["agent"]["simulate"] = "8xH100-80GB"

@@ -1,7 +1,8 @@
-"""Everything is killed, at any moment, under load; then cluster and ledger say the same.
+"""Everything is killed at random times under load; afterwards cluster and ledger agree.
 
 One round by default; `APPORTION_KILL_ROUNDS=20` makes it twenty. A failure names its seed, and
-`APPORTION_KILL_SEED` plays the same again."""
+`APPORTION_KILL_SEED` repeats it.
+"""
 
 import asyncio
 import json
@@ -28,14 +29,14 @@ SEEDS = [SEED] if SEED else range(1, ROUNDS + 1)
 PODS = 40
 KILLS = 5
 WHOLE = share(15_000)
-"""All of the one card of its node."""
+"""The whole of its node's only GPU."""
 ALONE = {"key": "alone", "effect": "NoSchedule"}
 ON_THE_ONE = {
     "nodeSelector": {"disk": "n3"},
     "tolerations": [{"key": "alone", "operator": "Exists"}],
 }
 GATED, MOUNTING = 2, 4
-"""Of each bunch so many wait for a gate at first; and those up to here mount the claim."""
+"""Pods of each batch that start with a gate, and the index up to which pods mount the claim."""
 UNGATE = json.dumps({"spec": {"schedulingGates": None}})
 """A patch that may be sent again: a server that was killed may have written the first."""
 
@@ -59,7 +60,8 @@ class Round:
         self.killed: list[str] = []
 
     async def start(self) -> None:
-        """Two nodes with room for every pod, one with a single card, and one of each service."""
+        """Start two nodes with room for every pod, one with a single GPU, and one of each
+        service."""
         nodes = [kube_node(name, labels={"disk": name}) for name in ("n1", "n2")]
         nodes.append(kube_node("n3", labels={"disk": "n3"}, taints=[ALONE]))
         await self.world.plane.apply(*nodes, priority_class("urgent", 1_000))
@@ -71,9 +73,9 @@ class Round:
             self.services[verb] = await self.world.start(verb, *options)
 
     async def load(self) -> None:
-        """Pods that come in bunches; some leave again, some wait for a gate, some mount a claim.
-
-        One holds the single card of a node, and goes for one of higher priority."""
+        """Submit pods in batches; some are deleted, some have a gate, some mount a claim. One
+        low-priority pod holds the single GPU of a node, and is preempted by a pod of higher
+        priority."""
         await self._insist(self.world.plane.apply, kube_pod("low", WHOLE, **ON_THE_ONE))
         for first in range(0, PODS, 8):
             names = [f"p{number}" for number in range(first, min(first + 8, PODS))]
@@ -97,7 +99,7 @@ class Round:
             return False
 
     async def _end_as_a_kubelet(self, pods: list[Any]) -> None:
-        """Pods that are told to go are gone."""
+        """Remove pods that are being deleted, as a kubelet would."""
         for pod in pods:
             if "deletionTimestamp" in pod["metadata"]:
                 await self.world.delete(pod["metadata"]["name"])
@@ -128,7 +130,7 @@ class Round:
         await due
 
     async def _insist(self, act: Any, *arguments: Any) -> None:
-        """A person whose API server is away tries again."""
+        """Retry a command until the API server accepts it."""
 
         async def done() -> bool:
             try:
@@ -161,7 +163,8 @@ class Round:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_cluster_and_ledger_agree_after_every_death(world: KubeWorld, seed: int) -> None:
-    """Every pod is bound once, where the ledger says, with the shares that the ledger says."""
+    """After all kills every pod is bound once, to the ledger's node and with the ledger's
+    shares."""
     going = Round(world, seed)
     await going.start()
     await asyncio.gather(going.load(), going.kill())

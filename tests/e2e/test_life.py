@@ -26,7 +26,7 @@ ROUNDS = 3
 
 
 async def system(world: KubeWorld) -> None:
-    """A node with one card, and every service."""
+    """Start a node with one GPU, and every service."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "1xT4"))
     for verb in VERBS:
@@ -34,7 +34,7 @@ async def system(world: KubeWorld) -> None:
 
 
 async def test_room_that_is_made_is_used(world: KubeWorld) -> None:
-    """Each pod that goes makes room for one that waited, and nobody has to touch that one."""
+    """Each pod that ends makes room for a pending pod, which is then bound automatically."""
     await system(world)
     whole = [kube_pod(f"p{number}", share(15_000)) for number in range(ROUNDS + 1)]
     await world.plane.apply(*whole)
@@ -48,7 +48,7 @@ async def test_room_that_is_made_is_used(world: KubeWorld) -> None:
 
 
 async def test_a_new_node_takes_the_pod_that_waited_for_it(world: KubeWorld) -> None:
-    """The pod was refused everywhere; nobody has to touch it once both tell of the node."""
+    """A pod that fits on no node is bound once a suitable node joins."""
     await system(world)
     await world.plane.apply(kube_pod("large", share(70_000)))
     await world.described("large", "FailedScheduling")
@@ -63,7 +63,7 @@ async def test_a_new_node_takes_the_pod_that_waited_for_it(world: KubeWorld) -> 
 async def test_stopping_everything_touches_no_pod_and_starting_again_adopts_them(
     world: KubeWorld,
 ) -> None:
-    """Upgrade and removal: the cluster is as it was, and nothing is decided anew."""
+    """Stopping and restarting all services changes no pod and makes no new decision."""
     await system(world)
     await world.plane.apply(*(kube_pod(f"p{number}", share(2_000)) for number in range(3)))
     await world.facts.count(PodBound, 3)
@@ -83,7 +83,7 @@ async def test_stopping_everything_touches_no_pod_and_starting_again_adopts_them
 
 
 async def test_a_pod_that_is_resized_says_so(world: KubeWorld) -> None:
-    """What it holds now stands in the annotations that its binding wrote; the cluster agrees."""
+    """After a resize the pod's annotations show its new share, and cluster and ledger agree."""
     await system(world)
     await world.plane.apply(kube_pod("p", share(2_000)))
     uid = (await world.bound("p"))["metadata"]["uid"]
@@ -106,7 +106,7 @@ async def test_a_pod_that_is_resized_says_so(world: KubeWorld) -> None:
 
 
 async def test_an_annotation_that_somebody_changed_is_noticed(world: KubeWorld) -> None:
-    """The ledger is not touched by it: it says what is so, and a counter says that they differ."""
+    """A changed shares annotation is logged and counted, and does not change the ledger."""
     await world.plane.apply(kube_node("n1"), kube_pod("p", share(2_000)))
     await world.agents(("n1", "1xT4"))
     watcher = await world.start("watcher", "--compare-every", "1")

@@ -71,7 +71,7 @@ async def create(world: KubeWorld, manifest: str) -> None:
 
 
 async def bound(world: KubeWorld, count: int) -> list[Any]:
-    """Wait for so many bound pods, and return all pods."""
+    """Wait for this many bound pods, and return all pods."""
 
     async def there() -> list[Any]:
         pods = json.loads(await world.plane.user("get", "pods", "-A", "-o", "json"))["items"]

@@ -39,7 +39,8 @@ class Rounds:
         self.chance = random.Random(SEED)
 
     async def play(self, number: int) -> None:
-        """Two pods come in one instant, something dies, and each has what the ledger says."""
+        """Submit two pods at once, kill something, and check that each gets what the ledger
+        says."""
         deed = self.chance.choices(DEEDS, RARE)[0]
         if deed == "kill the kubelet":
             await self.kubelet.kill()
@@ -138,7 +139,8 @@ async def test_each_pod_gets_its_own_share_whatever_dies(
 async def test_an_agent_that_restarts_loses_no_pod_that_arrives_while_it_is_away(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """It says that it stops, so no pod is bound to its node before the kubelet knows it again."""
+    """Pods that arrive while the agent restarts are not lost: none is bound until the kubelet is
+    ready."""
     agent = await started(world, kubelet)
     names = [f"arrives-{number}" for number in range(12)]
 

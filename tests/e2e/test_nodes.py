@@ -41,7 +41,8 @@ gives one to the pod that has none (hami-defaults).
 async def test_A1_every_sample_starts_with_what_the_ledger_decided(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """Each container sees its cards and its limits, and its process has them in its environment."""
+    """Each sample's containers get the devices and limits that the ledger decided, in their
+    environment."""
     await world.start("agent", *agent_options(kubelet, "8xA100-80GB"))
     for verb in ("watcher", "scheduler", "binder"):
         await world.start(verb)
@@ -66,7 +67,7 @@ async def test_A1_every_sample_starts_with_what_the_ledger_decided(
 
 @asynccontextmanager
 async def telling(world: KubeWorld, kubelet: RealKubelet) -> AsyncIterator[None]:
-    """A failure says how the pods and the node are, and what the kubelet said last."""
+    """On failure, add the state of pods and node and the kubelet's log to the error."""
     try:
         yield
     except (AssertionError, TimeoutError) as error:
@@ -96,7 +97,8 @@ async def test_A4_allocatable_shows_number_memory_and_cores(
 
 
 async def pods_that_wrote_more(world: KubeWorld, kubelet: RealKubelet) -> None:
-    """Than the card has, and than they hold: the node shows it, also to a kubelet that restarts."""
+    """Pods that request more memory units than offered start; the node then offers its real
+    amount again."""
     await world.plane.apply(
         pod("above", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 20_001})
     )
@@ -149,7 +151,7 @@ def wanted(shares: list[Share]) -> dict[str, str]:
 
 
 def limits_of(env: dict[str, str]) -> dict[str, str]:
-    """The variables that say which cards and how much of them."""
+    """Return the variables with the visible devices and their limits."""
     told = ("NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_SM_LIMIT")
     return {
         name: value
@@ -159,7 +161,8 @@ def limits_of(env: dict[str, str]) -> dict[str, str]:
 
 
 async def idle(kubelet: RealKubelet) -> None:
-    """The container that asks for no device has none of this, and the high one is first."""
+    """A container without a device request gets no device variables; the high-priority pod has
+    priority 0."""
     made = await kubelet.made("two-containers", "log")
     assert limits_of(made["env"]) == {}
     high: dict[str, Any] = (await kubelet.made("gpu-pod-high", "main"))["env"]

@@ -40,7 +40,7 @@ def _named(schema: Mapping[str, Any]) -> str:
 
 
 def _structs(kind: msgspec.inspect.Type) -> msgspec.inspect.StructType | None:
-    """The struct in a type, alone, in a list, or beside None."""
+    """Return the struct in a type: alone, in a list, or in a union with None."""
     match kind:
         case msgspec.inspect.StructType():
             return kind
@@ -54,7 +54,7 @@ def _structs(kind: msgspec.inspect.Type) -> msgspec.inspect.StructType | None:
 def unknown(
     schemas: Schemas, name: str, read: msgspec.inspect.StructType | None, path: str
 ) -> Iterator[str]:
-    """The paths below a type of which nobody says anything."""
+    """Return the paths below a type that are neither read nor listed."""
     fields = {} if read is None else {field.encode_name: field.type for field in read.fields}
     for field, of in sorted(schemas.fields(name).items()):
         below = f"{path}{field}"
@@ -77,7 +77,8 @@ SAID = {*ignored_fields.every(), *(row.path for row in POD_SPEC)}
 
 
 def test_H9_every_field_of_a_pod_is_read_or_refused_or_listed(control_plane: ControlPlane) -> None:
-    """The test of tomorrow's API: a new field fails here until somebody has decided about it."""
+    """Every pod field of the API is read, refused or listed, so a new field fails here until
+    decided."""
     schemas = Schemas(control_plane)
     spec = _structs(msgspec.inspect.type_info(kube.PodSpec))
     assert list(unknown(schemas, f"{CORE}PodSpec", spec, "")) == []

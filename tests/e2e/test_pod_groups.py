@@ -1,4 +1,4 @@
-"""Gangs whose PodGroups are not Volcano's: of the coscheduling plugin and of Kubernetes itself."""
+"""Gangs with PodGroups of the coscheduling plugin and of Kubernetes itself."""
 
 from typing import Any
 
@@ -39,12 +39,13 @@ async def waits_and_starts(world: KubeWorld, gang: str, pods: list[dict[str, Any
     assert world.facts.of(PodBound) == []
     await world.plane.apply(last)
     await world.facts.count(PodBound, len(pods))
-    (told,) = world.facts.of(PodGroupObserved)  # nobody's pods want another
+    (told,) = world.facts.of(PodGroupObserved)  # no other PodGroup is needed
     assert (told.group, told.min_available) == (gang, len(pods))
 
 
 async def test_a_gang_of_the_coscheduling_plugin(world: KubeWorld) -> None:
-    """Its pods have the label, and its PodGroup says how many start together."""
+    """A gang of the coscheduling plugin starts when its PodGroup's minimum of labelled pods
+    exists."""
     await system(world)
     await world.plane.apply(pod_group("scheduling.x-k8s.io/v1alpha1", minMember=3))
     pods = [labelled(f"p{n}") for n in range(3)]

@@ -1,4 +1,4 @@
-"""Preemption by kubectl: who goes for whom, told on both sides, and the place that it makes."""
+"""Preemption seen with kubectl: victim and preemptor both get events, and the room is used."""
 
 import json
 from typing import Any
@@ -30,13 +30,14 @@ WHOLE = share(15_000)
 
 
 async def holding(world: KubeWorld, name: str, **fields: Any) -> None:
-    """A pod of no priority has a whole card."""
+    """Bind a pod without priority that holds a whole GPU."""
     await world.plane.apply(kube_pod(name, WHOLE, **fields))
     await world.bound(name)
 
 
 async def test_H8_a_pod_goes_for_one_of_higher_priority_and_both_are_told(world: KubeWorld) -> None:
-    """It has its own grace, until then the other waits, nominated; then it is bound."""
+    """A victim keeps its grace period while the preemptor is nominated; then the preemptor is
+    bound."""
     await world.plane.apply(*CLASSES)
     await system(world)
     await holding(world, "low", terminationGracePeriodSeconds=77)
@@ -95,7 +96,7 @@ async def test_who_never_preempts_waits(world: KubeWorld) -> None:
 
 
 async def test_a_disruption_budget_spares_a_pod_while_another_will_do(world: KubeWorld) -> None:
-    """Its status is what its controller would write; the pod that it selects stays."""
+    """Preemption spares a pod with a disruption budget if another victim will do."""
     await world.plane.apply(*CLASSES, kube_node("n2"))
     await system(world)
     await world.agents(("n2", "1xT4"))
@@ -123,7 +124,7 @@ async def test_a_disruption_budget_spares_a_pod_while_another_will_do(world: Kub
 
 
 async def test_a_binder_that_was_away_evicts_when_it_is_back(world: KubeWorld) -> None:
-    """The eviction stands in the ledger, and waits for whoever carries it out."""
+    """A binder that was down carries out the pending eviction when it restarts."""
     await world.plane.apply(*CLASSES)
     await system(world)
     await holding(world, "low")

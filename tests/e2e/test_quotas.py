@@ -1,4 +1,4 @@
-"""Quotas of a namespace by kubectl: devices beyond them wait and say why, more of them is used."""
+"""ResourceQuotas with kubectl: pods beyond them are pending with the reason until there is room."""
 
 import json
 from typing import Any
@@ -27,9 +27,10 @@ def quota(**hard: str) -> dict[str, Any]:
 async def test_a_quota_of_device_memory_holds_pods_back_until_it_is_raised(
     world: KubeWorld,
 ) -> None:
-    """The API server does not know this limit; what each pod really takes counts, by the MiB.
+    """A quota of device memory, unknown to the API server, holds pods back until it is raised.
 
-    Half of a T4 by percent is 7,680 MiB, of which the manifest says nothing."""
+    The real amount counts: half of a T4 by percent is 7,680 MiB, a number not in the manifest.
+    """
     await system(world)
     await world.plane.apply(quota(memory="10000"))
     await world.facts.count(QuotaObserved, 1)
@@ -47,7 +48,7 @@ async def test_a_quota_of_device_memory_holds_pods_back_until_it_is_raised(
 
 
 async def test_a_pod_of_the_namespace_that_ends_makes_room_in_its_quota(world: KubeWorld) -> None:
-    """Another namespace is bound by nothing; a quota that is deleted binds nobody any more."""
+    """A pod that ends makes room in its namespace's quota; other namespaces are not limited."""
     await system(world)
     await world.plane.apply(quota(memory="4000"))
     await world.facts.count(QuotaObserved, 1)
@@ -67,7 +68,8 @@ async def test_a_pod_of_the_namespace_that_ends_makes_room_in_its_quota(world: K
 async def test_pods_beyond_what_the_api_server_counts_are_refused_at_their_creation(
     world: KubeWorld,
 ) -> None:
-    """Of `requests.` it counts what containers ask, and tells who creates; we never see the pod."""
+    """The API server itself rejects pods beyond a quota on `requests.`, so Apportion never sees
+    them."""
     await system(world)
     limited = quota(count="1")
     await world.plane.apply(limited)

@@ -1,6 +1,6 @@
-"""Controllers of other projects with our watcher, scheduler and binder; nightly.
+"""Other projects' controllers with our watcher, scheduler and binder; nightly.
 
-`make controllers` builds JobSet and LeaderWorkerSet and names their folders in `APPORTION_JOBSET`
+`make controllers` builds JobSet and LeaderWorkerSet and sets their folders in `APPORTION_JOBSET`
 and `APPORTION_LWS`. No Go module proxy has the other two, so their paths are given:
 
 - `APPORTION_VC_CONTROLLER_MANAGER` is the program that `go build ./cmd/controller-manager` makes of
@@ -8,7 +8,8 @@ and `APPORTION_LWS`. No Go module proxy has the other two, so their paths are gi
 - `APPORTION_KUEUE` is a folder with Kueue's `config` and, as `manager`, the program that `go build
   ./cmd/kueue` makes of its sources (0.19.2 was tried).
 
-A test whose variable is not set is skipped and says so."""
+A test whose variable is not set is skipped and says so.
+"""
 
 import json
 import os
@@ -115,9 +116,9 @@ async def remove(world: KubeWorld, kind: str) -> None:
 
 
 async def fleet(world: KubeWorld) -> None:
-    """Two racks of two nodes with one card each, and every service."""
+    """Start two racks of two nodes with one GPU each, and every service."""
     racks = {"n1": "a", "n2": "a", "n3": "b", "n4": "b"}
-    slots = {"nvidia.com/gpu": "10"}  # a kubelet says so, which our agent told
+    slots = {"nvidia.com/gpu": "10"}  # as the kubelet reports from our agent
     await world.plane.apply(
         *(
             kube_node(name, labels={"rack": rack, "pool": "gpu"}, allocatable=slots)
@@ -132,7 +133,8 @@ async def fleet(world: KubeWorld) -> None:
 async def settled(
     world: KubeWorld, number: int, *, waiting: int = 0, labels: dict[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """Wait until so many pods with these labels run, and so many wait; return those that run."""
+    """Wait for this many running and pending pods with these labels, and return the running
+    ones."""
 
     async def run() -> list[dict[str, Any]]:
         pods = [
@@ -161,7 +163,8 @@ def labels_of(pod: dict[str, Any]) -> dict[str, str]:
 
 
 async def sound(world: KubeWorld) -> None:
-    """No card is promised twice: so say the pods' own annotations, and `verify` of the ledger."""
+    """Check that no GPU is overcommitted, by the pods' annotations and by `verify` of the
+    ledger."""
     used: Counter[str] = Counter()
     for pod in await living(world):
         for held in json.loads(pod["metadata"].get("annotations", {}).get(SHARES, "[]")):
@@ -338,7 +341,7 @@ VOLCANO = {"gangSchedulingManagement": {"schedulerProvider": "volcano"}}
 
 
 def leader_worker_set(replicas: int, **annotations: str) -> dict[str, Any]:
-    """The LeaderWorkerSet `serve`: so many groups of four pods."""
+    """Return the LeaderWorkerSet `serve` with this many groups of four pods."""
     return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
         "kind": "LeaderWorkerSet",
@@ -363,7 +366,8 @@ def leader_worker_set(replicas: int, **annotations: str) -> dict[str, Any]:
 @needs(LWS, BUILT)
 @pytest.mark.usefixtures("leader_worker_sets")
 async def test_groups_of_a_leader_worker_set_have_racks_of_their_own(world: KubeWorld) -> None:
-    """A group whose worker dies is recreated on the rack that the other group leaves it."""
+    """Groups with exclusive racks keep them; one with a dead worker is recreated on its own
+    rack."""
     await fleet(world)
     await world.plane.apply(leader_worker_set(2, exclusive_topology="rack"))
     first = await settled(world, 2 * PODS)
@@ -471,7 +475,8 @@ async def test_kueue_says_when_and_apportion_where(world: KubeWorld) -> None:
 @needs(KUEUE, "a folder with Kueue's manager and config")
 @pytest.mark.usefixtures("kueue")
 async def test_pods_land_on_the_rack_that_kueue_chose(world: KubeWorld) -> None:
-    """Each job has a rack of whole cards; the third waits until the first completes."""
+    """Kueue's jobs each run on the rack that Kueue chose; the third waits until the first
+    completes."""
     await fleet(world)
     flavor = {"nodeLabels": {"pool": "gpu"}, "topologyName": "racks"}
     levels = [{"nodeLabel": "rack"}]

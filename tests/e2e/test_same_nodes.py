@@ -1,7 +1,7 @@
-"""kube-scheduler and Apportion find the same nodes for the same pods: hundreds, from a seed.
+"""kube-scheduler and Apportion find the same nodes for hundreds of pods generated from a seed.
 
-Both read the cluster from one API server. kube-scheduler says through an extender which nodes pass
-its filters; here the objects are read as the watcher reads them, and asked of the engine's classes.
+Both read the cluster from one API server. An extender records which nodes pass kube-scheduler's
+filters; here the watcher's code reads the objects, and the engine's classes filter the nodes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Every sample for NVIDIA's cards on a real kubelet over the fake driver: what its processes get.
+"""Every NVIDIA sample on a real kubelet with the fake driver: what its processes get.
 
-The samples are as people write them, but for what this machine has not: their image, and the CPU
-and memory of large nodes. They come through the webhook, as in a cluster."""
+The samples are unchanged but for what this machine lacks: their image, and the CPU and memory of
+large nodes. They pass through the webhook, as in a cluster.
+"""
 
 import json
 from collections.abc import Iterator
@@ -108,7 +109,7 @@ class Node:
         return {name: value for name, value in env.items() if name.startswith(OURS)}
 
     def edits(self, pod: str, container: str) -> dict[str, Any]:
-        """What its runtime was told by CDI, beside the environment."""
+        """Return what the container's runtime got from CDI in addition to the environment."""
         found: dict[str, Any] = {"mounts": {}, "nodes": []}
         for name in self.kubelet.created(pod, container)[-1]["devices"]:
             path = self.kubelet.cdi / f"apportion-{name.partition('=')[2]}.json"
@@ -119,7 +120,7 @@ class Node:
         return found
 
     def nodes_of(self, cards: list[str]) -> list[str]:
-        """The device nodes of these cards, with the one that all need."""
+        """Return these GPUs' device nodes and the common control node."""
         return ["/dev/nvidiactl", *(f"/dev/nvidia{self.driver.ids.index(card)}" for card in cards)]
 
 
@@ -130,7 +131,7 @@ def _environment(process: int) -> dict[str, str]:
 
 
 def specification(driver: FakeDriver) -> dict[str, Any]:
-    """What NVIDIA's toolkit says of the cards of a node."""
+    """Return the CDI specification that NVIDIA's toolkit would write for the node's GPUs."""
 
     def nodes(*names: str) -> dict[str, Any]:
         return {"deviceNodes": [{"path": f"/dev/nvidia{name}"} for name in names]}
@@ -141,7 +142,7 @@ def specification(driver: FakeDriver) -> dict[str, Any]:
 
 
 def sample(manifest: str) -> list[dict[str, Any]]:
-    """What it says, as this machine can run it."""
+    """Return the sample's documents, adapted to run on this machine."""
     text = (PODS / f"{manifest}.yaml").read_text()
     return [_adapted(document) for document in yaml.safe_load_all(text)]
 
@@ -221,7 +222,7 @@ async def check(node: Node, event: PodPlaced) -> None:
 async def test_A2_a_process_has_exactly_its_instance(
     world: KubeWorld, kubelet: RealKubelet, driver: FakeDriver
 ) -> None:
-    """The one that the ledger says, made by then; it goes with the pod, without another one."""
+    """A process sees exactly its MIG instance, which is created for its pod and removed with it."""
     node = Node(world, kubelet, driver)
     await node.start()
     (event,) = await node.create("mig", *sample(CUT))
@@ -244,7 +245,8 @@ async def test_A2_a_process_has_exactly_its_instance(
 async def test_C3_a_process_has_exactly_its_part_of_a_card(
     world: KubeWorld, kubelet: RealKubelet, driver: FakeDriver
 ) -> None:
-    """Its memory and threads, and the pipes of the card's daemon; afterwards the card is free."""
+    """Under MPS a process gets exactly its memory, threads and pipes; afterwards the GPU is
+    free."""
     mps = NodeConfiguration(name=NODE, operating_mode="mps")
     said = Configuration(nodeconfig=(mps,))
     await world.facts.write(ConfigurationChanged(by="test", configuration=said))

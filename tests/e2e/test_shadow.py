@@ -1,4 +1,4 @@
-"""Beside another scheduler: on a real API server nothing of ours is bound; the report is true."""
+"""Shadow mode on a real API server: Apportion binds nothing, and its report is correct."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ def command(world: KubeWorld, *options: str) -> tuple[str, ...]:
 
 
 async def shadow(world: KubeWorld, *options: str) -> str:
-    """What it says."""
+    """Return the output of `apportion shadow`."""
     process = await create_subprocess_exec(*command(world, *options), stdout=PIPE, stderr=PIPE)
     out, err = await process.communicate()
     assert process.returncode == 0, err.decode()
@@ -36,7 +36,8 @@ async def place(world: KubeWorld, name: str, node: str, card: str) -> None:
 
 
 async def test_another_scheduler_is_compared_and_left_alone(world: KubeWorld) -> None:
-    """It spreads two pods over two cards; we would have used one, and say so as it happens."""
+    """Shadow reports where its placements differ from another scheduler's, and leaves those
+    alone."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "2xT4"))
     await world.start("watcher", "--scheduler-name=apportion")  # as the chart has it

@@ -1,4 +1,4 @@
-"""A node whose kubelet had the device plugin of Volcano is taken over while an older pod runs."""
+"""A node is taken over from Volcano's device plugin while an older pod still runs."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ from tests.support.real_kubelet import RealKubelet
 NUMBER, MEMORY, CORES = (f"volcano.sh/vgpu-{each}" for each in ("number", "memory", "cores"))
 SPEC, CARD_MIB = "2xT4", 15_360
 OLD = {NUMBER: 20, MEMORY: 2 * CARD_MIB, CORES: 200}
-"""What Volcano's plugin registers for two cards: each unit is a device of its own."""
+"""What Volcano's plugin registers for two GPUs: each unit is a device of its own."""
 
 GIVEN = {"CUDA_DEVICE_MEMORY_LIMIT_0": "3000m"}
 PATIENCE_S = 200.0
@@ -29,7 +29,7 @@ PATIENCE_S = 200.0
 
 
 class OldPlugin:
-    """One resource as Volcano's plugin registers it, which wants no call before a start."""
+    """A resource as Volcano's plugin registers it, without a call before a container starts."""
 
     def __init__(self, resource: str, count: int) -> None:
         self.resource = resource
@@ -47,7 +47,7 @@ class OldPlugin:
         calls.serve(self._server, answers)
 
     async def register(self, folder: Path) -> None:
-        """Serve on a socket of its own, and tell the kubelet."""
+        """Serve on its own socket, and register with the kubelet."""
         endpoint = f"{self.resource.replace('/', '-')}.sock"
         self._server.add_insecure_port(f"unix:{folder / endpoint}")
         await self._server.start()
@@ -92,8 +92,8 @@ async def old_plugin(kubelet: RealKubelet) -> AsyncIterator[None]:
 async def test_A4_pods_with_memory_and_cores_start_on_a_node_that_volcano_had(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """None is rejected beside an old pod, whose container starts again; also by a kubelet that
-    restarts, and after the agent did."""
+    """Pods start on a node taken over from Volcano while its old pod keeps running, even after
+    kubelet and agent restart."""
     card = simulated_devices(NODE, SPEC)[0].id
     asks = {NUMBER: 1, MEMORY: 3_000, CORES: 30}
     async with old_plugin(kubelet):

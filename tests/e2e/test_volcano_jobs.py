@@ -29,7 +29,7 @@ def crds(request: pytest.FixtureRequest, control_plane: ControlPlane) -> Iterato
 
 
 def job(name: str, pods: int) -> dict[str, Any]:
-    """A Job whose pods start together."""
+    """Return a Job whose pods start together."""
     template = {"spec": kube_pod("any", share(1000))["spec"]}
     task = {"name": "worker", "replicas": pods, "template": template}
     return {

@@ -17,7 +17,7 @@ SELECTED = "volume.kubernetes.io/selected-node"
 
 
 def claim(name: str = "data", class_: str = "", **spec: Any) -> dict[str, Any]:
-    """A claim for a gibibyte, of one pod at a time unless it says otherwise."""
+    """Return a claim for 1 GiB, ReadWriteOnce by default."""
     wanted = {"accessModes": ["ReadWriteOnce"], "storageClassName": class_, **spec}
     wanted["resources"] = {"requests": {"storage": "1Gi"}}
     return {
@@ -47,7 +47,7 @@ def volume(name: str, node: str, class_: str = "", **spec: Any) -> dict[str, Any
 
 
 def storage_class(name: str, provisioner: str) -> dict[str, Any]:
-    """A class whose claims wait for the first pod."""
+    """Return a storage class whose claims wait for the first pod."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
@@ -58,7 +58,7 @@ def storage_class(name: str, provisioner: str) -> dict[str, Any]:
 
 
 def mounting(name: str, *claims: str, memory_mib: int = 1_000) -> dict[str, Any]:
-    """A pod with a share of a card that mounts these claims."""
+    """Return a pod with a GPU share that mounts these claims."""
     volumes = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims]
     return kube_pod(name, share(memory_mib), volumes=volumes)
 
@@ -73,7 +73,7 @@ async def bind(world: KubeWorld, name: str, to: str) -> None:
 
 
 async def two_nodes(world: KubeWorld) -> None:
-    """A node with a disk besides the one of the system, each with one card."""
+    """Start the default node and one with its own disk, each with one GPU."""
     await system(world)
     await world.plane.user("label", "node", "n1", "disk=n1")
     await world.plane.apply(kube_node("n2", labels={"disk": "n2"}))
@@ -81,7 +81,7 @@ async def two_nodes(world: KubeWorld) -> None:
 
 
 async def test_H11_a_pod_goes_where_its_volume_is_and_waits_for_its_claim(world: KubeWorld) -> None:
-    """A claim that is not there is told of in the pod's condition; bound, it leads to its node."""
+    """A pod waits until its claim exists and is bound, and then goes to the volume's node."""
     await two_nodes(world)
     await world.plane.apply(mounting("p", "data"))
     await world.described("p", "FailedScheduling", "PersistentVolumeClaim data does not exist")
@@ -94,7 +94,8 @@ async def test_H11_a_pod_goes_where_its_volume_is_and_waits_for_its_claim(world:
 
 
 async def test_H11_a_volume_is_kept_for_the_first_pod_of_a_claim(world: KubeWorld) -> None:
-    """Where it is the pod goes, and it is bound no sooner than its claim."""
+    """A pod goes to the node of the volume that is kept for it, and is bound only after its
+    claim."""
     await two_nodes(world)
     await world.plane.apply(storage_class("local", "kubernetes.io/no-provisioner"))
     await world.plane.apply(volume("v", "n2", "local"), claim("data", "local"))
@@ -114,7 +115,8 @@ async def test_H11_a_volume_is_kept_for_the_first_pod_of_a_claim(world: KubeWorl
 async def test_a_volume_is_made_where_the_pod_goes_and_a_failure_is_decided_anew(
     world: KubeWorld,
 ) -> None:
-    """The provisioner is told the node; it gives up once by taking that back."""
+    """A volume is provisioned on the chosen node; if the provisioner gives up, the pod is placed
+    again."""
     await two_nodes(world)
     await world.plane.apply(storage_class("made", "example.com/disks"), claim("data", "made"))
     await world.plane.apply(mounting("p", "data"))
@@ -135,7 +137,7 @@ async def test_a_volume_is_made_where_the_pod_goes_and_a_failure_is_decided_anew
 
 
 async def test_only_one_pod_has_a_claim_that_is_for_one(world: KubeWorld) -> None:
-    """`ReadWriteOncePod`: the other says so, and comes when that has gone."""
+    """A ReadWriteOncePod claim is used by one pod at a time; the next one waits and says so."""
     await two_nodes(world)
     alone: dict[str, Any] = {"accessModes": ["ReadWriteOncePod"]}
     await world.plane.apply(claim(**alone), volume("v", "n2", **alone))
@@ -151,7 +153,8 @@ async def test_only_one_pod_has_a_claim_that_is_for_one(world: KubeWorld) -> Non
 
 
 async def test_H13_a_node_has_so_many_volumes_of_a_driver(world: KubeWorld) -> None:
-    """Whoever placed the pods that have them; the one that waits says so."""
+    """A node's volume limit of a CSI driver counts pods of any scheduler, and a pending pod
+    names it."""
     await two_nodes(world)
     driver = {"name": DRIVER, "nodeID": "n", "allocatable": {"count": 1}}
     csi = {"driver": DRIVER, "volumeHandle": "v"}

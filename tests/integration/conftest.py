@@ -1,4 +1,4 @@
-"""A ledger for every test of this folder that asks for one."""
+"""Fixtures with a ledger for the tests of this folder."""
 
 from tests.support.ledger_fixtures import bus, facts
 

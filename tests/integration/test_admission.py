@@ -126,7 +126,8 @@ async def test_pods_are_judged_by_the_configuration_and_by_each_that_comes(
 async def test_while_the_ledger_is_away_it_goes_on_by_the_last_one_and_says_so(
     webhook: Webhook, bus: Bus, facts: Facts
 ) -> None:
-    """Ready all the time: nobody's pod comes past it, or waits, because a server is down."""
+    """While the ledger is away the webhook stays ready, uses the last configuration, and logs
+    it."""
     await bus.crash()
     line = await webhook.process.logged("ledger unreachable")
     assert (line["level"], line["configuration"]) == ("warning", facts.revision)
@@ -193,7 +194,7 @@ async def test_a_configuration_of_a_newer_build_halts_it(webhook: Webhook, bus: 
 
 
 async def test_behind_a_ca_only_the_api_server_is_answered(tmp_path: Path) -> None:
-    """Who is somebody else in the network gets no answer, whatever he posts, and costs nothing."""
+    """With a client CA the webhook answers only the API server."""
     apiserver, other = Authority(tmp_path, "apiserver-ca"), Authority(tmp_path, "other-ca")
     async with running_bus(tmp_path / "bus") as bus:
         webhook = Webhook(bus, tmp_path, "--tls-client-ca", str(apiserver.ca))

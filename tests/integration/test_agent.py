@@ -33,7 +33,7 @@ NODE = "rack.1"
 
 
 def agent_of(bus: Bus, *options: str) -> ServiceProcess:
-    """An agent of one simulated node with two cards, unless told otherwise."""
+    """Return an agent with one simulated node of two GPUs by default."""
     chosen = options or ("--node", NODE, "--simulate", "2xT4")
     return ServiceProcess("agent", bus.server.url_for("agent"), *chosen)
 
@@ -45,7 +45,7 @@ async def devices(facts: Facts) -> tuple[Device, ...]:
 
 
 async def order(bus: Bus, **words: str) -> dict[str, object]:
-    """Tell the agent to fail or recover a device."""
+    """Send the agent an order to fail or recover a device."""
     operator = await bus.connect("operator")
     answer = await operator.request(
         "apportion.command.agent.rack%2E1", json.dumps(words).encode(), 30
@@ -77,7 +77,7 @@ async def test_inventory_is_reported_once(bus: Bus, facts: Facts) -> None:
 
 
 async def test_a_changed_inventory_is_reported_again(bus: Bus, facts: Facts) -> None:
-    """Other cards in the same node are another inventory."""
+    """An agent that restarts with other devices reports its inventory again."""
     async with agent_of(bus) as agent:
         await agent.ready()
     async with agent_of(bus, "--node", NODE, "--simulate", "4xT4") as agent:
@@ -108,7 +108,7 @@ async def test_simulated_use_is_sampled_and_recorded(bus: Bus, facts: Facts) -> 
 
 
 async def test_shares_are_allocated_once(bus: Bus, facts: Facts) -> None:
-    """Live, and after a restart for what was bound meanwhile; never twice."""
+    """Each bound pod's shares are allocated once, even if it was bound while the agent was down."""
     async with agent_of(bus) as agent:
         await agent.ready()
         first, second = [device.id for device in await devices(facts)]
@@ -131,8 +131,8 @@ async def test_shares_are_allocated_once(bus: Bus, facts: Facts) -> None:
 
 
 async def test_what_cannot_be_allocated(bus: Bus, facts: Facts) -> None:
-    """A device that is not well is refused by name; a voided placement is nobody's, nor is one that
-    no reader believes."""
+    """The agent refuses a pod on an unhealthy device by name, and ignores voided and invalid
+    placements."""
     async with agent_of(bus) as agent:
         await agent.ready()
         well, broken = [device.id for device in await devices(facts)]
@@ -183,7 +183,7 @@ async def test_fail_and_recover(bus: Bus, facts: Facts) -> None:
     ],
 )
 async def test_bad_orders(bus: Bus, words: dict[str, str], said: str) -> None:
-    """An order that makes no sense is answered with what is wrong, and changes nothing."""
+    """An invalid order is answered with its error, and changes nothing."""
     async with agent_of(bus) as agent:
         await agent.ready()
         answer = await order(bus, **words)
@@ -192,7 +192,8 @@ async def test_bad_orders(bus: Bus, words: dict[str, str], said: str) -> None:
 
 
 async def test_two_agents_of_one_node(bus: Bus, facts: Facts) -> None:
-    """The same twice is harmless; two that disagree are told so, and do not fight."""
+    """Two identical agents of one node do no harm; an agent with other devices causes a log
+    line."""
     async with agent_of(bus) as one, agent_of(bus) as same:
         await asyncio.gather(one.ready(), same.ready())
         device = (await devices(facts))[0].id
@@ -209,7 +210,7 @@ async def test_two_agents_of_one_node(bus: Bus, facts: Facts) -> None:
 
 
 async def test_a_report_of_an_earlier_life_is_answered(bus: Bus, facts: Facts) -> None:
-    """It was on its way when that life ended: what the devices are now is said again."""
+    """A late health report of the agent's earlier run is corrected by a new one."""
     async with agent_of(bus) as first:
         await first.ready()
     device = (await devices(facts))[0].id
@@ -289,7 +290,7 @@ async def test_the_cards_of_a_driver(
 async def test_a_call_into_the_driver_that_does_not_return(
     bus: Bus, facts: Facts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The card is unhealthy and named by /readyz and a metric; XIDs and SIGTERM still work."""
+    """A GPU whose driver call hangs is unhealthy and named in /readyz; the agent keeps working."""
     driver = FakeDriver(tmp_path, "2xT4")
     for name, value in driver.environment.items():
         monkeypatch.setenv(name, value)
@@ -316,7 +317,7 @@ async def test_a_call_into_the_driver_that_does_not_return(
 
 
 async def test_no_driver_and_no_simulation(bus: Bus) -> None:
-    """On a machine without GPUs one line says what to do, and nothing is tried again for ever."""
+    """On a machine without GPUs the agent exits with 78, and its log suggests --simulate."""
     with contextlib.suppress(DevicesUnavailable):
         await NvmlBackend(SystemClock()).close()
         pytest.skip("this machine has a driver")

@@ -147,7 +147,7 @@ async def test_an_event_for_another_node_is_refused(system: System) -> None:
 
 @goes_on
 async def test_a_share_of_a_device_that_is_not_there_is_refused(system: System) -> None:
-    """A well-formed placement that contradicts the state is refused, and the pod placed anew."""
+    """A well-formed placement that contradicts the state is ignored, and services keep working."""
     await system.facts.submit("victim")
     await system.facts.until(
         lambda: any(d.pod == "victim" for d in system.facts.of(SharesAllocated)), "the victim"

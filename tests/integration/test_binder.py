@@ -54,7 +54,8 @@ async def bound(facts: Facts, *pods: str) -> None:
 
 
 async def test_live_placements_are_bound_and_dead_ones_are_not(bus: Bus, facts: Facts) -> None:
-    """What came before the start, what comes after; not what was voided, gone or not accepted."""
+    """Live placements from before and after the start are bound; voided, gone and refused ones
+    are not."""
     await facts.submit("early", "voided", "gone", "late", "twice")
     await facts.place("early", NODE, DEVICE.id)
     await facts.place("voided", NODE, DEVICE.id)
@@ -127,7 +128,7 @@ async def test_a_redelivery_is_harmless(bus: Bus, facts: Facts, *, recorded: boo
 
 
 async def test_a_node_without_cdi_is_bound_one_pod_after_the_other(bus: Bus, facts: Facts) -> None:
-    """Another node does not wait for it; who was allocated and who is gone frees the way."""
+    """On a node without CDI pods are bound one at a time; other nodes do not wait."""
     card, other = simulated_devices("old", "2xT4")
     host = handing_out(Host(cpu_milli=64_000, memory_mib=65_536), AT_ALLOCATE)
     await facts.write(NodeReported(node="old", devices=(card, other), host=host))
@@ -138,7 +139,7 @@ async def test_a_node_without_cdi_is_bound_one_pod_after_the_other(bus: Bus, fac
         await facts.place("b", "old", other.id)
         await facts.place("c", "old", card.id)
         await facts.place("elsewhere", NODE, DEVICE.id)
-        await facts.count(BindFailed, 2)  # by then both were handed over
+        await facts.count(BindFailed, 2)  # both were handed over by that time
         await bound(facts, "a", "elsewhere")
         await facts.write(SharesAllocated(pod="a", node="old", attempt=1, devices=(card.id,)))
         await bound(facts, "a", "elsewhere", "b")
@@ -192,7 +193,7 @@ async def test_a_slow_bind_is_not_handed_to_another(bus: Bus, facts: Facts) -> N
 
 
 async def test_the_server_restarts(bus: Bus, facts: Facts) -> None:
-    """What was placed before and after the server's crash is bound once, by the same process."""
+    """Placements from before and after a server crash are bound once, by the same process."""
     await facts.submit("p1", "p2")
     async with binder_of(bus) as binder:
         await binder.ready()

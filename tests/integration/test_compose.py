@@ -68,7 +68,7 @@ def refusal(pod: dict[str, Any]) -> dict[str, int]:
 
 
 def placed(system: Compose, *, prefix: str = "", at_least: int) -> dict[str, dict[str, Any]]:
-    """The pods of this name, once there are so many and each holds what it asked for."""
+    """Wait for this many pods with the prefix, all with their requested shares, and return them."""
 
     def held() -> dict[str, dict[str, Any]]:
         chosen = {name: pod for name, pod in pods(system).items() if name.startswith(prefix)}
@@ -84,7 +84,8 @@ def placed(system: Compose, *, prefix: str = "", at_least: int) -> dict[str, dic
 
 
 def test_every_service_runs_with_least_rights(system: Compose) -> None:
-    """Not root, read-only, no capabilities, and reachable from this machine only."""
+    """Every service runs as non-root, read-only, without capabilities, and reachable only
+    locally."""
     names = system.containers()
     assert len(names) == 11, names
     for name in names:
@@ -102,7 +103,8 @@ def test_every_service_runs_with_least_rights(system: Compose) -> None:
 
 
 def test_each_sees_its_own_key_alone(system: Compose) -> None:
-    """No password stands in the file; who appends has the ledger's key, the server has neither."""
+    """Each service has only its own key, plus the ledger's key if it appends; the file has no
+    password."""
     text = COMPOSE_FILE.read_text()
     assert "PASSWORD" not in text
     assert re.findall(r"nats://[^\s@]*:[^\s@]*@", text) == []
@@ -153,7 +155,8 @@ def test_the_image_has_the_compiled_wheel_on_the_python_of_debian(system: Compos
 def test_a_release_knows_what_is_in_the_image(
     system: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Debian's packages stand in the bill of materials; the archive has the image's digest."""
+    """The bill of materials lists the image's Debian packages, and the archive has the image's
+    digest."""
     for name, value in system.podman.environment().items():
         monkeypatch.setenv(name, value)
     listed = {each["name"]: each for each in bill(IMAGE)["components"]}
@@ -175,7 +178,7 @@ def test_the_samples_are_placed(system: Compose) -> None:
 
 
 def test_the_command_line_runs_in_a_container(system: Compose) -> None:
-    """What the head of the compose file tells people to type."""
+    """The command from the head of the compose file runs the CLI in a container."""
     assert "hami-pod" in system.run("cli", "get", "pods")
 
 

@@ -1,4 +1,4 @@
-"""E8: one document, applied once, and every service does as it says; nobody is started anew."""
+"""E8: one configuration document, applied once, changes every service without a restart."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_what_is_shown_can_be_applied(
 
 
 def test_a_wrong_document_changes_nothing(up: Standalone, tmp_path: Path) -> None:
-    """File, line, key, value and fix, before anybody hears of it."""
+    """An invalid document is refused with file, line, key and fix, and changes nothing."""
     file = tmp_path / "wrong.yaml"
     file.write_text("nvidia:\n  deviceSplitCount: 3\n  defaultMem: 5000\n")
     before = up.json("config", "show")["configuration_revision"]

@@ -1,8 +1,9 @@
-"""An operator's day: a node breaks at a known time, and everything that people ask then.
+"""An operator's day: a node breaks at a known time, and the operator investigates.
 
-It is asked twice, each time beside an `apportion up` of its own with 200 nodes: with the verbs
-alone, and in Chromium with the console alone. Both use only what a newcomer sees: what verbs print,
-and the links, buttons and words of pages. The verbs act as well; in the console that is off."""
+The day is played twice, each time with an `apportion up` of its own with 200 nodes: once with the
+verbs alone, once in Chromium with the console alone. Both use only what a newcomer sees: what verbs
+print, and the links, buttons and words of pages. The verbs also act; the console is read-only here.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ HIT = (*(f"serving/{name}" for name in MOVABLE), "bio/fold-0")
 
 
 def pod(namespace: str, name: str, model: str, cards: int = 1) -> str:
-    """The manifest of a pod that wants whole cards of these models."""
+    """Return the manifest of a pod that requests whole GPUs of these models."""
     return POD.format(namespace=namespace, name=name, model=model, cards=cards)
 
 
@@ -84,9 +85,10 @@ def start(up: Standalone) -> None:
 
 
 def break_it(up: Standalone, prices: Path) -> Day:
-    """After some quiet the cards of a node fail, and somebody submits what needs them.
+    """After a quiet period, fail a node's GPUs and submit a pod that needs such a GPU.
 
-    A step of the time bar goes back to a whole second, so it ends within that quiet."""
+    A step of the time bar goes back to a whole second, so it ends within the quiet period.
+    """
     began = datetime.now(UTC)
     wait_until(lambda: (datetime.now(UTC) - began).total_seconds() > QUIET_S, "some quiet")
     day = Day(up, prices, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}")
@@ -117,7 +119,8 @@ def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
 
 
 def test_with_the_verbs(day: Day) -> None:
-    """Who was hit, why a pod waits, what was, what would be; then it is drained and paid for."""
+    """The verbs find the affected pods, the reason, the past and the forecast; then drain and
+    bill."""
     assert f"{CARDS} of" in line_of(day.said("doctor", code=1), "devices")
     assert BROKEN in line_of(day.said("doctor", code=1), "devices")
     told = day.said("tail", "--from", day.before, "--no-follow")
@@ -139,7 +142,7 @@ def line_of(table: str, name: str) -> str:
 
 
 def who_was_hit(day: Day) -> None:
-    """Those on the node, now and before; each says of itself on what it cannot rely."""
+    """`who` lists the node's pods, now and before the break, and `why` names the failed device."""
     for asked in (("who", BROKEN), ("who", BROKEN, "--at", day.before)):
         said = day.said(*asked)
         assert all(pod in said for pod in HIT), said
@@ -151,7 +154,7 @@ def who_was_hit(day: Day) -> None:
 
 
 def what_it_looked_like(day: Day) -> None:
-    """The node before the break and now, and what lies between."""
+    """`top`, `diff` and `history` show the node before and after the break."""
     once = ("top", "--once", "--node", BROKEN)
     assert "failed" not in day.said(*once, "--at", day.before)
     assert f"failed: {REASON}" in day.said("get", "devices", "--node", BROKEN)
@@ -163,7 +166,8 @@ def what_it_looked_like(day: Day) -> None:
 
 
 def what_would_happen(day: Day) -> None:
-    """Without the node its services move to the training's cards; what needs an H200 never fits."""
+    """`plan --lose` moves the node's services to training GPUs, and finds no H200 for the other
+    pod."""
     held = day.said("who", BROKEN)
     planned = day.said("plan", "--lose", BROKEN, code=6)
     for name in MOVABLE:
@@ -173,7 +177,7 @@ def what_would_happen(day: Day) -> None:
 
 
 def drained(day: Day) -> None:
-    """What was planned happens; who it was and why stays with the node."""
+    """A drain does what was planned, and the node keeps its user and reason."""
     done = day.said("drain", BROKEN, "--reason", REASON, "--by", "ada", code=5)
     assert "bio/fold-0" in done
     assert day.said("who", BROKEN) == ""
@@ -189,7 +193,7 @@ def drained(day: Day) -> None:
 
 
 def reported(day: Day) -> None:
-    """The day's cost: every namespace that had cards, and they add up; what was broken is told."""
+    """The cost report has every namespace with GPUs, adds up, and includes the unhealthy GPUs."""
     asked = ("report", "cost", "--prices", str(day.prices))
     assert "unhealthy" in day.said(*asked)
     [*rows, nobody] = csv.DictReader(day.said(*asked, "--format", "csv").splitlines())
@@ -221,7 +225,7 @@ def open_page(page: Page, name: str) -> None:
 
 
 def broken_card(page: Page) -> None:
-    """From the count of the first page to a card, those on it, and what if it is lost."""
+    """Follow the count of unhealthy GPUs to one device, its pods, and a what-if of its loss."""
     page.get_by_role("link", name=f"{CARDS} unhealthy").click()
     page.get_by_text(f"{CARDS} GPUs", exact=True).click()
     page.get_by_role("link", name=f"{BROKEN} device 0").click()
@@ -278,9 +282,10 @@ def the_past(page: Page, before: str) -> None:
 
 
 def around_the_break(page: Page, before: str) -> None:
-    """It is within the moments that were offered; from the known time on the cards alone changed.
+    """A comparison from the known time shows exactly the failed GPUs as changed.
 
-    Those moments begin five minutes earlier: on a slow machine the fleet came later than that."""
+    The offered range begins five minutes earlier, because a slow machine starts the fleet later.
+    """
     first, last = (page.get_by_label(name, exact=True) for name in ("From", "To"))
     shown = before.replace("T", " ")
     assert first.input_value() <= shown <= last.input_value()

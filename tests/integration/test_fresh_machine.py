@@ -17,7 +17,10 @@ pytestmark = [
 
 
 def test_make_up_reaches_its_first_placement_and_ends_cleanly(tmp_path: Path) -> None:
-    """Both times, and Ctrl-C leaves no process; how soon is told by tests.benchmarks.newcomer."""
+    """`make up` reaches its first placement, cold and warm, and Ctrl-C leaves no process.
+
+    tests.benchmarks.newcomer measures how long it takes.
+    """
     found = placements(tmp_path)
     assert found.keys() == {"cold", "warm", "cold-left", "warm-left"}
     assert found["cold-left"] == found["warm-left"] == "0", found

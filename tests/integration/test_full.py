@@ -1,4 +1,4 @@
-"""A full stream and a full disk: nothing is placed, that is said, and nothing is lost."""
+"""With a full stream or a full disk nothing is placed, this is reported, and nothing is lost."""
 
 import asyncio
 import json
@@ -61,7 +61,8 @@ async def services(bus: Bus) -> AsyncIterator[tuple[Service, ServiceProcess]]:
 
 
 async def submit(ledger: JetStreamLedger, first: int = 0, *, most: int = 10_000) -> list[int]:
-    """Pods until one is not taken, or so many are; the revisions of those acknowledged."""
+    """Submit pods until one is refused or the limit is reached; return the acknowledged
+    revisions."""
     taken: list[int] = []
     async with GroupCommit(ledger) as commit:
         publisher = Publisher("watcher/test", SystemClock(), commit.append)
@@ -88,7 +89,7 @@ async def says(service: ServiceProcess, reason: str) -> None:
 
 
 async def full_metric(service: ServiceProcess) -> bool:
-    """What `apportion_ledger_full` says."""
+    """Return True if the metric `apportion_ledger_full` is 1."""
     _, body = await service.get("/metrics")
     return "apportion_ledger_full 1.0" in body
 
@@ -139,7 +140,7 @@ async def test_a_full_stream_stops_placing_and_goes_on_with_more_room(tmp_path: 
 
 
 def _frozen(up: Standalone) -> str:
-    """What the gateway says of placements."""
+    """Return the gateway's reason why nothing can be placed."""
     assert up.data is not None
     gateway = json.loads((up.data / "connection.json").read_text())["gateway"]
     with closing(Gateway(gateway)) as asked:

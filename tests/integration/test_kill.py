@@ -21,7 +21,7 @@ from tests.support.standalone import Standalone, settle
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PODS = 3_000
 KILL_AT = 200
-"""So many placements, and the load is well under way and far from its end."""
+"""After this many placements the load is well under way and far from its end."""
 FLEET = ("--no-samples", "--fleet", "8xH100-80GB", "--nodes", "60")
 JOB = """
 apiVersion: batch/v1
@@ -39,9 +39,10 @@ spec:
 
 
 class Load:
-    """One submission of all pods, beside the test; a broken one is made again, as a person would.
+    """One submission of all pods in the background, repeated if it fails.
 
-    Submitting is safe to repeat: what is live already is left alone."""
+    Submitting is safe to repeat: live pods are left alone.
+    """
 
     def __init__(self, up: Standalone) -> None:
         self._up = up
@@ -89,7 +90,8 @@ class Watched:
 
 @pytest.mark.parametrize("service", ["scheduler", "binder", "agent", "gateway", "nats-server"])
 async def test_kill(tmp_path: Path, service: str) -> None:
-    """Killed while pods are being placed; afterwards each holds exactly one place, allocated."""
+    """After a service is killed while pods are placed, each pod is placed and allocated exactly
+    once."""
     with Standalone(tmp_path / "data", *FLEET) as up:
         up.up()
         watched = Watched(up, service)
@@ -113,7 +115,8 @@ async def test_kill(tmp_path: Path, service: str) -> None:
 
 
 async def allocations(url: str, count: int) -> None:
-    """Wait for so many in the ledger: to list thousands of pods takes what the services need."""
+    """Wait for this many allocations in the ledger; listing thousands of pods would slow the
+    services."""
     seen: list[int] = []
     async with await jetstream.connect(url, name="test") as ledger:
 

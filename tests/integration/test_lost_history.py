@@ -1,4 +1,4 @@
-"""A ledger that comes back without its newest events: services stop, and say why."""
+"""Services stop, and say why, when the ledger returns without its newest events."""
 
 import asyncio
 import shutil
@@ -25,7 +25,7 @@ OPTIONS = {"agent": ("--simulate", "8xH100-80GB", "--node", "node-1")}
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A server whose store a test may take out and put back."""
+    """A server whose store a test can replace."""
     async with running_bus(tmp_path / "data") as made:
         yield made
 
@@ -53,9 +53,10 @@ async def _folded(service: ServiceProcess, revision: int) -> None:
 async def test_services_stop_where_the_ledger_lost_what_they_folded(
     bus: Bus, tmp_path: Path, written_since: int
 ) -> None:
-    """An older store came back, and others may have written on: no history is folded over another.
+    """Services stop when an older store returns, even if new events replaced the lost ones.
 
-    Where more was written than was lost, the revisions alone do not tell."""
+    If more was written than was lost, the revisions alone do not show it.
+    """
     store, backup = bus.data_dir / "store", tmp_path / "backup"
     async with AsyncExitStack() as running:
         services = [

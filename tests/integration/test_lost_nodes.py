@@ -1,4 +1,4 @@
-"""Simulated nodes are lost and return by order, and the ledger tells of both like of real ones."""
+"""Simulated nodes are lost and return on command, with the same events as real ones."""
 
 import asyncio
 import subprocess
@@ -30,7 +30,7 @@ three where the machine stands still between them.
 
 
 async def order(bus: Bus, gateway: str, *words: str, code: int = 0) -> str:
-    """What `apportion simulate` says."""
+    """Run `apportion simulate`, and return its output."""
     command = [*APPORTION, "simulate", *words, "--gateway", gateway, "--nats"]
     done = await asyncio.to_thread(
         subprocess.run, [*command, bus.server.url_for("operator")], capture_output=True, text=True
@@ -40,7 +40,8 @@ async def order(bus: Bus, gateway: str, *words: str, code: int = 0) -> str:
 
 
 async def test_a_node_is_lost_and_returns(bus: Bus) -> None:
-    """One of two nodes of one agent: the other goes on; what was bound meanwhile is handed out."""
+    """One of an agent's two nodes is lost and returns; pods bound in the meantime are then
+    allocated."""
     facts = Facts(bus)
     await facts.open()
     async with AsyncExitStack() as stack:
@@ -83,7 +84,8 @@ async def test_a_node_is_lost_and_returns(bus: Bus) -> None:
 
 
 async def test_a_device_that_has_failed_keeps_its_reason(bus: Bus) -> None:
-    """Twice is no error and is said; without a reason the words are fit to read."""
+    """Failing a failed device again changes nothing and says so; a missing reason gets a
+    default."""
     facts = Facts(bus)
     await facts.open()
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Dashboards and alerts ask for what services expose, are quiet in health, speak in trouble."""
+"""Dashboards and alerts use existing metrics; alerts are silent in health and fire in trouble."""
 
 import json
 import os
@@ -31,7 +31,7 @@ MINUTES = 24 * 60 + 60
 
 
 def rules() -> list[dict[str, Any]]:
-    """The alerts as they stand in the file."""
+    """The alert rules from the file."""
     found: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
     return found
 
@@ -55,7 +55,7 @@ def told_names(text: str) -> Iterator[str]:
 
 
 async def exposed(tmp_path: Path) -> dict[str, str]:
-    """What each service tells once a pod of a node is placed, bound and allocated."""
+    """Return each service's metrics after a pod was placed, bound and allocated."""
     places = [f"--{name}={tmp_path / name}" for name in ("state", "run", "cdi")]
     options = {
         "intake": (),
@@ -87,7 +87,7 @@ async def exposed(tmp_path: Path) -> dict[str, str]:
 
 
 async def test_every_name_is_told_and_nothing_alarms_in_health(tmp_path: Path) -> None:
-    """Names and labels are those of real processes; an hour of what they say raises no alert."""
+    """Every metric and label in rules and dashboards exists, and a healthy hour fires no alert."""
     pages = await exposed(tmp_path)
     names = {name for text in pages.values() for name in told_names(text)}
     labels: dict[str, set[str]] = {}
@@ -137,7 +137,7 @@ TROUBLE = {
 
 
 def test_each_alert_speaks_in_its_trouble_and_no_other_does(tmp_path: Path) -> None:
-    """One series at a time, beside a scheduler that is there."""
+    """Each alert fires in its own trouble, and no other alert does."""
     assert TROUBLE.keys() == {rule["alert"] for rule in rules()}
     assert 8 <= len(TROUBLE) <= 12
     assert len(DASHBOARDS) <= 2

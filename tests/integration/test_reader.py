@@ -167,7 +167,8 @@ NEWER = pytest.mark.parametrize(
 async def test_what_no_operator_has_enabled_is_refused(
     bus: Bus, facts: Facts, attributes: dict[str, object], enabled: str, named: str
 ) -> None:
-    """Before the event that enables it; what stands behind that halts."""
+    """An event of a format that is not enabled yet is refused; once enabled, an unknown one
+    halts."""
     del named
     revision = await append_raw(bus, "workload.x", document("x", **attributes))
     async with reading(bus) as made:
@@ -238,7 +239,7 @@ async def test_a_fault_of_the_fold_halts_it(
 
 
 async def test_what_is_set_aside_is_passed_over(bus: Bus, facts: Facts) -> None:
-    """By who had halted, by who had applied it, and by whoever begins later: one state."""
+    """A revision that is set aside is skipped by halted, current and later readers alike."""
     await facts.write(FormatEnabled(format="PodSubmitted", version=99, by="ada"))
     halting = await append_raw(bus, "workload.x", document("x", schemaversion=99))
     await facts.submit("a")

@@ -24,7 +24,7 @@ CDI = Path("/var/run/cdi")
 
 
 class Workstation(NamedTuple):
-    """One with two cards of the fake driver, and podman."""
+    """A workstation with two GPUs of the fake driver, and podman."""
 
     up: Standalone
     driver: FakeDriver
@@ -107,7 +107,7 @@ def test_a_container_in_the_background_keeps_its_share(workstation: Workstation)
 
 
 def test_who_deletes_the_pod_ends_the_container(workstation: Workstation) -> None:
-    """It is told to end by the engine."""
+    """Deleting the pod stops its container."""
     up, podman = workstation.up, workstation.podman
     probe = str(workstation.driver.probe)
     words = ["--memory", "1000", "--", "podman", "run", "--rm", "--interactive"]

@@ -83,7 +83,7 @@ class Schedulers:
         return await until(one_list, f"{list(self.running)} to know one another")
 
     async def all_have_taken(self) -> None:
-        """Wait until each tells of a decision that was taken: it counts what it has heard of."""
+        """Wait until each scheduler's metrics count a taken decision, its own or another's."""
 
         async def told() -> bool:
             return all([await self._told(name, "taken") for name in self.running])
@@ -108,9 +108,10 @@ def members_of(service: ServiceProcess) -> tuple[str, ...]:
 
 
 def lists_of(service: ServiceProcess) -> list[list[str]]:
-    """The lists that a scheduler has held since it knew of others.
+    """Return the member lists that a scheduler logged after it first saw others.
 
-    On a busy machine there may be several: it missed the beats of one for a while."""
+    On a busy machine there may be several, because heartbeats may be late.
+    """
     lists = [line["here"] for line in service.log if line.get("event") == "members"]
     return [held for held in lists if len(held) > 1]
 
@@ -121,13 +122,13 @@ def life_of(name: str, members: Iterable[str]) -> str:
 
 
 def uids_of(life: str, members: tuple[str, ...], count: int) -> list[str]:
-    """So many pods that fall to this member."""
+    """Return this many pod uids that this member owns."""
     endless = (f"{life.partition('/')[0]}-{number}" for number in range(100_000))
     return list(islice((uid for uid in endless if owner(uid, members) == life), count))
 
 
 def placed_by(facts: Facts) -> dict[str, str]:
-    """Who placed each pod; fails where one was placed twice."""
+    """Return each pod's scheduler; fail if a pod was placed twice."""
     placed = [e for _, e in facts.events if isinstance(e.data, PodPlaced)]
     counts = Counter(event.data.pod for event in placed)
     assert set(counts.values()) <= {1}, counts.most_common(3)
@@ -142,7 +143,7 @@ def check(facts: Facts, pods: int) -> None:
 
 
 async def test_they_share_the_pods(bus: Bus, facts: Facts) -> None:
-    """Each pod is placed by its owner, a gang by one; nobody stays without work."""
+    """Each pod is placed by its owner, a gang by one scheduler, and every scheduler gets work."""
     async with Schedulers(bus) as schedulers:
         await schedulers.start("a", "b", "c")
         members = await schedulers.agreed()
@@ -181,7 +182,7 @@ async def test_they_keep_a_namespace_within_its_quota_together(bus: Bus, facts: 
 
 
 def most_held(facts: Facts, prefix: str) -> int:
-    """The most pods with such a uid that ever had a place at once."""
+    """Return the maximum of simultaneously placed pods with this uid prefix."""
     held, most = set[str](), 0
     for _, event in facts.events:
         if isinstance(event.data, PodPlaced) and event.data.pod.startswith(prefix):
@@ -207,7 +208,8 @@ async def test_two_of_one_name_are_two(bus: Bus, facts: Facts) -> None:
 
 
 async def test_the_others_take_over_what_a_killed_one_had(bus: Bus, facts: Facts) -> None:
-    """Pods that fall to it before and after it died; tests.benchmarks.scale tells how soon."""
+    """The other schedulers place all pods of a killed one; tests.benchmarks.scale measures how
+    fast."""
     async with Schedulers(bus) as schedulers:
         await schedulers.start("a", "b", "c")
         members = await schedulers.agreed()
@@ -223,7 +225,7 @@ async def test_the_others_take_over_what_a_killed_one_had(bus: Bus, facts: Facts
 
 
 async def test_who_is_stopped_hands_over_at_once(bus: Bus, facts: Facts) -> None:
-    """SIGTERM is said to the others; nobody waits for its silence."""
+    """A scheduler that is stopped by SIGTERM hands over at once, without a timeout."""
     async with Schedulers(bus) as schedulers:
         await schedulers.start("a", "b")
         stopped = schedulers.running.pop("b")
@@ -239,9 +241,9 @@ async def test_who_is_stopped_hands_over_at_once(bus: Bus, facts: Facts) -> None
 async def test_joining_and_leaving_make_nobody_wait(
     bus: Bus, facts: Facts, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """While pods come one by one, a scheduler joins and another leaves: all go on being placed.
+    """While pods arrive one by one, schedulers join and leave without delaying any placement.
 
-    Nobody's silence is ever noticed here, so a pod that had to wait for that would wait for good.
+    The silence timeout is disabled here, so a pod that had to wait for it would wait forever.
     """
     build = tmp_path_factory.mktemp("patient")
     (build / "sitecustomize.py").write_text(PATIENT)

@@ -1,6 +1,6 @@
-"""An agent that is stopped makes its node unready, is told of, and is back by itself.
+"""An agent that stops makes its node unready, is reported, and recovers by itself.
 
-Real processes: one that has stopped (SIGSTOP) keeps its connection, and to the server it is there.
+The processes are real: a suspended one (SIGSTOP) keeps its connection, so the server still sees it.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ async def verb(url: str, *arguments: str) -> str:
 async def test_a_stopped_agent_makes_its_node_unready_until_it_goes_on(
     bus: Bus, service: Start
 ) -> None:
-    """Two schedulers agree on it, `why` and `get nodes` tell it, and what waited goes on."""
+    """A suspended agent makes its node unready in all schedulers and verbs, until it resumes."""
     facts = Facts(bus)
     await facts.open()
     stopped = await service("agent", "--node", "rack-1", "--simulate", "1xT4")

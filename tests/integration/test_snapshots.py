@@ -163,7 +163,7 @@ async def three(bus: Bus, facts: Facts) -> Snapshots:
 
 
 async def overwrite(bus: Bus, revision: int, data: bytes, *, at: int | None = None) -> None:
-    """Put other bytes, with their own digest, in the place of a snapshot."""
+    """Replace a snapshot's bytes, with a matching digest."""
     bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
     (old,) = [e for e in await bucket.entries() if int(e.metadata["revision"]) == revision]
     metadata = old.metadata | ({"revision": str(at)} if at is not None else {})
@@ -181,7 +181,7 @@ async def bytes_of(bus: Bus, revision: int) -> bytes:
 async def test_a_corrupt_one_is_set_aside_for_an_older_one(
     bus: Bus, facts: Facts, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One flipped byte anywhere, or half of it gone, and the one before is used; it is said."""
+    """A corrupt or truncated snapshot is logged and ignored, and the one before it is used."""
     snapshots = await three(bus, facts)
     good = await bytes_of(bus, 2)
     for at in (0, len(MAGIC) + 1, len(good) // 2, len(good) - 1):
@@ -208,7 +208,7 @@ async def test_a_newer_builds_one_is_set_aside(
 
 
 async def test_lost_pieces_are_noticed(bus: Bus, facts: Facts) -> None:
-    """An entry whose bytes are gone is set aside."""
+    """A snapshot with missing bytes is ignored."""
     snapshots = await three(bus, facts)
     newest = (await snapshots.stored())[0]
     await Bucket((await bus.connect("scheduler")).wire, BUCKET).forget_pieces(newest.entry.nuid)
@@ -227,7 +227,7 @@ async def test_one_that_says_another_revision_than_it_holds_is_set_aside(
 async def test_one_from_the_future_or_of_another_ledger_is_set_aside(
     bus: Bus, facts: Facts, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A ledger that was restored or made anew is folded from its first revision."""
+    """A snapshot from beyond the ledger's end, or of another ledger, is ignored."""
     snapshots = await three(bus, facts)
     await overwrite(bus, 2, await bytes_of(bus, 2), at=99)
     await overwrite(bus, 1, await bytes_of(bus, 1), at=3)
@@ -239,7 +239,7 @@ async def test_one_from_the_future_or_of_another_ledger_is_set_aside(
 
 
 async def test_at_most(bus: Bus, facts: Facts) -> None:
-    """Whoever looks into the past gets a snapshot from before it."""
+    """`restore(at_most=…)` uses no snapshot from after that revision."""
     snapshots = await three(bus, facts)
     assert (await snapshots.restore(at_most=1)).revision == 1
     assert (await snapshots.restore(at_most=0)).revision == 0
@@ -256,7 +256,7 @@ async def test_only_schedulers_write(bus: Bus) -> None:
 
 
 async def test_without_a_bucket_the_whole_ledger_is_folded(tmp_path: Path) -> None:
-    """A server whose configuration has no account for snapshots keeps none."""
+    """On a server without an account for snapshots the whole ledger is folded."""
     plain = PlainServer(tmp_path)
     await plain.start()
     try:

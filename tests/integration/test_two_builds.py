@@ -1,8 +1,9 @@
 """Two builds on one ledger: this one, and the next, which writes `PodPlaced` with one more field.
 
-Services are upgraded one by one while pods come, the wrong way round too, and taken back. Whatever
-the order: nobody writes what is not enabled, who cannot read a record halts before it, says so and
-acknowledges nothing, and every pod is bound once."""
+Services are upgraded one by one under load, also in the wrong order, and rolled back. Whatever the
+order, no service writes a format that is not enabled, a service that cannot read a record halts
+before it, reports it and acknowledges nothing, and every pod is bound once.
+"""
 
 import asyncio
 import contextlib
@@ -39,7 +40,7 @@ spec:
 TOGETHER = 4
 STRANDED = 12
 MANIFESTS = 20
-"""With more than these, the oldest is taken away again, so that no load fills the cards."""
+"""Beyond this many the oldest is deleted, so that the load never fills the GPUs."""
 HANDED = "apportion_bindings_total{"
 TELL = """\
 import json, sys
@@ -125,7 +126,7 @@ class Load:
         self._there: deque[tuple[Path, set[str]]] = deque()
 
     async def bring(self, count: int) -> None:
-        """So many pods in one manifest; returns when the ledger has them."""
+        """Submit this many pods in one manifest, and wait until the ledger has them."""
         names = {f"pod-{self._names + n}" for n in range(count)}
         self._names += count
         manifest = self._folder / f"{next(self._numbers)}.yaml"
@@ -192,11 +193,12 @@ class System:
         )
 
     async def halted(self, name: str, *words: str) -> None:
-        """Wait until it is alive, not ready, and says this and what to do."""
+        """Wait until the service is halted: alive, not ready, with these words and the advice to
+        upgrade."""
         await self.says(name, *words, "upgrade Apportion")
 
     async def says(self, name: str, *words: str) -> None:
-        """Wait until it is alive, not ready, and says this."""
+        """Wait until the service is alive, not ready, and gives these words."""
         service = self.services[name]
 
         async def says() -> bool:
@@ -253,7 +255,8 @@ async def system(tmp_path: Path) -> AsyncIterator[System]:
 
 
 async def test_services_are_upgraded_under_load_and_taken_back(system: System) -> None:
-    """Readers before writers nobody halts; else somebody does, and nothing is lost either way."""
+    """An upgrade of readers before writers halts no service, and no order of upgrade loses a
+    pod."""
     async with system.load.coming():
         await system.ledger.until(lambda ledger: len(ledger.of("PodBound")) > TOGETHER, "pods")
         await upgrade_the_readers(system)
@@ -295,7 +298,8 @@ async def upgrade_one_scheduler(system: System) -> int:
 
 
 async def enable_what_it_writes(system: System) -> None:
-    """Until then it waits, and the other places; the verb names who would halt."""
+    """A new writer waits until its format is enabled; the verb names the services that would
+    halt."""
     await system.change("scheduler a", system.newer)
     format_ = f"PodPlaced@{NEXT}"
     await system.says("scheduler a", f"this build writes {format_}, which is not enabled")

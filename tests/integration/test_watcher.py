@@ -78,7 +78,7 @@ async def test_pods_come_change_and_go_with_their_files(
 
 
 async def test_what_was_missed_is_found_on_return(bus: Bus, facts: Facts, folder: Path) -> None:
-    """Killed, and files came, changed and went meanwhile; and nothing that stayed is said again."""
+    """A restarted watcher records files that came, changed or went, and repeats nothing else."""
     for name in ("stays", "goes", "changes"):
         (folder / f"{name}.yaml").write_text(POD.format(name=name, gpus=1))
     async with watcher_of(bus, folder) as watcher:

@@ -1,6 +1,7 @@
-"""`make wheel`: what it makes runs elsewhere, with every listed module as machine code.
+"""The wheel of `make wheel` works elsewhere, with every listed module as machine code.
 
-It is installed beside nothing but what it needs, and asked from a folder that knows no checkout."""
+It is installed with only its dependencies, and run from outside the checkout.
+"""
 
 import os
 import re
@@ -34,7 +35,7 @@ print(len(outdated()))
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, made as a person makes it, though tests ask for an unoptimised one."""
+    """The wheel, built as a user builds it, but unoptimised to save time."""
     folder = tmp_path_factory.mktemp("dist")
     environment = os.environ | {"APPORTION_OPTIMIZATION": "-O0"}
     checked(["make", "wheel", f"DIST={folder}"], env=environment, timeout_s=1_200)
@@ -43,7 +44,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_has_every_listed_module_compiled(wheel: Path) -> None:
-    """Those and no others, each beside its source."""
+    """The wheel has exactly the listed modules compiled, each next to its source."""
     names = set(zipfile.ZipFile(wheel).namelist())
     listed = {str(source_of(each).with_suffix("")) for each in MODULES}
     assert {name.removesuffix(SUFFIX) for name in names if name.endswith(".so")} == listed

@@ -1,1 +1,1 @@
-"""Attacks by whoever holds one identity; each works where its guard is taken out."""
+"""Attacks by the holder of one identity; each succeeds when its guard is removed."""

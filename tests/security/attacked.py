@@ -1,7 +1,7 @@
-"""A ledger with users beyond those of the package: an agent of one node, an auditor of his own.
+"""A ledger with additional users: an agent of one node, and an auditor with its own name.
 
-The configuration is generated from the table of permissions, as every other one is; a test that
-takes a permission's guard out widens it there. Invariant: whoever is attacked runs the real server.
+The configuration is generated from the permissions table, as in production; a test that removes a
+permission's guard widens it there. Invariant: attacks run against the real server.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.support.nats import Bus
 from tests.support.polling import until
 
 AGENT = Identity("agent", "agent-taken-over", nodes=(NODE,))
-"""An agent that somebody has taken over, with its node alone."""
+"""A compromised agent, with only its own node."""
 FLOODERS = ("flooder-1", "flooder-2")
 FLOODER = Identity("agent", "agent-that-floods", nodes=FLOODERS)
 """Another one, which sends as much as it can of what an intake believes."""
@@ -122,7 +122,7 @@ def _port(urls: list[str]) -> int:
 async def attacked(
     folder: Path, widen: Widen = str, users: Sequence[User] = USERS
 ) -> AsyncIterator[Bus]:
-    """A bus whose server has the attackers among its users, for the length of a `with`."""
+    """A bus whose server knows the attackers as users, for the length of a `with`."""
     bus = Bus(folder)
     bus.server = AttackedServer(folder, widen, users)
     try:
@@ -133,9 +133,10 @@ async def attacked(
 
 
 async def pull_nothing(ledger: JetStreamLedger, reply: str) -> None:
-    """Ask a consumer of one's own, which has nothing; the answer, which is empty, goes to `reply`.
+    """Pull from an own, empty consumer, so that the server sends its empty answer to `reply`.
 
-    Returns once it has been sent."""
+    Returns once the answer has been sent.
+    """
     name = f"{ledger.wire.user}-0"
     config = {"name": name, "ack_policy": "none", "filter_subject": "apportion.v1.nothing"}
     body = {"stream_name": STREAM, "config": config}

@@ -1,12 +1,13 @@
-"""Whoever has an agent's or an auditor's password, and tries everything that it lets him do.
+"""The holder of an agent's or an auditor's password, trying everything that it permits.
 
     python -m tests.security.attacker agent --seed 1      the URL is in APPORTION_NATS_URL
-    python -m tests.security.attacker flood --node NODE    what an intake believes, without a pause
-    python -m tests.security.attacker connections          all connections that it gets
+    python -m tests.security.attacker flood --node NODE    plausible usage records, without a pause
+    python -m tests.security.attacker connections          as many connections as it gets
 
-Subjects are drawn from the identity's own permissions, wildcards filled with names that are there;
-payloads and headers are half right, half broken. It says what it did, a line of JSON each second,
-until it is ended."""
+Subjects are drawn from the identity's own permissions, with existing names for wildcards; payloads
+and headers are half valid, half broken. It prints what it did as a line of JSON each second until
+it is stopped.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ class Attacker:
         return self._cluster.state
 
     async def read_along(self, ledger: JetStreamLedger) -> None:
-        """Know what there is to attack. An auditor that broke its own consumers begins anew."""
+        """Follow the ledger to learn what to attack; an auditor that broke its own consumers
+        restarts."""
         reader: Reader[Any] = Reader(ledger, self._cluster, metrics=Metrics())
         try:
             await reader.run()
@@ -166,7 +168,7 @@ class Attacker:
         return next(iter(self._hostile.payloads(self._state)))
 
     def _reading(self) -> bytes:
-        """What an intake is to ask the server, mostly what it must not."""
+        """Return a read request to the intake that is mostly forbidden."""
         apis = [each.removeprefix("$JS.API.") for each in PERMISSIONS_OF_ALL if "API" in each]
         api = self._filled(self._chance.choice(apis))
         body = self._chance.choice(
@@ -234,9 +236,10 @@ async def _flood(ledger: JetStreamLedger, node: str, done: Counter[str]) -> None
 
 
 def _take_connections(url: str, done: Counter[str]) -> None:
-    """Open connections with all the subscriptions of each, and read nothing of what is sent.
+    """Open connections with the maximum of subscriptions each, and never read from them.
 
-    How many subscriptions a connection gets is asked with the first one."""
+    The first connection determines how many subscriptions one may have.
+    """
     found = urlsplit(url)
     login = {"user": found.username, "pass": found.password, "verbose": False, "protocol": 1}
     hears = f"_INBOX_{found.username}"
@@ -294,7 +297,7 @@ async def main() -> None:
             else:
                 attacker = Attacker(ledger, wanted.role, wanted.seed)
                 done = attacker.done
-                # An agent of one node cannot read along: an auditor tells it all.
+                # One node's agent cannot read the ledger, so an auditor supplies it.
                 told = os.environ.get("APPORTION_AUDITOR_URL", url)
                 ears = await connect(told, name=f"attacker {wanted.role} reads")
                 group.create_task(attacker.read_along(ears))

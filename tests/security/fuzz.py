@@ -91,7 +91,7 @@ ENOUGH: Final = 50
 
 
 def say(text: str) -> None:
-    """What goes on, for somebody who waits."""
+    """Report progress to the person running this."""
     echo(text, err=True)
 
 
@@ -109,7 +109,7 @@ class Watched:
 
     @property
     def state(self) -> State:
-        """What the ledger says."""
+        """Return the state that the ledger's events fold to."""
         return self.fold.state
 
     def take(self, record: Record) -> None:
@@ -209,7 +209,9 @@ class Load:
         async def allocated() -> bool:
             return self._watched.allocated.issuperset(uids[-20:])
 
-        with contextlib.suppress(AssertionError):  # which are not is told in the end
+        with contextlib.suppress(
+            AssertionError
+        ):  # those that are not ready are reported at the end
             await until(allocated, "the last pods", timeout_s=SETTLE_S)
 
 
@@ -271,7 +273,7 @@ async def _turns(
             found["server_mib"] = max(found["server_mib"], _resident_mib(bus.server.pid))
     async with attackers.at_work():
         while not attackers.did_enough():
-            during += await load.come(1.0)  # the machine stood still
+            during += await load.come(1.0)  # the machine was suspended
         for refused in await asyncio.gather(*people):
             found["people_refused"] += refused
     return quiet, during
@@ -300,7 +302,7 @@ def _resident_mib(process: int) -> int:
 async def _filled(
     bus: Bus, services: dict[str, ServiceProcess], load: Load, seed: int
 ) -> dict[str, Any]:
-    """What came of a ledger with little room: first a stolen key fills it, then anybody."""
+    """Fill a small ledger with a stolen key, then let anyone try, and return the outcome."""
     wire = (await bus.connect("bootstrap")).wire
     used = (await stream.read_info(wire)).state.bytes
     most = int((used + ROOM_BYTES) / (1 - RESERVE))
@@ -444,7 +446,7 @@ class Attackers:
         return bool(self._told("flood").get("again"))
 
     def _told(self, role: str) -> dict[str, Any]:
-        """What an attacker said last of what it did."""
+        """Return an attacker's last report of what it did."""
         lines = self._file(role, "json").read_text("utf-8").splitlines(keepends=True)
         whole = [line for line in lines if line.endswith("\n")]
         did: dict[str, Any] = json.loads(whole[-1]) if whole else {}
@@ -503,7 +505,8 @@ def _found(watched: Watched, load: Load, quiet: list[str], during: list[str]) ->
 
 
 async def _unready(services: dict[str, ServiceProcess]) -> dict[str, str]:
-    """Those that are not ready, and why. One that begins anew has a while for it."""
+    """Return the services that are not ready, with the reason, after a grace period for
+    restarts."""
     found: dict[str, str] = {}
     for name, service in services.items():
         try:
@@ -539,10 +542,9 @@ async def _verb(bus: Bus, role: str, *arguments: str) -> tuple[int | None, str, 
 
 
 async def _verify(bus: Bus) -> dict[str, Any]:
-    """What `apportion verify --json` says, which must be nothing but that all is right.
-
-    The pods' pen signs as the watcher, so no owner is wrong either. It reads as an auditor: what
-    another one tried has cost the copy nothing."""
+    """Return the output of `apportion verify --json`, which must report no violation. The test's
+    pod events are signed as the watcher, so every event has its right owner. Verify reads as
+    an auditor: the attacks by another auditor have not damaged its copy."""
     code, out, errors = await _verb(bus, "auditor", "verify", "--json")
     return {"exit_code": code, "told": json.loads(out) if out else {"said": errors}}
 

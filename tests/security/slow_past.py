@@ -1,10 +1,11 @@
-"""The gateway's process for the past, on a ledger whose reading takes a while; or without a guard.
+"""The gateway's process for the past, slowed down, optionally without a guard.
 
     python -m tests.security.slow_past SOCKET FOLDER [ARCHIVES [PRICES]]
 
-A read of some events is over in milliseconds, and its consumer with it; of millions it is not. So
-that a consumer can be counted from outside, each lives a moment longer. The variable WITHOUT names
-the guard that is taken out. Invariant: both runs of a test are slow alike."""
+Reading a few events takes milliseconds, and their consumer disappears with it; reading millions
+takes longer. Each consumer here lives a little longer, so that a test can count it from outside.
+The variable WITHOUT names the guard to remove. Invariant: both runs of a test are equally slow.
+"""
 
 import contextlib
 import os

@@ -1,10 +1,11 @@
-"""A node with a real agent and two containers, of which one writes anything into its folder.
+"""A node with a real agent and two containers, one of which writes anything into its folder.
 
     python -m tests.security.tenants --seed 1      URLs are in APPORTION_AGENT_URL and so on
 
-A pod begins, does what a seed says for a while, ends, and the next one begins. The agent must stay
-ready, restore the limits of that container, leave its neighbour alone and remove its folder. Each
-second it prints, as a line of JSON, what was done and what was not so. SIGTERM ends it."""
+A pod starts, does what its seed determines, ends, and the next one starts. The agent must stay
+ready, restore that container's limits, leave its neighbour alone and remove its folder. Each second
+it prints what was done, and what went wrong, as a line of JSON. SIGTERM ends it.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ COUNT: Final = 2_008_896
 
 
 class Container:
-    """A container that writes into its folder what a seed says."""
+    """A container that writes into its folder what its seed determines."""
 
     def __init__(self, folder: Path, seed: int, *, most: int = 50) -> None:
         """`most` are the files that it makes at once."""

@@ -1,7 +1,7 @@
-"""Attack 1, among auditors: one takes what another was to read, and deletes his consumer.
+"""Attack 1, among auditors: one reads another's records, and deletes its consumer.
 
-All of them might make, read from and delete any consumer in their account, so who knew a name could
-have the records that wait for another, or end his reading; neither showed in what the other read.
+Every auditor could create, read from and delete any consumer of the account. Knowing a name was
+enough to take the records waiting for another auditor or to end its reading, unnoticed.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from tests.support.nats import Bus, draft
 
 NEXT = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}"
 TOOLS = "auditor"
-"""The one whom tools without settings use, beside one of a name of his own."""
+"""The default auditor of tools without settings, and one with its own name."""
 pairs = pytest.mark.parametrize(
     ("attacker", "reader"), [(TOOLS, AUDITOR.name), (AUDITOR.name, TOOLS)]
 )
@@ -34,7 +34,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 async def waiting(reader: JetStreamLedger, number: int = 0) -> str:
-    """The name of a consumer that is his, from which he is going to pull."""
+    """Create a consumer of this reader to pull from, and return its name."""
     name = f"{reader.wire.user}-{number}"
     config = {"name": name, "ack_policy": "none"}
     body = {"stream_name": STREAM, "config": config, "action": "create"}
@@ -58,7 +58,7 @@ async def pull(ledger: JetStreamLedger, name: str, *, wait_s: int = 10) -> bytes
 
 
 async def test_weak(tmp_path: Path) -> None:
-    """The record that was for another is his, and then the consumer is gone."""
+    """Without the guard an auditor takes a record meant for another, and deletes its consumer."""
     with GUARDS["auditors by name"]():
         async with attacked(tmp_path / "data") as bus:
             reader, attacker = await bus.connect(TOOLS), await bus.connect(AUDITOR.name)
@@ -73,7 +73,7 @@ async def test_weak(tmp_path: Path) -> None:
 
 @pairs
 async def test_guarded(bus: Bus, attacker: str, reader: str) -> None:
-    """Each is told that it is not his, and the reader has all of his records."""
+    """Each attempt on another auditor's consumer is rejected, and its owner reads every record."""
     eve, theirs = await bus.connect(attacker), await bus.connect(reader)
     await (await bus.connect("watcher")).append([draft(payload=b'"a"'), draft(payload=b'"b"')])
     name = await waiting(theirs)
@@ -94,7 +94,8 @@ async def test_guarded(bus: Bus, attacker: str, reader: str) -> None:
 
 
 async def test_replies_of_a_tool_are_not_for_an_auditor_with_a_name(bus: Bus) -> None:
-    """What is asked by the plain `_INBOX` is heard by those alone who share that user."""
+    """An auditor with a name cannot subscribe to the replies of those who share the default
+    user."""
 
     async def hear(_subject: str, _payload: bytes) -> None:
         return None

@@ -1,8 +1,9 @@
 """Attack 1: an auditor makes a scheduler deaf.
 
 `CONSUMER.CREATE` with the action `update` changed the filter of the scheduler's consumer, whose
-name the open monitor tells. The server went on beating, so the scheduler was ready, with a lag of
-0, and placed nothing any more."""
+name the open monitor shows. The server kept sending heartbeats, so the scheduler was ready, with a
+lag of 0, and no longer placed anything.
+"""
 
 import json
 from collections.abc import AsyncIterator
@@ -29,7 +30,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 async def retarget(wire: Wire, settings: dict[str, object]) -> None:
-    """Have the consumer of a reader deliver what nobody says."""
+    """Set the filter of a reader's consumer to a subject without messages."""
     config = {**settings, "filter_subject": NOTHING}
     body = {"stream_name": STREAM, "config": config, "action": "update"}
     await call_api(wire, f"CONSUMER.CREATE.{STREAM}.{config['name']}.{NOTHING}", body)

@@ -1,7 +1,7 @@
-"""Attack 2: an auditor makes consumers until the server takes no more.
+"""Attack 2: an auditor creates consumers until the server refuses more.
 
-A scheduler that was started anew then had none, its readiness named no cause, and nobody could
-delete a consumer."""
+A restarted scheduler then got none, its readiness gave no cause, and nobody could delete one.
+"""
 
 import json
 import secrets
@@ -28,7 +28,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 async def limit(bus: Bus) -> None:
-    """A stream with one event, of so many consumers."""
+    """Limit the stream to a few consumers and write one event."""
     boot = (await bus.connect("bootstrap")).wire
     info = json.loads(await call_api(boot, f"STREAM.INFO.{STREAM}"))
     await call_api(boot, f"STREAM.UPDATE.{STREAM}", {**info["config"], "max_consumers": MOST})
@@ -49,7 +49,7 @@ async def use_up(auditor: JetStreamLedger) -> tuple[int, str]:
 
 
 async def scheduler_reads(bus: Bus) -> None:
-    """A scheduler that begins anew reads all."""
+    """Check that a restarted scheduler reads everything."""
     reader = await (await bus.connect("scheduler")).follow(ignore)
     await reader.caught_up()
     assert reader.position == 1
@@ -68,7 +68,7 @@ async def test_weak(tmp_path: Path) -> None:
 
 
 async def test_guarded(bus: Bus) -> None:
-    """He uses up what auditors have; and no other identity has more than a few."""
+    """An auditor can use up only the auditors' consumers; other roles may have only a few each."""
     await limit(bus)
     made, word = await use_up(await bus.connect("auditor"))
     assert made <= 128

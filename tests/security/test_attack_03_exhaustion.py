@@ -1,8 +1,9 @@
-"""Attack 3: anyone who reaches the gateway takes what there is for all, and keeps it.
+"""Attack 3: anyone who reaches the gateway takes all of a shared resource, and keeps it.
 
-One client held all 64 streams of events, and both plans that are made at a time. 200 half-sent
-requests stayed open for 90 seconds. And reading `/events` from the beginning, again and again, took
-a consumer of the ledger each time, of which a server has a thousand for everybody."""
+One client held all 64 event streams, and both concurrent plans. 200 half-sent requests stayed open
+for 90 seconds. And each read of `/events` from the beginning took one of the thousand consumers
+that a server has for everyone.
+"""
 
 import asyncio
 import contextlib
@@ -100,7 +101,8 @@ def close(writers: list[asyncio.StreamWriter]) -> None:
 
 @GUARDS
 async def test_one_client_takes_every_stream(bus: Bus, guarded: bool) -> None:
-    """Another one has none left, unless there are so many for each and no more."""
+    """With the guard one client cannot take every event stream; without it another client gets
+    none."""
     async with gateway(bus, "" if guarded else without("limits each client")) as (_, port):
         taken = [await status_of(port, "/api/v1/events", "127.0.0.1") for _ in range(CLIENTS_MAX)]
         held = [status for status, _ in taken if status == 200]
@@ -111,7 +113,7 @@ async def test_one_client_takes_every_stream(bus: Bus, guarded: bool) -> None:
 
 @GUARDS
 async def test_half_sent_requests_stay(bus: Bus, guarded: bool) -> None:
-    """They are ended once they had their time, with the reason in the log; others are answered."""
+    """Half-sent requests time out with a log line, and other clients are answered."""
     first = SHORT if guarded else without("limits each client")
     head = b"GET /api/v1/nodes HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     body = f"{PLAN}Content-Length: 9\r\n\r\n{{".encode()
@@ -130,7 +132,7 @@ async def test_half_sent_requests_stay(bus: Bus, guarded: bool) -> None:
 
 
 def plan(manifest: str) -> bytes:
-    """A request that tells line by line how far the plan is: its head comes as that begins."""
+    """Return a plan request with streamed progress, whose response starts when the plan does."""
     body = json.dumps({"manifest": manifest, "add": ["2x8xT4"]}).encode()
     head = f"{PLAN}Accept: application/x-ndjson\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
@@ -150,7 +152,7 @@ async def test_one_client_has_every_plan_made_for_itself(bus: Bus, guarded: bool
         third, other = await connect(port, plan(""), "127.0.0.2")
         status = int((await third.readline()).split()[1])
         assert (status, begun.done()) == ((200, False) if guarded else (503, True))
-        if guarded:  # whoever hangs up has had his turn
+        if guarded:  # a client that disconnects has used its turn
             close([held])
             assert (await begun).split()[1] == b"200"
         close([held, also_held, other])

@@ -1,7 +1,8 @@
-"""Attack 4: whoever may append anything appends an event of a type that there is not.
+"""Attack 4: an identity that may append anything appends an event of an unknown type.
 
-A reader that cannot know what an event means must stop before it, or it would hold another state
-than those who do. So one message on any subject halted every service for good, and no verb helped.
+A reader that cannot know what an event means must halt before it, or its state would differ from
+that of readers that do. So one message on any subject halted every service for good, and no verb
+helped.
 """
 
 import asyncio
@@ -61,13 +62,13 @@ class System:
         return revision
 
     async def halted(self, *verbs: str) -> None:
-        """Wait until these say that they have halted before an event that they do not know."""
+        """Wait until these services report that they have halted before an unknown event."""
         for service in self.services:
             if service.verb in verbs:
                 await until(partial(_halted, service), f"{service.verb} to halt")
 
     async def verified(self) -> dict[str, Any]:
-        """What an auditor finds, but for who signs: the pen of these tests is nobody's."""
+        """Return the findings of `verify` without those on owners: this test signs as no owner."""
         found: dict[str, Any] = json.loads(await self.run("verify", "--json", code=1))
         assert found["found"].pop("owner") > 0
         found["violations"] = [each for each in found["violations"] if each["check"] != "owner"]
@@ -110,10 +111,9 @@ async def running(folder: Path, without: str) -> AsyncIterator[System]:
 
 @pytest.mark.parametrize("without", ["asks what is enabled", ""], ids=["weak", "guarded"])
 async def test_an_invented_type_halts_nobody(tmp_path: Path, without: str) -> None:
-    """On a pod's subject, which the agent does not read, and on a node's, which it does.
-
-    Without the guard nothing is decided, bound, answered or allocated any more. With it everything
-    goes on, each service says which revision changes nothing and why, and so does `verify`."""
+    """An event of an unknown type, on a pod's or a node's subject, halts no service. Without the
+    guard nothing is decided, bound, answered or allocated any more. With it every service
+    continues, and each service and `verify` report which revision was ignored and why."""
     async with running(tmp_path, without) as system:
         revisions = [await system.attack(each) for each in ("workload.x", "placement.node-a")]
         if without:
@@ -134,9 +134,8 @@ async def test_an_invented_type_halts_nobody(tmp_path: Path, without: str) -> No
 
 @pytest.mark.parametrize("without", ["looks for what is set aside", ""], ids=["weak", "guarded"])
 async def test_what_halts_can_be_set_aside(tmp_path: Path, without: str) -> None:
-    """A format was enabled, and its build withdrawn: one verb, and everybody goes on.
-
-    The event stays where it is, and `verify` names it, who set it aside, and why."""
+    """After a format was enabled and its build withdrawn, `ledger set-aside` lets all services
+    continue. The event stays in the ledger, and `verify` names it, who set it aside, and why."""
     async with running(tmp_path, without) as system:
         enabled = FormatEnabled(format="PodWeighed", version=1, by="ada")
         await system.facts.write(enabled, role="operator")

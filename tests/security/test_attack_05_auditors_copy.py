@@ -1,7 +1,8 @@
-"""Attack 5, among auditors: one has an answer of the server delete what all of them read.
+"""Attack 5, among auditors: one turns an answer of the server into the deletion of the shared copy.
 
-He pulls from a consumer of his own that has nothing, and names the API for the reply: to that, an
-empty answer is the order to delete the copy, to purge it, or to end the reading of another."""
+It pulls from its own empty consumer and names an API subject for the reply. To that API an empty
+message is the order to delete the copy, to purge it, or to delete another auditor's consumer.
+"""
 
 import contextlib
 from pathlib import Path
@@ -18,9 +19,9 @@ from tests.support.nats import Bus, draft
 from tests.support.polling import until
 
 TOOLS = "auditor"
-"""The one whom tools without settings use, beside one of a name of his own."""
+"""The default auditor of tools without settings, and one with its own name."""
 THEIRS = "auditor-7"
-"""A consumer of the one who is attacked."""
+"""The victim's consumer."""
 ORDERS = ("STREAM.DELETE", "STREAM.PURGE", "CONSUMER.DELETE")
 
 
@@ -45,7 +46,7 @@ async def reader_of(bus: Bus) -> JetStreamLedger:
 
 
 async def whole(reader: JetStreamLedger) -> bool:
-    """Whether the copy has what was written, and the reader his consumer."""
+    """Return True if the copy has its event and the reader its consumer."""
     try:
         held = (await stream.read_info(reader.wire)).state.first_seq
         return held == 1 and (await consumers.read_info(reader.wire, THEIRS)).num_pending == 1
@@ -61,7 +62,9 @@ async def test_weak(tmp_path: Path, what: str) -> None:
             reader = await reader_of(bus)
             assert await whole(reader)
             auditor = await bus.connect(AUDITOR.name)
-            with contextlib.suppress(LedgerUnavailable):  # his own consumer went with the copy
+            with contextlib.suppress(
+                LedgerUnavailable
+            ):  # its own consumer was deleted with the copy
                 await pull_nothing(auditor, order(what))
 
             async def harmed() -> bool:
@@ -72,7 +75,7 @@ async def test_weak(tmp_path: Path, what: str) -> None:
 
 @pytest.mark.parametrize("attacker", [AUDITOR.name, TOOLS])
 async def test_guarded(tmp_path: Path, attacker: str) -> None:
-    """The answer stays where he is; another reads on, from the copy of before."""
+    """The server's answer cannot reach the API, so other auditors read on from the same copy."""
     async with attacked(tmp_path / "nats") as bus:
         reader = await reader_of(bus)
         made = (await stream.read_info(reader.wire)).created

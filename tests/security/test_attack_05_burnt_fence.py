@@ -1,8 +1,9 @@
-"""Attack 5: whoever may append anything burns the fence of a pod before it is placed.
+"""Attack 5: an identity that may append anything uses up a pod's fence before the pod is placed.
 
-The server takes an id once, on whatever subject. A message under `<uid>/1/placed` on a subject of
-one's own, which no reader takes for an event, made every placement of the pod a duplicate: it
-stayed pending, and schedulers refused so often began anew, for as long as the server remembers."""
+The server accepts a message id once, on any subject. A message with the id `<uid>/1/placed` on an
+own subject, which no reader takes for an event, made every placement of the pod a duplicate: the
+pod stayed pending and its schedulers kept restarting for as long as the server remembers ids.
+"""
 
 import base64
 import json
@@ -40,9 +41,8 @@ async def burn(bus: Bus, role: str, subject: str, *ids: str) -> None:
 async def test_a_burnt_id_keeps_no_pod_from_its_place(
     bus: Bus, tmp_path: Path, guarded: bool
 ) -> None:
-    """Without the ledger's key the pod is refused its place; with it nobody knows the id.
-
-    Both begin with what an agent may do: nothing, since it appends nothing any more."""
+    """With the ledger's key no attacker can guess a placement's id; without it the pod is not
+    placed. In both cases the agent cannot attack, because it appends nothing any more."""
     key = tmp_path / "ledger.key"
     key.write_text(secrets.token_hex(32))
     options = [*NO_AGENTS, *(["--ledger-key", str(key)] if guarded else [])]

@@ -1,8 +1,9 @@
-"""Attack 5, by where a consumer delivers: whoever may make one names any subject for it.
+"""Attack 5, through delivery subjects: a consumer's creator may name any subject for delivery.
 
-The server delivers to whatever somebody listens to in the stream's account, and asks nobody whether
-the reader may send there. What it answers itself is no such subject; what that account imports is.
-Bootstrap reached the auditors' copy from there, so a gateway's consumer purged the copy."""
+The server delivers to any subject with a listener in the stream's account, without checking whether
+the reader may publish there. Its own APIs do not count as listeners, but what the account imports
+does. Bootstrap reached the auditors' copy from there, so a gateway's consumer purged the copy.
+"""
 
 import json
 from pathlib import Path
@@ -30,7 +31,7 @@ READERS = [
     "agent", "auditor", AUDITOR.name, "binder", "extender", "gateway", "intake",
     "operator", "scheduler", "watcher",
 ]  # fmt: skip
-"""All who may make consumers of everything."""
+"""All roles that may create consumers of every subject."""
 _BETWEEN = f"""\
   BETWEEN {{
     exports: [ {{ service: "audit.purge", accounts: [APPORTION] }} ]
@@ -55,7 +56,8 @@ def reached_from_the_ledger(configuration: str) -> str:
 
 
 async def deliver(ledger: JetStreamLedger, subject: str) -> str:
-    """The name of a consumer of his that delivers all there, and beats where there is no more."""
+    """Create a consumer that delivers to this subject and sends heartbeats there; return its
+    name."""
     name = f"{ledger.wire.user}-3"
     config = {
         "name": name,
@@ -71,7 +73,7 @@ async def deliver(ledger: JetStreamLedger, subject: str) -> str:
 
 
 async def copied(bus: Bus, count: int) -> JetStreamLedger:
-    """An auditor, once the copy has so many events; another is written for the last of them."""
+    """Append an event, wait until the copy has this many, and return an auditor."""
     await (await bus.connect("watcher")).append([draft()])
     auditor = await bus.connect("auditor")
 
@@ -83,7 +85,7 @@ async def copied(bus: Bus, count: int) -> JetStreamLedger:
 
 
 async def test_weak(tmp_path: Path) -> None:
-    """Where the ledger's account reaches the copy, a reader's consumer purges it."""
+    """If the ledger's account can reach the copy, a reader's consumer purges it."""
     async with attacked(tmp_path / "nats", reached_from_the_ledger) as bus:
         auditor = await copied(bus, 1)
         assert await auditor.first_revision() == 1

@@ -1,9 +1,10 @@
-"""Attacks 1 and 5, by the way of an answer: who may ask the server chooses where it answers.
+"""Attacks 1 and 5, through replies: a client of the server's API chooses where it answers.
 
-The server asks nobody whether the sender of a request may send to the subject that it names for the
-reply. So an auditor who asks how the stream is had the answer stored as an event on a node's
-placement subject, which moves that node's fence; or sent to the API that purges the stream, to
-which an empty answer is the order to purge all: the whole ledger was gone."""
+The server does not check whether the sender of a request may publish to its reply subject. So an
+auditor had the stream's info stored as an event on a node's placement subject, which moves that
+node's fence; or sent to the API that purges the stream, to which an empty answer is the order to
+purge everything: the whole ledger was lost.
+"""
 
 import asyncio
 import contextlib
@@ -28,29 +29,29 @@ GUARD = "answers into the asker's account"
 PURGE = f"$JS.API.STREAM.PURGE.{STREAM}"
 DELETE = f"$JS.API.STREAM.DELETE.{STREAM}"
 EMPTY = f"DIRECT.GET.OBJ_{BUCKET}"
-"""What is answered by nothing, which is also how one asks for all to be purged."""
+"""A request with an empty answer; an empty message is also the order to purge everything."""
 KEPT = f"{EMPTY}.$O.{BUCKET}.C.configuration"
-"""And so is this, as long as no configuration is kept; the webhook may ask it."""
+"""Another one, while no configuration is kept; the webhook is permitted to send it."""
 FENCE = "apportion.v1.placement.n1"
 BESIDE = [
     "agent", AUDITOR.name, "admission", "binder", "extender", "gateway", "intake", "operator",
     "scheduler", "watcher",
 ]  # fmt: skip
-"""Who may ask something: all but bootstrap, who may drop the ledger's beginning himself.
+"""Roles that may send requests: all but bootstrap, which may trim the ledger itself.
 
 The agent is one of every node: that of a single node may ask the server nothing.
 """
 
 
 async def ask(bus: Bus, name: str, reply: str, about: str = f"STREAM.INFO.{STREAM}") -> None:
-    """Ask the server something, with this reply; and wait until it has answered."""
+    """Send the server a request with this reply subject, and wait until it has answered."""
     ledger: JetStreamLedger = await bus.connect(name)
     await ledger.wire.publish(f"$JS.API.{about}", b"", reply=reply, headers={})
     await ledger.last_revision()
 
 
 async def ask_for_nothing(bus: Bus, name: str, reply: str) -> None:
-    """Ask what of it this user may, with this reply."""
+    """Send a request that this user is permitted, with this reply subject."""
     if name == AUDITOR.name:
         await pull_nothing(await bus.connect(name), reply)
     else:
@@ -59,7 +60,8 @@ async def ask_for_nothing(bus: Bus, name: str, reply: str) -> None:
 
 @pytest.mark.parametrize("name", BESIDE)
 async def test_weak_an_answer_is_an_event_and_an_order(tmp_path: Path, name: str) -> None:
-    """In one account with the ledger, each that may ask moves a fence; an auditor purges all."""
+    """Within the ledger's account any API user can move a fence, and an auditor can purge the
+    ledger."""
     with GUARDS[GUARD]():
         bus_of = attacked(tmp_path / "nats")
         async with bus_of as bus:
@@ -75,7 +77,7 @@ async def test_weak_an_answer_is_an_event_and_an_order(tmp_path: Path, name: str
             fence = await until(moved, "the fence to move")
             assert fence == 2
             if name != AUDITOR.name:
-                return  # what a service asks that is answered by nothing is in another account now
+                return  # requests with empty answers are in another account now
             await ask_for_nothing(bus, name, PURGE)
 
             async def purged() -> bool:
@@ -107,7 +109,7 @@ async def test_guarded_an_answer_goes_back_to_the_askers_account(tmp_path: Path,
             await ask(bus, name, reply)
             await ask_for_nothing(bus, name, reply)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.3):  # an answer that came would have come by then
+            async with asyncio.timeout(0.3):  # long enough for an answer to arrive
                 await asyncio.Event().wait()
         assert await watcher.last_on_subject(FENCE) == 0
         assert (await watcher.first_revision(), await watcher.last_revision()) == (1, 1)
@@ -159,7 +161,7 @@ async def test_the_answer_of_a_service_is_an_event_and_an_order(
 async def test_the_answer_to_who_takes_from_a_queue_is_an_order(
     tmp_path: Path, *, guarded: bool
 ) -> None:
-    """Where nothing waits a pull is answered by nothing, and so is who has done with a delivery."""
+    """The server's answer to a pull or an ack cannot act as an order in another account."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             watcher, binder = await bus.connect("watcher"), await bus.connect("binder")
@@ -188,7 +190,7 @@ async def test_the_answer_to_who_takes_from_a_queue_is_an_order(
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_an_answer_is_no_request_to_a_third_account(tmp_path: Path, *, guarded: bool) -> None:
-    """Where a pod goes is said by extenders: not by a gateway, who has the server say it."""
+    """A gateway cannot have the server answer on the subject for extenders' choices."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             extender, scheduler = await bus.connect("extender"), await bus.connect("scheduler")
@@ -215,9 +217,10 @@ async def test_an_answer_is_no_request_to_a_third_account(tmp_path: Path, *, gua
 async def test_a_scheduler_gives_itself_no_leave_by_what_it_hears(
     tmp_path: Path, *, guarded: bool
 ) -> None:
-    """Whoever may answer whatever he hears, and speaks where he listens, may send anywhere.
+    """A scheduler cannot use its right to answer messages to publish on any subject.
 
-    A scheduler hears its own beats, and answers extenders, who are in another account."""
+    A scheduler hears its own heartbeats, and answers extenders, which are in another account.
+    """
     answering = GUARDS["schedulers answer where the server says"]
     with contextlib.nullcontext() if guarded else answering():
         async with attacked(tmp_path / "nats") as bus:

@@ -1,7 +1,8 @@
-"""Attack 6: an agent opens 50 batches on its own subject, and nobody else can open one.
+"""Attack 6: an agent opens 50 batches on its own subject, so no other client can open one.
 
 The server holds 50 open batches of a stream; an agent that may publish one message on a subject of
-the stream opens them all, and every writer's batches are refused for as long as it goes on."""
+the stream opens them all, and every writer's batches are refused for as long as it continues.
+"""
 
 from pathlib import Path
 

@@ -1,8 +1,9 @@
-"""Attacks 4, 5 and 7, by a node's agent that was taken over: it lies, and floods.
+"""Attacks 4, 5 and 7, by a compromised node agent: it lies, and floods.
 
-It emptied another node, claimed its cards, had a card of 16 TiB believed, wrote from what was yet
-to come and in another's name, halted readers by a type that nobody knows, and wrote 9,000 events in
-five seconds. Now it may ask an intake on its node's subject, and the intake judges."""
+It emptied another node, claimed its GPUs, reported a GPU of 16 TiB, referred to future revisions
+and wrote in another's name, halted readers with an unknown type, and wrote 9,000 events in five
+seconds. Now it may only send requests to an intake on its node's subject, and the intake judges.
+"""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -44,7 +45,7 @@ SOME = 800
 
 
 class Lie(NamedTuple):
-    """What is said, how it is refused, and which guard stands against it."""
+    """A false report, the reason for its refusal, and the guard against it."""
 
     data: Payload
     cause: str
@@ -54,7 +55,7 @@ class Lie(NamedTuple):
 
 
 def card(memory_mib: int) -> Device:
-    """A card that nobody has."""
+    """Return a device that does not exist."""
     return Device(
         id="GPU-lie", index=0, family="nvidia", model="NVIDIA Tesla T4", memory_mib=memory_mib,
         physical_memory_mib=memory_mib,
@@ -131,7 +132,7 @@ async def test_weak_a_lie_is_on_the_ledger(tmp_path: Path, name: str) -> None:
 
 
 async def test_guarded_lies_are_refused_by_name(tmp_path: Path) -> None:
-    """Each with its reason in the log, once; the truth is taken, and the victim is as it was."""
+    """Each false report is refused and logged once with its reason; true ones are accepted."""
     async with world(tmp_path) as made:
         for lie in LIES.values():
             for _ in range(2):
@@ -172,7 +173,7 @@ async def test_an_intake_outlives_whatever_id_an_event_has(tmp_path: Path) -> No
         there = (await made.say(said(structs.replace(NOTHING, devices=(CARD,))))).revision
         assert there is not None
         ill = DeviceHealthChanged(node=NODE, device=CARD.id, healthy=False)
-        again = said(ill, name="é", basis=there)  # so that the intake has folded the card
+        again = said(ill, name="é", basis=there)  # so that the intake has folded the device
         assert (await made.say(again)).refused == "late"
         shared = await made.bus.connect("agent")
         long = "ü" * 253

@@ -1,7 +1,8 @@
-"""Attack 8: a tenant puts a pod onto a node himself, and the ledger charges cards to it.
+"""Attack 8: a tenant assigns a pod to a node directly, and the ledger charges it GPUs.
 
-With an API server without policies, so that nothing but the watcher is in the way. The pod never
-runs, for no agent gives it anything; the cards were closed to everybody else all the same."""
+The API server has no policies here, so only the watcher guards. The pod never runs, because no
+agent gives it a device, but its GPUs were unavailable to all others.
+"""
 
 from typing import Any
 
@@ -18,7 +19,7 @@ WHOLE = share(15_000)
 
 
 async def attacked(world: KubeWorld, guard: str, notes: Any) -> Any:
-    """A node of four cards, the tenant's pod on it, and a watcher without the guard."""
+    """A node of four GPUs with the tenant's pod, and a watcher without the guard."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "4xT4"))
     (report,) = await world.facts.count(NodeReported, 1)
@@ -43,7 +44,7 @@ FOUR = {
 async def test_an_annotation_charges_whole_cards_to_a_pod_that_never_runs(
     world: KubeWorld, guard: str
 ) -> None:
-    """His pod asks for one card, and its annotation says that it has all four: it had them."""
+    """A pod that requests one GPU and claims four in its annotation is charged only one."""
     watcher = await attacked(world, guard, FOUR)
     (adopted,) = await world.facts.count(PodAdopted, 1)
     await world.plane.apply(kube_pod("works", WHOLE))
@@ -59,7 +60,7 @@ async def test_an_annotation_charges_whole_cards_to_a_pod_that_never_runs(
 
 @pytest.mark.parametrize("guard", ["holds what was asked", ""], ids=["weak", "guarded"])
 async def test_a_pod_without_an_annotation_closes_the_node(world: KubeWorld, guard: str) -> None:
-    """Nobody knows which card it has, so that none was offered to anybody."""
+    """A hand-assigned pod without an annotation is charged one GPU and does not block its node."""
     watcher = await attacked(world, guard, {})
     await world.plane.apply(kube_pod("works", WHOLE))
     if guard:

@@ -1,4 +1,4 @@
-"""Attack 8: a tenant writes down himself what his pod is said to hold."""
+"""Attack 8: a tenant writes the annotations that record a pod's devices."""
 
 import json
 from typing import Any
@@ -21,7 +21,7 @@ HELD = "GPU-00000000-0000-0000-0000-000000000000,NVIDIA,16000,100:;"
 
 
 async def ask(plane: ControlPlane, who: str, verb: str, path: str, body: Any, *, ok: bool) -> str:
-    """What the API server says to this user, who may do anything to pods."""
+    """Send this request to the API server as this user, who may do anything to pods."""
     text = json.dumps(body)
     if verb == "create":
         words = ("create", "--raw", path, "-f", "-")
@@ -66,8 +66,8 @@ async def forge(plane: ControlPlane, who: str, way: str, key: str, *, ok: bool) 
 async def test_an_annotation_that_says_what_a_pod_holds(
     world: KubeWorld, guard: str, key: str
 ) -> None:
-    """A tenant with every right to pods tries each way in: with the pod, afterwards, through its
-    status, through a binding. He gained cards that his pod never used, charged whole."""
+    """A tenant cannot set the annotations that record a pod's devices: not when creating the
+    pod, nor by an update, its status or a binding."""
     plane = world.plane
     await plane.apply(kube_node("n1"))
     weakened = without(MESSAGES[key]) if guard == "weak" else without()
@@ -92,6 +92,6 @@ async def test_those_whose_job_it_is_go_on(world: KubeWorld) -> None:
         await plane.user("label", "pod", "p-change", "team=blue")
         wish = kube_pod("wish", share(), annotations={"volcano.sh/gpu-index": "0"})
         await plane.apply(wish)
-        # What is there may be taken out by nobody else either, nor by taking all annotations out.
+        # No one else may remove an existing one either, not even by removing all annotations.
         said = await plane.user("annotate", "pod", "p-binding", f"{OURS}-", ok=False)
         assert MESSAGES[OURS] in said

@@ -1,4 +1,4 @@
-"""Attack 9: whoever reaches the webhook keeps it so busy that the API server does without it."""
+"""Attack 9: a client floods the webhook, so that the API server does without it."""
 
 import asyncio
 import io
@@ -37,7 +37,8 @@ def hasty(webhooks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def review() -> bytes:
-    """A pod of so many containers, each of which asks for a device."""
+    """Return an admission review of a pod with as many containers as fit, each with a device
+    request."""
     one = {"name": "c12345", "image": "i", "resources": {"limits": share()}}
     pod, count = kube_pod("bomb", share()), POST_BYTES // len(json.dumps(one))
     pod["spec"]["containers"] = [one | {"name": f"c{at}"} for at in range(count)]
@@ -74,7 +75,7 @@ async def flooded(port: int) -> AsyncIterator[Counter[str]]:
 
 
 async def forge(world: KubeWorld, turn: int, *, ok: bool | None) -> list[str]:
-    """What is said of three pods that say themselves what they hold."""
+    """Create three pods with forged device annotations, and return the API server's replies."""
     pods = [kube_pod(f"forged-{turn}-{at}", annotations=FORGED) for at in range(PODS)]
     told = ("create", "-f", "-")
     return [await world.plane.user(*told, stdin=json.dumps(pod), ok=ok) for pod in pods]
@@ -82,9 +83,12 @@ async def forge(world: KubeWorld, turn: int, *, ok: bool | None) -> list[str]:
 
 @pytest.mark.parametrize("guard", ["weak", "guarded"])
 async def test_a_flooded_webhook_lets_a_forged_pod_pass(world: KubeWorld, guard: str) -> None:
-    """Anyone in the network sends 30 bodies of 6 MB: the API server gave up on the webhook, and
-    took three pods whose annotations only we may write. Now it asks no service about these; the
-    webhook refuses what no API server sends before it reads it, and goes on answering."""
+    """Flooding the webhook admits no forged pod.
+
+    Anyone in the network could send 30 bodies of 6 MB: the API server gave up on the webhook and
+    admitted pods with annotations that only Apportion may write. Now the API server checks these
+    itself, and the webhook rejects oversized bodies before reading them.
+    """
     await world.plane.apply(kube_node("n1"))
     if guard == "weak":
         first = without("limits of the webhook")
@@ -105,7 +109,7 @@ async def test_a_flooded_webhook_lets_a_forged_pod_pass(world: KubeWorld, guard:
     ):
         for said in await forge(world, 0, ok=False):
             assert "set only by Apportion" in said or "failed calling webhook" in said
-        await webhook.in_force()  # a pod of somebody else is judged meanwhile
+        await webhook.in_force()  # another user's pod is reviewed in the meantime
 
         async def answered() -> bool:
             return outcomes.total() > POSTS
@@ -115,7 +119,8 @@ async def test_a_flooded_webhook_lets_a_forged_pod_pass(world: KubeWorld, guard:
 
 
 async def test_a_pod_of_thousands_of_containers_is_refused_by_name(world: KubeWorld) -> None:
-    """By the webhook, in the answer to whoever made it; and one of as many annotations is a pod."""
+    """The webhook rejects a pod with thousands of containers by name, but admits many
+    annotations."""
     bomb = kube_pod("bomb", share())
     one = bomb["spec"]["containers"][0]
     bomb["spec"]["containers"] = [one | {"name": f"c{at}"} for at in range(2_000)]

@@ -1,7 +1,8 @@
 """Attack 10: anyone in the network posts bodies of 60 MB to the extender.
 
-Four of them froze the gateway that it was a part of; one cost 22 seconds. kube-scheduler asks the
-same port and waited, and so did everybody who asked the gateway."""
+Four of them froze the gateway that it was a part of; one cost 22 seconds. kube-scheduler calls the
+same port and had to wait, as did all clients of the gateway.
+"""
 
 import asyncio
 import contextlib
@@ -24,8 +25,8 @@ BYTES = 60 << 20
 POSTS = 4
 FROZEN_S = 8.0
 ANSWERED_S = 24.0
-"""What an ask of kube-scheduler takes beside the attack: at least this where nothing stops it, and
-at most that where something does. Four such bodies take an idle machine 88 seconds.
+"""Duration of a kube-scheduler request during the attack: at least this without the guard, and
+at most that with it. Four such bodies take an idle machine 88 seconds.
 """
 
 
@@ -40,21 +41,21 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 def heavy() -> bytes:
-    """A pod of a great many containers, each of which somebody would look at."""
+    """Return a request about a pod with as many containers as fit into the body."""
     one = b'{"name":"c","image":"x","resources":{"limits":{"nvidia.com/gpu":"1"}}}'
     containers = b",".join([one] * (BYTES // (len(one) + 1)))
     return b'{"Pod":{"spec":{"containers":[' + containers + b']}},"NodeNames":["n1"]}'
 
 
 def light() -> bytes:
-    """What kube-scheduler asks."""
+    """Return a request as kube-scheduler sends it."""
     pod = {"metadata": {"name": "p", "namespace": "d"}, "spec": {"containers": []}}
     return json.dumps({"Pod": pod, "NodeNames": ["n1"]}).encode()
 
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_heavy_bodies_freeze_the_extender(bus: Bus, guarded: bool) -> None:
-    """They are refused by their size, and kube-scheduler is answered meanwhile."""
+    """The extender refuses heavy bodies by their size and keeps answering kube-scheduler."""
     first = "" if guarded else without("limits of the extender")
     url = bus.server.url_for("extender")
     async with ServiceProcess("extender", url, "--listen", "127.0.0.1:0", first=first) as process:

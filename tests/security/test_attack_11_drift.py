@@ -1,8 +1,8 @@
-"""Attack 11: whoever holds bootstrap's identity sets `max_msgs_per_subject` to 1 under everybody.
+"""Attack 11: the holder of bootstrap's identity sets `max_msgs_per_subject` to 1 on a live stream.
 
-The server then drops all but the newest event of each subject, and goes on dropping one for each
-that is appended: history is gone, and nobody says so, for services looked at the stream's settings
-only when they began."""
+The server then drops all but the newest event of each subject, and one more for each that is
+appended. History was lost unnoticed, because services checked the settings only when they started.
+"""
 
 import asyncio
 import json
@@ -77,10 +77,9 @@ async def one_for_each_subject(wire: Wire, most: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_a_stream_that_drops_history_is_noticed(bus: Bus, guarded: bool) -> None:
-    """Without the looks the scheduler is ready, and places on while events vanish.
-
-    With them it decides nothing, says why in its log, at /readyz and in a metric, and goes on where
-    it was once the setting is put back; that events were lost stays to be seen."""
+    """A scheduler stops deciding while the stream drops history, and resumes once the setting is
+    fixed. It gives the reason in its log, at /readyz and in a metric, and the loss of events
+    remains visible. Without the checks it stays ready and places on while events vanish."""
     facts = Facts(bus)
     scheduler = await scheduling(
         bus, facts, HASTE + without("" if guarded else "looks at the ledger")
@@ -115,11 +114,10 @@ async def test_a_stream_that_drops_history_is_noticed(bus: Bus, guarded: bool) -
 
 
 async def test_what_the_stream_sends_on_and_takes_in_is_noticed(bus: Bus) -> None:
-    """Bootstrap has events sent on by `republish`, and writes one by a transform: it is told of.
-
-    It may change the stream. What that sends on stays in the ledger's account, where bootstrap is
-    not, so it hears what it asked for, and no event. A service that holds its ledger to what it
-    must be names each setting, with the value."""
+    """Services report `republish` and subject transforms on the stream, and bootstrap gains no
+    event. Bootstrap may change the stream, but republished messages stay in the ledger's
+    account, where it cannot listen. Each service that checks its ledger names each such
+    setting and its value."""
     boot, watcher = (await bus.connect("bootstrap")).wire, await bus.connect("watcher")
     config = (await stream_info(boot))["config"]
     heard: asyncio.Queue[bytes] = asyncio.Queue()

@@ -1,7 +1,8 @@
-"""Attack 12: the network answers for the ledger's server, without TLS or with its own certificate.
+"""Attack 12: an impostor answers for the ledger's server, without TLS or with its own certificate.
 
-Whoever can answer at the server's address, as by ARP or DNS, took the password out of a connection
-to `tls://`: the client library goes on without TLS where a server does not ask for it."""
+Anyone who could answer at the server's address, as by ARP or DNS spoofing, got the password from a
+connection to `tls://`: the client library continues without TLS if the server does not offer it.
+"""
 
 import asyncio
 import contextlib
@@ -30,7 +31,7 @@ SOON_S = 20.0
 
 
 class Impostor:
-    """Answers in the place of a server, without TLS, and writes down what it is told."""
+    """An impostor of a server, without TLS, that records what it receives."""
 
     def __init__(self) -> None:
         self.heard = b""
@@ -56,7 +57,8 @@ class Impostor:
 
 
 async def _verb(url: str, weak: str) -> tuple[int, str]:
-    """How `apportion ledger check` ends there, and what it says; `weak` is a guard taken out."""
+    """Run `apportion ledger check`, with the guard `weak` removed; return its exit code and
+    output."""
     command = ["ledger", "check", "--nats", url]
     module = ["tests.security.weakened", weak, "--"] if weak else ["apportion.cli.main"]
     process = await asyncio.create_subprocess_exec(
@@ -69,7 +71,7 @@ async def _verb(url: str, weak: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("weak", ["says nothing before TLS", ""], ids=["weak", "guarded"])
 async def test_a_server_without_tls_is_told_nothing(weak: str) -> None:
-    """Somebody in the network answers for a `tls://` server in plain, and gained the password."""
+    """A client with a `tls://` URL sends a plain-text server nothing, not even its password."""
     impostor = Impostor()
     async with impostor.listening():
         url = f"tls://operator:{WORD}@{HOST}:{impostor.port}"
@@ -84,7 +86,7 @@ async def test_a_server_without_tls_is_told_nothing(weak: str) -> None:
 
 
 class Ledger:
-    """A server with TLS and the ledger on it; `ca` is a copy of whom its clients trust."""
+    """A TLS server with the ledger; `ca` is a copy of the CA that its clients trust."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -95,7 +97,7 @@ class Ledger:
         self.configure()
 
     def configure(self, *, clients: bool = False) -> None:
-        """For the next start: whom it shows, and whether its clients show something."""
+        """Set the certificate for the next start, and whether clients must show one."""
         block = tls_block(self.pair, self.authority.ca if clients else None)
         self.server.configuration = configuration() + block
         self.ca.write_bytes(self.authority.ca.read_bytes())
@@ -124,7 +126,8 @@ async def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 @pytest.mark.parametrize("weak", ["believes its CA alone", ""], ids=["weak", "guarded"])
 async def test_a_server_of_another_ca_is_told_nothing(ledger: Ledger, weak: str) -> None:
-    """The same with a certificate of the attacker's own making; others go on meanwhile."""
+    """A client sends nothing to a server with another CA's certificate; existing connections
+    continue."""
     there = await ledger.connect()
     theirs = Authority(ledger.folder, "theirs").issue("impostor", HOST)
     impostor = NatsServer(
@@ -154,7 +157,7 @@ async def test_a_name_that_the_certificate_has_not_is_refused(ledger: Ledger) ->
 async def test_a_plain_url_with_a_ca_wants_tls_as_well(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever names a CA, and mistypes the scheme, is not sent in plain."""
+    """A client with a CA requires TLS even if its URL says `nats://`."""
     impostor = Impostor()
     async with impostor.listening():
         with pytest.raises(LedgerUnavailable, match="has no TLS"):
@@ -187,7 +190,8 @@ async def test_renewed_certificates_are_taken_without_a_restart(ledger: Ledger) 
 async def test_who_shows_no_certificate_is_told_what_is_missing(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the server wants one of its clients: refused without, taken with it."""
+    """A client without the certificate that the server requires fails with the missing setting's
+    name."""
     ledger.configure(clients=True)
     await ledger.restart()
     with pytest.raises(LedgerUnavailable, match="APPORTION_NATS_CERT"):

@@ -1,4 +1,4 @@
-"""Attack 13: a tenant asks for a share, and for the means to take the whole node beside it."""
+"""Attack 13: a tenant requests a share and also the means to take over the whole node."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ PRIVILEGED = {"securityContext": {"privileged": True}}
 
 
 def pod(name: str, *, limits: Any = None, main: Any = None, **spec: Any) -> dict[str, Any]:
-    """A pod with a share, whose container has more to it."""
+    """Return a pod with a share, with additional fields in its container."""
     made = kube_pod(name, share() if limits is None else limits, **spec)
     made["spec"]["containers"][0] |= main or {}
     return made
@@ -26,7 +26,7 @@ def mounting(path: str) -> dict[str, Any]:
 
 
 def secured(**context: Any) -> dict[str, Any]:
-    """A pod with a share, whose container has this security context."""
+    """Return a pod with a share, whose container has this security context."""
     return pod("p", main={"securityContext": context})
 
 
@@ -99,15 +99,15 @@ CONFINED = {
 async def create(
     plane: ControlPlane, made: dict[str, Any], *, ok: bool, space: str = "default"
 ) -> str:
-    """What `kubectl create` says; nothing stays."""
+    """Return the output of `kubectl create` as a dry run."""
     words = ("create", "--dry-run=server", "-n", space, "-f", "-")
     return await plane.user(*words, stdin=json.dumps(made), ok=ok)
 
 
 @pytest.mark.parametrize("guard", ["weak", "guarded"])
 async def test_a_share_and_the_rest_of_the_node(world: KubeWorld, guard: str) -> None:
-    """A tenant whose pod has a share asks for a privileged container, the node's processes, a
-    capability, a folder or all cards by name. He had every device of the node, whatever his share.
+    """A pod with a share cannot be privileged, or get host processes, capabilities, host folders or
+    all GPUs by name, each of which would give it every device of its node.
     """
     plane = world.plane
     weak = guard == "weak"

@@ -1,7 +1,8 @@
-"""Attack 13, its second half: a tenant asks the gateway, and sees what others run.
+"""Attack 13, second half: a tenant asks the gateway, and sees what others run.
 
-Names, labels, owners and asks of every namespace were there for whoever reached the port, in pods,
-`why`, history and the log; a tenant learnt what his neighbours train, and when they are short."""
+Anyone who reached the port saw names, labels, owners and requests of every namespace in pods,
+`why`, history and the log, so a tenant learnt what others train, and when they lack GPUs.
+"""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,7 +28,7 @@ SECRET = "merger-model"
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A ledger with a pod of his own, and one of the bank's."""
+    """A ledger with one pod of the tenant and one of another namespace."""
     async with running_bus(tmp_path / "nats") as running:
         facts = Facts(running)
         await facts.open()
@@ -39,7 +40,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_a_tenant_reads_of_others(bus: Bus, tmp_path: Path, guarded: bool) -> None:
-    """That there is somebody, and nothing by which he would be known; of his own everything."""
+    """A tenant reads everything about its own pods, and nothing that identifies those of others."""
     tokens = tmp_path / "tokens.toml"
     tokens.write_text(rows(mallory=TENANT))
     options = ("--listen", "127.0.0.1:0", "--tokens", str(tokens))

@@ -1,8 +1,8 @@
-"""Attack 14: somebody who may write files that others read, with rights that he has not.
+"""Attack 14: a user who may write files that a service reads abuses that service's rights.
 
-A text of hundreds of thousands of documents kept its reader busy for minutes. A link in the
-watcher's folder was followed, and what it led to was told: a line that is no manifest stands in the
-log, in the words of its error."""
+A text of hundreds of thousands of documents kept its reader busy for minutes. A symbolic link in
+the watcher's folder was followed, and a line of its target appeared in the log as part of an error.
+"""
 
 import asyncio
 import json
@@ -62,7 +62,7 @@ async def test_a_link_out_of_the_folder_is_not_followed(
 
 
 def check(folder: Path, guard: str) -> Any:
-    """What `apportion check --json` says of the folder, perhaps without a guard."""
+    """Return the output of `apportion check --json` on the folder, perhaps without a guard."""
     verb = ["check", "-f", str(folder), "--json"]
     weak = [sys.executable, "-m", "tests.security.weakened", guard, "--", *verb]
     command = weak if guard else [sys.executable, "-m", "apportion.cli.main", *verb]
@@ -72,7 +72,7 @@ def check(folder: Path, guard: str) -> Any:
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_too_many_documents_are_not_parsed(tmp_path: Path, guarded: bool) -> None:
-    """They are counted first, and none is parsed; the file beside them is read as ever."""
+    """A file with too many documents is refused without parsing; its neighbour is read as usual."""
     (tmp_path / "a-many.yaml").write_text("---\na: 1\n" * (DOCUMENTS_MAX + 1))
     (tmp_path / "b-good.yaml").write_text(POD)
     report = await asyncio.to_thread(check, tmp_path, "" if guarded else "counts documents")

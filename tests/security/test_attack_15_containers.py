@@ -78,7 +78,8 @@ def test_the_deeds_harm_an_agent_without_its_guard(node: Path, guard: str, harm:
 
 @pytest.mark.parametrize("guard", ["", "takes rank and devices from the ledger"])
 def test_no_container_stops_another_by_its_own_region(node: Path, guard: str) -> None:
-    """It writes the first rank, and a kernel that never ends, into its own file."""
+    """A container that claims top priority and an endless kernel in its region stops no other
+    container."""
     regions = Regions(Places(node, node, node).state)
     plans = [plan_of(node, pod) for pod in ("evil", "good")]
     with guarded_but(guard):

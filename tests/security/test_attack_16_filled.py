@@ -105,7 +105,7 @@ async def test_agents_leave_the_last_room_to_others(bus: Bus, guard: str) -> Non
 
 @pytest.mark.parametrize("guard", ["", "is unready when full"])
 async def test_a_full_ledger_makes_services_unready(bus: Bus, guard: str) -> None:
-    """Also one that has nothing to append. Without the guard it sees that and stays ready."""
+    """A full ledger makes every service unready, even one without anything to append."""
     first = HASTE + without(guard)
     async with ServiceProcess("binder", bus.server.url_for("binder"), first=first) as binder:
         await binder.ready()
@@ -192,7 +192,7 @@ def test_a_node_appends_so_many_bytes_in_an_hour(guard: str) -> None:
 def test_a_node_appends_so_many_records_in_an_hour(
     guard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However small; fifty of them stand for the ten thousand."""
+    """An intake appends a limited number of records per node and hour, whatever their size."""
     monkeypatch.setattr(taking, "RECORDS_AN_HOUR", 50)
     unshared = (UnsharedUsed("n1-g0", "x", 1, 1, 1),)
     with guarded_but(guard):
@@ -251,7 +251,7 @@ def test_no_account_can_take_all_connections() -> None:
 
 
 def test_a_key_of_named_nodes_gets_few_subscriptions() -> None:
-    """Each costs memory, on as many connections as there are; a simulated fleet needs many."""
+    """A key of named nodes gets few subscriptions, because each costs the server memory."""
     nodes = Identity("agent", "agent-a", nodes=("n-1", "n-2"))
     fleet = Identity("agent", "agent", nodes=(EVERY_NODE,))
     few, many = configuration.subscriptions_of([nodes]), configuration.subscriptions_of([fleet])
@@ -285,7 +285,8 @@ def test_a_new_ledger_of_compose_has_a_limit() -> None:
 
 
 async def test_a_client_that_says_nothing_is_hung_up_on(bus: Bus) -> None:
-    """Its socket counts among those that the server takes until then."""
+    """A client that sends nothing is disconnected, because its socket counts against the
+    server's limit."""
     url = urlsplit(bus.server.url_for("agent"))
     reading, writing = await asyncio.open_connection(url.hostname, url.port)
     said = await asyncio.wait_for(reading.read(), 60)

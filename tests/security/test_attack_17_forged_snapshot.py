@@ -1,7 +1,8 @@
-"""Attack 17: a stolen scheduler's key writes snapshots that lie, or purges those that are there.
+"""Attack 17: the holder of a scheduler's key writes false snapshots, or purges the existing ones.
 
-A service that restarted would begin with a state in which a pod has lost its card, and another pod
-would be placed there. On a ledger whose beginning was dropped no service could start at all."""
+A restarted service would begin with a state in which a pod has lost its GPU, and another pod would
+be placed there. On a ledger with a dropped beginning no service could start at all.
+"""
 
 import asyncio
 import json
@@ -32,7 +33,7 @@ HASTE = """
 from apportion.intake import reads
 reads.LOOK_S = 0.2
 """
-"""An intake that looks at snapshots without a pause."""
+"""An intake that checks snapshots without a pause."""
 GUARD = "attests what it has folded"
 
 
@@ -162,7 +163,8 @@ async def test_an_entry_that_is_too_deep_stops_no_service(bus: Bus, facts: Facts
 
 
 async def test_no_service_attests_in_the_intakes_place(bus: Bus) -> None:
-    """Nor by a consumer of the ledger that delivers into the bucket."""
+    """Only an intake can attest snapshots; no other service can, not even with a consumer's
+    delivery."""
     for role in ("scheduler", "binder", "gateway", "agent", "operator", "bootstrap"):
         with pytest.raises(NotPermitted):
             await (await snapshots_of(bus, role)).attest([(1, "x")])

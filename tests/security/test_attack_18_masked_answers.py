@@ -1,4 +1,4 @@
-"""Attack 18: a tenant asks for the largest answers in parallel, and every other client waits."""
+"""Attack 18: a tenant requests the largest answers in parallel, and every other client waits."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 async def ask_for(session: aiohttp.ClientSession, url: str) -> None:
-    """Ask, and read the answer."""
+    """Send a request, and read the whole answer."""
     async with session.get(url) as answer:
         assert answer.status == 200, await answer.text()
         await answer.read()
@@ -67,7 +67,7 @@ async def test_a_tenant_asks_for_much_at_once(bus: Bus, tmp_path: Path, guarded:
                     assert (await process.get("/healthz"))[0] == 200
                     healthy += 1
 
-            # Without the guard a second client that asks would be answered between the first one's.
+            # Without the guard a second client's request would be served between the first one's.
             looks = [asyncio.create_task(look())] if guarded else []
             while not flood.done():
                 await ask_for(alice, f"{base}revision")

@@ -1,7 +1,8 @@
-"""Attack 19: with the key of one node's agent the whole ledger is read.
+"""Attack 19: the key of one node's agent reads the whole ledger.
 
-It made a consumer of every subject, asked for single records, and took the snapshots: the names,
-sizes and refusals of all namespaces, quotas and the nodes of others."""
+It created a consumer of every subject, read single records, and took the snapshots: the names,
+sizes and refusals of all namespaces, quotas and other nodes.
+"""
 
 import asyncio
 import contextlib
@@ -127,7 +128,7 @@ async def asked(bus: Bus, api: str, body: object = None) -> dict[str, Any]:
 
 
 def consumer(name: str = OWN, deliver: str = "", **changed: object) -> dict[str, object]:
-    """A consumer as an agent asks for it."""
+    """Return a consumer's configuration as an agent requests it."""
     config = {
         "name": name,
         "deliver_subject": deliver or f"_DELIVER.{AGENT.name}.x",
@@ -154,7 +155,7 @@ HOSTILE = {
     "another node": (f"{CREATE}.{OWN}", consumer(filter_subject="apportion.v1.placement.n2")),
     "every node": (f"{CREATE}.{OWN}", consumer(filter_subject="apportion.v1.placement.*")),
 }
-"""What an intake without its guard would ask the server for."""
+"""Requests that an intake without its guard would forward to the server."""
 NEVER = {
     "no filter": (f"{CREATE}.{OWN}", consumer()),
     "an empty filter": (f"{CREATE}.{OWN}", consumer(filter_subjects=[])),
@@ -171,7 +172,7 @@ NEVER = {
     "a purge": (f"STREAM.PURGE.{STREAM}", None),
     "no stream of ours": ("STREAM.INFO.OBJ_APPORTION_SNAPSHOTS", None),
 }  # fmt: skip
-"""What no intake asks for an agent."""
+"""Requests that no intake forwards for an agent."""
 
 
 async def test_an_intake_asks_for_its_node_alone(tmp_path: Path) -> None:
@@ -270,7 +271,7 @@ async def test_an_intake_and_an_agent_live_through_the_upgrade_of_the_rules(tmp_
 
 
 def of_earlier_build(text: str) -> str:
-    """The server's configuration without what lets agents ask an intake."""
+    """Return the server's configuration without the permission for agents to query an intake."""
     return "\n".join(line for line in text.splitlines() if "apportion.reading" not in line)
 
 

@@ -1,7 +1,8 @@
-"""Who shows a ServiceAccount's token gets its role; a forged, old or foreign one gets nothing.
+"""A ServiceAccount's token gives its holder its role; a forged, expired or foreign one gives none.
 
-A real API server reviews the tokens, a real nats-server asks, and the callout answers with the
-rights of the chart and no others."""
+A real API server reviews the tokens, a real nats-server calls the callout, and the callout grants
+the permissions in the chart and no others.
+"""
 
 import asyncio
 import base64
@@ -96,7 +97,7 @@ class Cluster:
 
 
 class Bus:
-    """The server, whoever connects to it, and the callout."""
+    """The server, its clients, and the callout."""
 
     def __init__(self, server: NatsServer, cluster: Cluster, callout: ServiceProcess) -> None:
         self.server = server
@@ -120,7 +121,8 @@ class Bus:
         return await self.come(name or pod, await self.cluster.token(role, pod))
 
     async def connect(self, role: str) -> JetStreamLedger:
-        """As whoever has a password, and as a service otherwise: for `Facts`."""
+        """Connect with the role's password if it has one, otherwise as a service; used by
+        `Facts`."""
         if role not in PASSWORDS:
             return await self.start(role)
         ledger = await connect(self.server.url(role), name=f"test {role}")
@@ -137,7 +139,7 @@ class Bus:
         return ServiceProcess(verb, url, "--nats-token", str(path), *options)
 
     async def refused(self, name: str, token: str, reason: str) -> None:
-        """Nobody comes in with this, and the reason is in the log, without the token."""
+        """Check that this token is refused, and that the log has the reason but not the token."""
         already = len(self.callout.log)
         with pytest.raises(LedgerError):
             await self.come(name, token, timeout_s=SOON_S)
@@ -161,7 +163,7 @@ async def bus(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Bus]:
-    """A ledger whose users are said by the callout, without the guard that a parameter names."""
+    """A ledger with users from the callout, without the guard that a parameter names."""
     first = without(getattr(request, "param", ""))
     monkeypatch.setenv(ISSUER_VARIABLE, SECRET)
     cluster = Cluster(control_plane)
@@ -178,7 +180,7 @@ async def bus(
             await create_stream(boot)
             await boot.close()
             kube = ("--kubeconfig", str(control_plane.kubeconfig_of("callout")))
-            # Each test meets the end of somebody's time, but for one in which nothing renews it.
+            # A session expires during each test but one, in which nothing renews it.
             life = ("--life", "120" if "without_the_callout" in request.node.name else "5")
             async with ServiceProcess(
                 "callout", server.url("callout"), *kube, *life, first=first
@@ -202,7 +204,7 @@ async def _may(ledger: JetStreamLedger, subject: str) -> bool:
 
 
 async def _append(ledger: JetStreamLedger, subject: str = "workload.pod1") -> None:
-    """Append there once, also where its time ends meanwhile and it has to come back first."""
+    """Append exactly once, reconnecting if the session expires in the meantime."""
     event = draft(subject)
 
     async def appended() -> bool:
@@ -218,7 +220,7 @@ async def _append(ledger: JetStreamLedger, subject: str = "workload.pod1") -> No
 
 
 async def test_each_account_gets_its_role(bus: Bus) -> None:
-    """What the table says of the role, and nothing of another's."""
+    """Each ServiceAccount gets exactly the permissions of its role."""
     watcher, scheduler = await bus.start("watcher"), await bus.start("scheduler")
     binder = await bus.start("binder")
     appends = {watcher: "workload.p", scheduler: "placement.n", binder: "binding.p"}
@@ -229,12 +231,12 @@ async def test_each_account_gets_its_role(bus: Bus) -> None:
     assert await gateway.last_revision() == len(appends)
     assert not await _may(gateway, "workload.p")
     taken = [each["role"] for each in bus.callout.log if each.get("event") == "taken"]
-    # Each at least once: whose time has ended meanwhile has come again.
+    # Each at least once: a client with an expired session has reconnected.
     assert list(dict.fromkeys(taken)) == ["watcher", "scheduler", "binder", "gateway"]
 
 
 async def test_real_services_work_by_tokens(bus: Bus) -> None:
-    """An agent reports, an intake appends it, a scheduler places: longer than they are let in."""
+    """Agent, intake and scheduler work with tokens, beyond the expiry of their sessions."""
     facts = Facts(bus)  # type: ignore[arg-type] # it connects, and does nothing else with it
     await facts.open()
     async with AsyncExitStack() as running:
@@ -264,7 +266,7 @@ def attacked(guard: str) -> pytest.MarkDecorator:
 
 
 async def _heard(ledger: JetStreamLedger, subject: str) -> bool:
-    """Whether the server lets it say something there; nobody listens."""
+    """Return True if the server permits a request on this subject; no service answers it."""
     for _ in range(20):
         await ledger.wire.wait_connected(SOON_S)
         try:
@@ -283,7 +285,7 @@ async def _heard(ledger: JetStreamLedger, subject: str) -> bool:
 async def test_an_agent_speaks_for_the_node_of_its_pod(
     bus: Bus, request: pytest.FixtureRequest
 ) -> None:
-    """A compromised agent of node-a reports for node-b, whose cards it would have and empty."""
+    """An agent may report only for the node of its own pod."""
     weak = "weak" in request.node.callspec.id
     agent = await bus.start("agent", node="node-a")
     assert await _heard(agent, "apportion.intake.node-a")
@@ -295,7 +297,8 @@ async def test_an_agent_speaks_for_the_node_of_its_pod(
 
 @attacked("asks for its audience")
 async def test_a_token_for_somebody_else_is_none(bus: Bus, request: pytest.FixtureRequest) -> None:
-    """Who is shown a pod's token, as a vault is, takes it to the ledger and is a scheduler."""
+    """A pod's token for another audience is rejected, so a service that receives it cannot
+    misuse it."""
     await bus.cluster.pod("scheduler-x1", "scheduler")
     foreign = await bus.cluster.token("scheduler", "scheduler-x1", audience="vault")
     if "weak" in request.node.callspec.id:
@@ -401,7 +404,7 @@ async def test_a_token_that_does_not_count_is_refused(bus: Bus) -> None:
 async def test_a_token_that_has_ended_is_refused_and_told_so(
     bus: Bus, control_plane: ControlPlane
 ) -> None:
-    """A day later the same token is nobody's, in the API server's words; today's is a scheduler."""
+    """An expired token is rejected with the API server's reason; a current one is accepted."""
     await bus.cluster.pod("scheduler-x1", "scheduler")
     token = await bus.cluster.token("scheduler", "scheduler-x1")
     ended = a_day_later(token, control_plane.accounts_key)
@@ -410,10 +413,10 @@ async def test_a_token_that_has_ended_is_refused_and_told_so(
 
 
 async def test_without_the_callout_who_is_there_goes_on_and_others_wait(bus: Bus) -> None:
-    """A newcomer is not told that he is wrong: he waits, and comes in when the callout is back."""
+    """Without the callout existing sessions continue, and new clients wait until it is back."""
     await bus.cluster.pod("scheduler-x1", "scheduler")
     token = await bus.cluster.token("scheduler", "scheduler-x1")
-    there = await bus.start("watcher")  # for a few seconds, and then he too waits
+    there = await bus.start("watcher")  # for a few seconds, and then it waits too
     await bus.callout.kill()
     await there.append([draft()])
     coming: asyncio.Task[Any] = asyncio.create_task(_insists(bus, "scheduler-x1", token))
@@ -426,7 +429,7 @@ async def test_without_the_callout_who_is_there_goes_on_and_others_wait(bus: Bus
 
 
 async def test_who_was_let_in_for_a_time_comes_back_with_the_token_of_then(bus: Bus) -> None:
-    """The kubelet has renewed the file meanwhile; nothing that was appended is lost."""
+    """A client with an expired session reconnects with the renewed token, and loses no append."""
     watcher = await bus.start("watcher")
     renewed = await bus.cluster.token("watcher", "watcher-x1")
     (bus.server.folder / "watcher-x1.token").write_text(renewed)

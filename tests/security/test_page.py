@@ -16,7 +16,7 @@ def test_nothing_is_missing() -> None:
 
 
 def test_what_is_missing_is_named() -> None:
-    """A role that nobody thought about, an attack that nobody makes, a test that is gone."""
+    """The page's check names a role without attacks, an attack without tests and a missing test."""
     made = rows()
     point = msgspec.structs.replace(made.point[0], tests=("tests/unit/test_gone.py",))
     untried = msgspec.structs.replace(made.attack[0], id=99)
@@ -37,7 +37,7 @@ def test_a_function_is_looked_for_in_its_file() -> None:
 
 
 def test_words_around_the_tables_stay() -> None:
-    """And a page without a table says so."""
+    """Text around the generated tables stays, and a page without marks is an error."""
     made = page(f"before\n{MARKS}after\n", rows())
     assert made.startswith("before\n")
     assert made.endswith("<!-- end points -->\nafter\n")

@@ -1,6 +1,7 @@
-"""Points 2 to 7: what each account may do at the API server, all of it, as a table.
+"""Points 2 to 7: a table of all that each account may do at the API server.
 
-A right that somebody adds without a row here fails, and so does a row without a right."""
+A right without a row here fails the test, and so does a row without a right.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -68,7 +69,7 @@ def objects() -> list[dict[str, Any]]:
 
 
 def test_every_right_stands_in_the_table() -> None:
-    """And the other way round."""
+    """Every right is in the table, and every row of the table has its right."""
     assert set(granted(objects())) == wanted()
 
 

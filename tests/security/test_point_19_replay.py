@@ -1,8 +1,9 @@
-"""Point 19: an old message is played again, word for word, by whoever has a scheduler's identity.
+"""Point 19: the holder of a scheduler's identity replays an old message, word for word.
 
-A pod's placement came to nothing, its node is closed, and the pod waits. Played again, the old
-message would put it there all the same: it was decided once, and signed, by a scheduler. Under its
-own id the server takes nothing twice for two minutes, and under another one whenever it comes."""
+A pod's placement was voided, its node is cordoned, and the pod is pending. The replayed message
+would place it there nonetheless: a scheduler decided and signed it once. The server rejects a
+repeated id for two minutes only, and accepts the message under another id at any time.
+"""
 
 import asyncio
 import contextlib
@@ -45,10 +46,10 @@ async def voided(bus: Bus, facts: Facts) -> tuple[str, bytes]:
 
 @pytest.mark.parametrize("without", ["holds a placement to its turn", ""], ids=["weak", "guarded"])
 async def test_an_old_placement_is_no_placement(bus: Bus, without: str) -> None:
-    """It is of a spent attempt, and follows another message: no reader applies it.
-
-    Without that guard the pod is bound to the closed node. With it the scheduler says so, and once
-    the node is open again places the pod anew; that is bound."""
+    """A replayed placement belongs to a spent attempt and another predecessor, so no reader
+    applies it. Without that guard the pod is bound to the cordoned node. With it the
+    scheduler logs the replay, and places the pod again once the node is uncordoned; that
+    placement is bound."""
     facts = Facts(bus)
     await facts.open()
     async with contextlib.AsyncExitStack() as stack:

@@ -1,7 +1,8 @@
-"""Point 22: an event that a reader cannot take ends neither its process nor its honesty.
+"""Point 22: an event that a reader fails to apply ends neither its process nor its correctness.
 
-Nobody attacks here but a fault: a build whose fold fails at an event that is right. Who passes over
-it goes on with a state that nobody else has, and what a person said is lost without a word."""
+This is a fault and no attack: the fold of one build fails at a valid event. A reader that skipped
+it would continue with a state that differs from all others, and silently lose the event.
+"""
 
 import asyncio
 import json
@@ -51,11 +52,10 @@ async def set_aside(bus: Bus, revision: int) -> int:
 
 @pytest.mark.parametrize("without", ["halts at its own fault", ""], ids=["weak", "guarded"])
 async def test_a_fault_of_the_fold_is_not_passed_over(bus: Bus, without: str) -> None:
-    """A person closes the only node, at which the fold of one build fails.
-
-    Without the guard that scheduler is ready, and places on the closed node. With it that one
-    halts, is not ready and says at which revision and why, in a metric too; another one of a sound
-    build refuses the pod; and once the event is set aside both go on."""
+    """A scheduler whose fold fails at an event halts before it, until the event is set aside.
+    Without the guard that scheduler stays ready and places on a cordoned node. With it, it
+    halts, is not ready, and gives revision and reason, in a metric too; a scheduler of a
+    sound build refuses the pod."""
     facts = Facts(bus)
     await facts.open()
     async with scheduler(bus, "faulty", FAULTY + taken_out(without)) as faulty:

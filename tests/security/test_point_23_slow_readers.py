@@ -1,4 +1,4 @@
-"""Point 23: a reader that hears and does not read slows nobody, and is hung up on by the server."""
+"""Point 23: a subscriber that does not read slows no other, and is disconnected by the server."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ def noting(revisions: list[int]) -> Callable[[Record], None]:
 
 
 async def deaf(bus: Bus) -> socket.socket:
-    """An auditor who subscribed to all that is said, and never reads of it."""
+    """An auditor that subscribes to all events and never reads them."""
     url = urlsplit(bus.server.url_for("auditor"))
     connection = socket.create_connection((url.hostname or "", url.port or 0), 10)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -51,8 +51,10 @@ def limit_that_was_exceeded(log: Path) -> int:
 async def test_who_does_not_read_is_hung_up_on_and_others_read_on(
     tmp_path: Path, *, guarded: bool
 ) -> None:
-    """All is appended, and read by a scheduler and another auditor, who miss nothing. Without the
-    limit the server holds all of it in its memory for the one who does not read."""
+    """The server disconnects a subscriber that does not read; other readers miss nothing.
+
+    Without the limit the server keeps everything in memory for that subscriber.
+    """
 
     def widen(text: str) -> str:
         assert "max_pending: 16MB" in text

@@ -1,4 +1,4 @@
-"""Point 29: what a pod's spec has that is nobody's business is in no event, on a real ledger."""
+"""Point 29: private parts of a pod's spec are in no event of a real ledger."""
 
 import asyncio
 from pathlib import Path

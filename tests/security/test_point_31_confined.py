@@ -16,11 +16,12 @@ EXCEPTIONS = {
     "runAsNonRoot != true": "runAsNonRoot",
     "runAsUser=0": "runAsUser=0",
 }
-"""What of the standard an agent does not keep, and how the API server says so."""
+"""Rules of the standard that the agent violates, as the API server reports them."""
 
 
 async def judged(world: KubeWorld, template: dict[str, Any], *, ok: bool) -> str:
-    """What the API server says of the pod in a namespace that enforces the standard."""
+    """Create the pod in a namespace that enforces the standard, and return the API server's
+    reply."""
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE, "labels": label}}
     await world.plane.apply(space)
@@ -33,7 +34,8 @@ async def judged(world: KubeWorld, template: dict[str, Any], *, ok: bool) -> str
 
 
 async def test_every_pod_but_the_agents_keeps_to_the_strictest_standard(world: KubeWorld) -> None:
-    """Also nats-server, whose image is root's; with a root file system that is only read."""
+    """Every pod but the agent's meets the restricted standard, with a read-only root file
+    system."""
     for name, template in pods():
         if name == "agent":
             continue

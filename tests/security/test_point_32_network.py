@@ -11,7 +11,7 @@ from tests.support.applied import objects
 
 API = [{"port": 443}, {"port": 6443}]
 OPEN = {"gateway": [8470], "extender": [3456], "admission": [8443]}
-"""What others than ours ask, and of whom."""
+"""Clients outside Apportion, and the pods that they call."""
 
 
 def policies() -> dict[str, dict[str, Any]]:
@@ -38,7 +38,8 @@ def wide(spec: dict[str, Any]) -> list[str]:
 
 
 def test_what_is_not_named_is_denied() -> None:
-    """Of every pod of the namespace, both ways."""
+    """Network policies deny all traffic of every pod in the namespace, in both directions, by
+    default."""
     deny = policies()["default-deny"]
     assert deny == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     assert [rule for spec in policies().values() for rule in wide(spec)] == []
@@ -46,7 +47,8 @@ def test_what_is_not_named_is_denied() -> None:
 
 @pytest.mark.parametrize("app", sorted(pods()))
 def test_every_pod_has_its_flows_and_no_more(app: str) -> None:
-    """The ledger for all that know it, the API server for those that ask it, and who asks them."""
+    """Each pod's network policy permits its own flows and no others: ledger, API server and
+    clients."""
     spec, pod = policies()[app], pods()[app]
     assert spec["podSelector"] == {"matchLabels": {"app": app}}
     if app == "nats":
@@ -64,7 +66,7 @@ def test_every_pod_has_its_flows_and_no_more(app: str) -> None:
 
 
 def test_the_ledger_is_reached_by_those_who_know_it() -> None:
-    """Each pod with a URL of it, and no other."""
+    """Exactly the pods with the ledger's URL can reach the ledger."""
     first, *_ = policies()["nats"]["ingress"]
     (peer,) = first["from"]
     (expression,) = peer["podSelector"]["matchExpressions"]
@@ -73,5 +75,5 @@ def test_the_ledger_is_reached_by_those_who_know_it() -> None:
 
 
 def test_a_rule_without_a_port_is_found() -> None:
-    """The guard taken out: a flow of any port is told, and the policies as they are have none."""
+    """The check finds a policy rule without a port, and the real policies have none."""
     assert wide({"egress": [{"to": [{"podSelector": {}}]}]})

@@ -1,8 +1,9 @@
-"""Point 35: whoever names a pod writes lines into other people's logs, and codes to their screens.
+"""Point 35: a pod's name forges lines in logs, and sends control codes to terminals.
 
-A log for people had a name's line breaks as they were, so that a line of it was the attacker's. And
-`--json`, which programs and terminals read, passed C1 codes and marks of direction: what stands on
-the screen was not what the ledger has."""
+The log for people printed a name's line breaks, so the attacker could write whole lines. And
+`--json`, which programs and terminals read, passed C1 codes and direction marks: the screen did not
+show what the ledger has.
+"""
 
 import asyncio
 import json

@@ -31,7 +31,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 found = JsonStrictValidator(SchemaVersion.V1_6).validate_str(sys.stdin.read())
 sys.exit(str(found) if found else 0)
 """
-"""In a process of its own: the library brings CycloneDX's schema along, and asks no network."""
+"""Runs in its own process; the library includes CycloneDX's schema and needs no network."""
 
 
 def valid(text: str) -> str:
@@ -67,7 +67,8 @@ def test_the_bill_of_materials_is_valid_and_whole(tmp_path: Path) -> None:
 
 
 def test_what_needs_what_is_known() -> None:
-    """Aiohttp is ours to want, and multidict is aiohttp's."""
+    """The bill of materials records direct dependencies: aiohttp is ours, multidict is
+    aiohttp's."""
     needs = {each["ref"]: each["dependsOn"] for each in bill()["dependencies"]}
     (ours,) = (wanted for ref, wanted in needs.items() if ref.startswith("pkg:pypi/apportion@"))
     named = {ref.partition("@")[0] for ref in ours}
@@ -83,7 +84,7 @@ def test_a_document_that_is_none_is_found() -> None:
 
 
 def test_a_lock_without_hashes_is_no_lock() -> None:
-    """Whoever adds a line by hand is told."""
+    """A lock file with a line without a hash is rejected."""
     with pytest.raises(ValueError, match="six"):
         locked("six==1.17.0\n")
 
@@ -105,7 +106,7 @@ class Signed(NamedTuple):
     key: Path
 
     def written(self, envelope: dict[str, Any]) -> None:
-        """Put another envelope in the place of the one that was signed."""
+        """Replace the signed envelope with this one."""
         (self.folder / release.PROVENANCE).write_text(json.dumps(envelope))
 
     def checked(self, public: Path | None = None) -> Result:
@@ -216,7 +217,7 @@ def test_only_the_key_can_sign(dist: Signed, tmp_path: Path) -> None:
 
 
 def test_an_archive_has_one_image(tmp_path: Path) -> None:
-    """Of several, it is not known which one is meant."""
+    """An archive with several images is refused, because the right one is unknown."""
     path = tmp_path / release.IMAGE
     path.write_bytes(archive_of("ab" * 32, "cd" * 32))
     with pytest.raises(release.Untrusted, match="2 images"):

@@ -1,8 +1,9 @@
-"""Point 20: whoever holds the servers of the ledger writes its history anew.
+"""Point 20: the operator of the ledger's servers rewrites its history.
 
-They delete the stream and append everything again with one event changed, or put such a store in
-its place: chain, schemas and invariants hold, so `verify` finds nothing. Somebody else has signed
-what the ledger held, and keeps the receipts elsewhere."""
+They delete the stream and append everything again with one event changed, or replace the store:
+chain, schemas and invariants hold, so `verify` finds nothing. But another party has signed what the
+ledger held, and keeps the receipts elsewhere.
+"""
 
 import asyncio
 import json
@@ -27,7 +28,7 @@ from tests.support.processes import ServiceProcess
 RECORDED = Path(__file__).parents[1] / "golden" / "ledgers" / "v1-evictions.jsonl"
 RECORDS = list(read_archive(RECORDED))
 MORE = 7
-"""So many come after the first receipt."""
+"""Number of records after the first receipt."""
 
 
 class Place:
@@ -42,7 +43,7 @@ class Place:
         self.public = ("--key", f"{self.key}.pub")
 
     async def run(self, *arguments: str, code: int = 0, gateway: str = "") -> str:
-        """What a verb prints, on standard error if it says no."""
+        """Return a verb's stdout, or its stderr if that is empty."""
         environ = {**os.environ, "APPORTION_NATS_URL": self.url, "APPORTION_GATEWAY": gateway}
         command = [sys.executable, "-m", "apportion.cli.main", *arguments]
         done = await asyncio.to_thread(
@@ -52,7 +53,7 @@ class Place:
         return done.stdout or done.stderr
 
     async def verify(self, *arguments: str, code: int = 0) -> Any:
-        """What `verify --json` says."""
+        """Return the output of `verify --json`."""
         return json.loads(await self.run("verify", "--json", *arguments, code=code))
 
     async def sign(self) -> list[Any]:
@@ -67,7 +68,7 @@ class Place:
             await self.ledger.append([draft])
 
     async def rewrite(self, records: Sequence[Record]) -> None:
-        """Another history in the place of the one that was."""
+        """Replace the stream's history with these records."""
         config = (await stream.read_info(self.ledger.wire)).config
         await call_api(self.ledger.wire, f"STREAM.DELETE.{STREAM}")
         await remake_stream(self.ledger.wire, config)
@@ -130,7 +131,7 @@ async def test_a_history_that_was_written_anew(place: Place) -> None:
 
 
 async def test_a_key_of_another_signs_nothing(place: Place) -> None:
-    """Who can write into the folder too makes receipts of his own: nobody published his key."""
+    """Receipts signed with a key that is not published are rejected."""
     forger = Place(place.folder / "forger", place.ledger, place.url)
     forger.folder.mkdir()
     await forger.run("receipt", "key", forger.key)
@@ -140,7 +141,7 @@ async def test_a_key_of_another_signs_nothing(place: Place) -> None:
 
 
 async def test_whoever_signs_goes_on_from_what_he_signed(place: Place) -> None:
-    """A receipt that somebody put there is none to go on from; one of the key of before is told."""
+    """A signer continues only from receipts of its own or a known key, so keys can be rotated."""
     await place.run("receipt", "key", str(place.folder / "new"))
     await place.ledger.append([Draft(RECORDS[0].subject, "again", RECORDS[0].payload)])
     write = ("receipt", "write", "--key", str(place.folder / "new"), *place.receipts)

@@ -1,4 +1,4 @@
-"""Guards are taken out by name, and one that nobody knows is no guard that was taken out."""
+"""Guards are removed by name, and an unknown name is an error."""
 
 import subprocess
 import sys

@@ -26,7 +26,7 @@ from tests.security.weakened_intake import INTAKE_GUARDS
 
 @contextlib.contextmanager
 def looks_at_the_ledger() -> Iterator[None]:
-    """Settings are looked at when a service begins, and never again."""
+    """Services check the ledger's settings only when they start."""
     from apportion.runtime.service.soundness import Soundness  # noqa: PLC0415
 
     async def never(*_: object) -> None:
@@ -38,7 +38,7 @@ def looks_at_the_ledger() -> Iterator[None]:
 
 @contextlib.contextmanager
 def doubts_annotations() -> Iterator[None]:
-    """What a pod's author wrote on it is believed, whoever put it onto its node."""
+    """A pod's device annotations are believed even if its author wrote them."""
     from apportion.core.workloads.adoption import claims  # noqa: PLC0415
 
     def nothing(*_: object) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ def doubts_annotations() -> Iterator[None]:
 
 @contextlib.contextmanager
 def holds_what_was_asked() -> Iterator[None]:
-    """A pod that says of no device that it has it closes all of its node."""
+    """A pod without a device annotation blocks its whole node."""
     from apportion.watcher.kubernetes import facts  # noqa: PLC0415
 
     def nothing(*_: object) -> None:
@@ -80,9 +80,10 @@ def stays_in_the_folder() -> Iterator[None]:
 
 @contextlib.contextmanager
 def limits_of(service: str) -> Iterator[None]:
-    """The service reads whatever somebody sends, as much of it as he likes.
+    """The service reads bodies of any size from any client.
 
-    `service` is the module that has its `LIMITS`."""
+    `service` is the module with its `LIMITS`.
+    """
     from apportion.runtime.service import own_machine  # noqa: PLC0415
     from apportion.runtime.service.limits import Limits  # noqa: PLC0415
 
@@ -101,7 +102,7 @@ def limits_of(service: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def asks_its_book() -> Iterator[None]:
-    """An agent hands out what the cluster says that a pod had."""
+    """An agent hands out the devices that the cluster says a pod had."""
     from apportion.agent.shares.preparing import SharePreparing  # noqa: PLC0415
 
     with mock.patch.object(SharePreparing, "_check_doubtful", return_value=None):
@@ -112,7 +113,7 @@ def without(guard: str) -> str:
     """Code that takes the guard out of the process that runs it first; none for no guard."""
     return (
         "import contextlib\nfrom tests.security.weakened import GUARDS\n"
-        "_kept = contextlib.ExitStack()\n"  # a generator that nobody keeps puts the guard back
+        "_kept = contextlib.ExitStack()\n"  # an unreferenced generator would restore the guard
         f"_kept.enter_context(GUARDS[{guard!r}]())"
         if guard
         else ""
@@ -130,7 +131,7 @@ def says_nothing_before_tls() -> Iterator[None]:
 
 @contextlib.contextmanager
 def believes_its_ca_alone() -> Iterator[None]:
-    """Any certificate will do, as with a client that is told not to verify."""
+    """Any certificate is accepted, as by a client that does not verify."""
     from apportion.runtime.process.tls import ClientTls  # noqa: PLC0415
 
     made = ClientTls.context
@@ -147,7 +148,7 @@ def believes_its_ca_alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def asks_what_is_enabled() -> Iterator[None]:
-    """Whatever stands in the ledger is legal, as it was before operators said what is."""
+    """Any event type in the ledger is legal, as before operators had to enable formats."""
     from apportion.core.ledger.rules import Rules  # noqa: PLC0415
 
     with mock.patch.object(Rules, "legal", return_value=True):
@@ -170,7 +171,7 @@ def knows_the_node_of_a_token() -> Iterator[None]:
 
 @contextlib.contextmanager
 def looks_for_what_is_set_aside() -> Iterator[None]:
-    """Who has halted waits for ever."""
+    """A halted reader never resumes."""
     from apportion.runtime.ledger.reader import Reader  # noqa: PLC0415
 
     async def never(_: object) -> None:
@@ -191,7 +192,7 @@ def reviews_few_of_a_host() -> Iterator[None]:
 
 @contextlib.contextmanager
 def asks_for_its_audience() -> Iterator[None]:
-    """A token counts, whoever it was made for."""
+    """A token is accepted whatever its audience."""
     from apportion.callout.claims import payload_of  # noqa: PLC0415
     from apportion.callout.tokens import Reviewed, Tokens  # noqa: PLC0415
 
@@ -252,7 +253,7 @@ def writes_one_event_a_line() -> Iterator[None]:
 
 @contextlib.contextmanager
 def escapes_what_it_prints() -> Iterator[None]:
-    """What the command line prints is what stands in the ledger, character for character."""
+    """The command line prints text from the ledger unescaped."""
     from apportion.cli.render import output, rows  # noqa: PLC0415
 
     def same(text: object, **_: object) -> Any:
@@ -290,7 +291,7 @@ def limits_each_client() -> Iterator[None]:
 
 @contextlib.contextmanager
 def reads_the_past_by_turns() -> Iterator[None]:
-    """Whoever reads along from far back has it read in the ledger for himself, at once."""
+    """A follower that is far behind has the ledger read for itself at once, without a queue."""
     from apportion.gateway.past.chronicle import Chronicle  # noqa: PLC0415
     from apportion.gateway.past_process import PIECE_EVENTS, Pieces  # noqa: PLC0415
     from apportion.runtime.ledger.port import Record  # noqa: PLC0415
@@ -334,7 +335,7 @@ def masks_by_turns() -> Iterator[None]:
 
 @contextlib.contextmanager
 def shows_what_is_seen() -> Iterator[None]:
-    """Whoever is let in reads everything."""
+    """Anyone with a login reads everything."""
     from apportion.gateway.access import gate  # noqa: PLC0415
 
     async def everything(body: bytes, *_: object) -> bytes:
@@ -366,7 +367,7 @@ def auditors_apart() -> Iterator[None]:
 
 @contextlib.contextmanager
 def auditors_by_name() -> Iterator[None]:
-    """Whoever reads along may make, read from and delete any consumer in the auditors' account."""
+    """An auditor may create, read from and delete any consumer in the auditors' account."""
     from apportion.core.identity import permissions  # noqa: PLC0415
 
     with (

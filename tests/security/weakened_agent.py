@@ -69,7 +69,7 @@ def takes_limits_from_the_ledger() -> Iterator[None]:
 
 @contextlib.contextmanager
 def takes_rank_and_devices_from_the_ledger() -> Iterator[None]:
-    """A container goes before others by what its own region says."""
+    """A container's priority and devices are taken from its own region."""
     from apportion.agent.shares import regions  # noqa: PLC0415
     from apportion.core.grants.feedback import Contender  # noqa: PLC0415
     from apportion.core.grants.region import Region  # noqa: PLC0415

@@ -59,7 +59,7 @@ def takes_the_sender_for_the_node() -> Iterator[None]:
 
 @contextlib.contextmanager
 def knows_how_large_cards_are() -> Iterator[None]:
-    """An intake believes any card."""
+    """An intake accepts a device of any size."""
     from apportion.core.intake import judging  # noqa: PLC0415
 
     with mock.patch.object(judging, "implausible", return_value=""):
@@ -68,7 +68,7 @@ def knows_how_large_cards_are() -> Iterator[None]:
 
 @contextlib.contextmanager
 def knows_whose_cards_are() -> Iterator[None]:
-    """An intake lets a node report the cards of another."""
+    """An intake accepts another node's devices in a report."""
     from apportion.core.intake import judging  # noqa: PLC0415
 
     with mock.patch.object(judging, "other_owner", return_value=None):
@@ -77,7 +77,7 @@ def knows_whose_cards_are() -> Iterator[None]:
 
 @contextlib.contextmanager
 def knows_what_is_yet_to_come() -> Iterator[None]:
-    """An intake does not ask how far the ledger is."""
+    """An intake does not check a basis against the end of the ledger."""
     from apportion.intake.taking import Taking  # noqa: PLC0415
 
     async def never(*_: object) -> None:
@@ -139,7 +139,7 @@ def leaves_a_reserve() -> Iterator[None]:
 
 @contextlib.contextmanager
 def asks_for_its_node_alone() -> Iterator[None]:
-    """An intake asks the server whatever an agent would know."""
+    """An intake forwards any read request of an agent to the server."""
     from apportion.core.intake import sight  # noqa: PLC0415
 
     with (

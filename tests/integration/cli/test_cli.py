@@ -1,4 +1,4 @@
-"""The verbs as a person types them, in a second terminal beside a real `apportion up`."""
+"""The CLI verbs as a user runs them in a second terminal, against a real `apportion up`."""
 
 import json
 import re
@@ -141,7 +141,7 @@ def test_bad_document_is_named_and_the_others_go_on(up: Standalone) -> None:
     ids=["10-MB", "YAML-bomb", "not-text", "empty", "unknown-kind"],
 )  # fmt: skip
 def test_hostile_manifests(up: Standalone, case: bytes, part: str) -> None:
-    """Each gets a clear error and exit code 1, and nothing is submitted."""
+    """A hostile manifest gets a clear error and exit code 1, and nothing is submitted."""
     before = _said_of_pods(up)
     done = up.run("submit", "-f", "-", stdin=case)
     assert done.returncode == 1, done.stderr
@@ -158,7 +158,8 @@ def _said_of_pods(up: Standalone) -> str:
 
 
 def test_pod_of_50_000_containers(up: Standalone) -> None:
-    """It is refused by its field with the limit, whatever the rest of the file holds."""
+    """A pod with 50,000 containers is refused with the field and the limit, whatever else the
+    file holds."""
     container = "  - {name: c%d, image: x}\n"
     huge = "apiVersion: v1\nkind: Pod\nmetadata: {name: many}\nspec:\n  containers:\n" + "".join(
         container % number for number in range(50_000)
@@ -182,7 +183,7 @@ def test_submitting_again_changes_nothing(up: Standalone) -> None:
 
 
 def test_gang_is_placed_whole_or_not_at_all(up: Standalone) -> None:
-    """Four whole cards fit on the fleet's big node; of forty not one is placed."""
+    """A gang of four GPUs is placed whole; of a gang of 40 that does not fit, no pod is placed."""
     fits = JOB.replace("NAME", "fits").replace("COUNT", "4").encode()
     report = up.json("submit", "-f", "-", "--wait", stdin=fits)
     assert len(report["placed"]) == 4
@@ -199,7 +200,8 @@ def test_gang_is_placed_whole_or_not_at_all(up: Standalone) -> None:
 
 
 def test_cordon_and_uncordon(up: Standalone) -> None:
-    """Nothing new goes onto a cordoned node or device; the reason is told, and it can be undone."""
+    """Cordoned nodes and devices take no new pods, `why` names the cordon, and `uncordon` lifts
+    it."""
     for node in ("big-1", "mig-1", "small-1"):
         up.json("cordon", node, "--reason", "moving house")
     report = submit(up, pod("homeless"), code=1)
@@ -234,7 +236,8 @@ def _cordoned(up: Standalone, node: str) -> list[str]:
 
 
 def test_a_pod_that_runs_is_resized_where_it_is(up: Standalone) -> None:
-    """It gets what its device has, never more; each answer is that to this wish."""
+    """A running pod can be resized within its device's capacity; each reply answers its own
+    request."""
     submit(up, pod("grows"))
     wait_until(lambda: _phase(up, "grows") == "allocated", "the pod to be allocated")
     before = up.json("why", "grows")["placed"]["shares"]
@@ -285,7 +288,7 @@ def test_device_that_fails_and_recovers(up: Standalone) -> None:
     ],
 )
 def test_not_found_is_exit_code_1(up: Standalone, words: tuple[str, ...]) -> None:
-    """And says what was looked for."""
+    """A verb that does not find its object exits with 1 and names what it looked for."""
     done = up.run(*words)
     assert done.returncode == 1, done.stderr
     assert re.search("nobody|nothing|nowhere", done.stderr)
@@ -322,7 +325,7 @@ def test_delete_says_that_a_name_is_of_a_node_or_a_device(up: Standalone) -> Non
     ],
 )
 def test_wrong_usage_is_exit_code_2(up: Standalone, words: tuple[str, ...]) -> None:
-    """And nothing is done."""
+    """Wrong usage exits with 2, and nothing is done."""
     done = up.run(*words)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -340,7 +343,8 @@ def test_wrong_usage_is_exit_code_2(up: Standalone, words: tuple[str, ...]) -> N
     ],
 )
 def test_unreachable_is_exit_code_3(up: Standalone, words: tuple[str, ...]) -> None:
-    """And says where it was looked for, never with a password."""
+    """A verb that cannot reach a service exits with 3, names the address and never prints a
+    password."""
     assert up.data is not None
     port = str(json.loads((up.data / "credentials.json").read_text())["port"])
     done = up.run(*(word.replace("PORT", port) for word in words))
@@ -370,7 +374,8 @@ def test_tail(up: Standalone) -> None:
 
 
 def test_tail_ends_where_it_is_told_to(up: Standalone) -> None:
-    """At a revision or a time, though the ledger goes on; an end that cannot be is refused."""
+    """`tail` ends at the given revision or time while the ledger goes on; an impossible end is
+    refused."""
     told = up.run("tail", "--from", "2", "--to", "4", "--json").stdout.splitlines()
     assert [json.loads(line)["revision"] for line in told] == [2, 3, 4]
     all_of_it = up.run("tail", "--from", "-1h", "--to", "now")
@@ -391,7 +396,7 @@ def test_tail_ends_where_it_is_told_to(up: Standalone) -> None:
 
 
 def test_tail_begins_no_later_than_the_next_event(up: Standalone) -> None:
-    """It would wait for what may never come; the next one is where a script goes on."""
+    """`tail` refuses a start beyond the next event, but accepts the next event itself."""
     end = up.json("get", "nodes")["revision"]
     done = up.run("tail", "--from", str(end + 1_000), "--no-follow")
     assert done.returncode == 2, done.stderr
@@ -410,9 +415,11 @@ def test_policy(up: Standalone) -> None:
 
 
 def test_top_shows_who_is_where(up: Standalone) -> None:
-    """Every device, its bars, and the pod on it; in a pipe one picture.
+    """`top` shows every device with its usage bar and its pods; in a pipe it prints a single
+    picture.
 
-    More memory than an instance of the MIG cards has, so that it is on an H100 under any policy."""
+    The pod requests more memory than a MIG instance has, so any policy puts it on an H100.
+    """
     submit(up, pod("seen", 42_000))
     said = up.run("top").stdout
     assert said.count("H100 80GB") == 4
@@ -422,7 +429,8 @@ def test_top_shows_who_is_where(up: Standalone) -> None:
 
 
 def test_top_is_live(up: Standalone) -> None:
-    """On a terminal it fills the screen, shows a new pod by itself, and Ctrl-C ends it with 0."""
+    """On a terminal `top` fills the screen, shows a new pod by itself, and exits with 0 on
+    Ctrl-C."""
     with Terminal("top", data=up.data) as screen:
         screen.shows("A100-SXM4-40GB")
         submit(up, pod("arrives"))

@@ -1,4 +1,4 @@
-"""`apportion doctor` and `/api/v1/doctor` beside real processes, while things break for real."""
+"""`apportion doctor` and `/api/v1/doctor` against real processes and real failures."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ async def start(bus: Bus) -> AsyncIterator[Start]:
 
 
 class Asking:
-    """The verb, as a person who was told where both are."""
+    """Run `apportion doctor` with the addresses of the ledger and the gateway."""
 
     def __init__(self, bus: Bus, url: str) -> None:
         nats = {"APPORTION_NATS_URL": bus.server.url_for("operator")}
@@ -90,7 +90,8 @@ class Asking:
 
 
 async def test_what_breaks_is_named_with_its_fix(bus: Bus, start: Start) -> None:
-    """An agent that stops, schedulers of one name, a setting that drifts, and who is away."""
+    """Doctor names a stopped agent, duplicate scheduler names, a drifted setting and absent
+    services."""
     facts = Facts(bus)
     await facts.open()
     agent = await start("agent", "--node", "rack-1", "--simulate", "2xT4")
@@ -128,7 +129,8 @@ async def test_what_breaks_is_named_with_its_fix(bus: Bus, start: Start) -> None
 
 
 async def mute(bus: Bus, asking: Asking) -> None:
-    """A server that is stopped is not said to be missing, nor a scheduler whose beats it holds."""
+    """With the server suspended, doctor reports the ledger as broken and all that depends on it as
+    unknown."""
     os.kill(bus.server.pid, signal.SIGSTOP)
     try:
         await asking.until("schedulers", "unknown")
@@ -153,7 +155,7 @@ async def drift_and_back(bus: Bus, asking: Asking) -> None:
 
 
 async def alone(bus: Bus, asking: Asking) -> None:
-    """Without a gateway the ledger is looked at all the same; without both there is no answer."""
+    """Without a gateway, doctor still checks the ledger; without both it exits with 3."""
     states = await asking.states()
     assert states["gateway"]["state"] == "broken"
     assert states["stream"]["state"] == "ok"

@@ -1,4 +1,4 @@
-"""Draining a node and a device beside a real `apportion up`: what ran there runs elsewhere."""
+"""Draining a node and a device of a real `apportion up` moves the pods that ran there."""
 
 import asyncio
 import os
@@ -149,7 +149,8 @@ def test_a_node_is_drained_and_undone(up: Standalone) -> None:
 
 
 def its_end_is_told(up: Standalone, name: str, node: str) -> None:
-    """Where and by whom it was drained: in events, its story, and of the one that came after."""
+    """Events, the pod's history and `why` for its successor say where, by whom and why it was
+    drained."""
     why = f"drained from {node} by ada: firmware"
     assert why in up.run("tail", "--from", "1", "--no-follow").stdout
     story = [row["sentence"] for row in up.json("history", name)["items"]]
@@ -161,7 +162,7 @@ def its_end_is_told(up: Standalone, name: str, node: str) -> None:
 
 
 def test_a_device_is_drained(up: Standalone) -> None:
-    """What is on the other device of its node stays."""
+    """Draining a device leaves the pods on its node's other device alone."""
     submit(up, POD.replace("NAME", "one"), POD.replace("NAME", "two"), POD.replace("NAME", "three"))
     before = pods(up)
     device = before["one"]["shares"][0]["device"]
@@ -211,7 +212,7 @@ def test_what_has_no_other_place_waits_and_is_named(up: Standalone) -> None:
 
 
 def test_who_takes_what_a_drained_pod_gives_back_is_named(up: Standalone) -> None:
-    """It was first, and comes again as the last: who waited for the same quota goes before it."""
+    """A drained pod rejoins at the end of the queue; a pod that takes its quota is reported."""
     up.json("submit", "-f", "-", stdin=QUOTA.encode())
     submit(up, POD.replace("NAME", "first"))
     first = pods(up)["first"]
@@ -229,7 +230,8 @@ def test_who_takes_what_a_drained_pod_gives_back_is_named(up: Standalone) -> Non
 
 
 def test_pods_of_a_gang_on_another_node_are_said_to_go_with_it(up: Standalone) -> None:
-    """It fills one card of each node, so a node has a part of it, and goes with all of it."""
+    """When a gang has pods on the drained node, drain reports its pods on other nodes as moving
+    too."""
     submit(up, GANG.replace("30000", "79000").replace("2\n", "4\n"))
     there = [name for name, pod in pods(up).items() if pod["node"] == "n-1"]
     elsewhere = {f"default/{name}" for name in set(pods(up)) - set(there)}
@@ -258,14 +260,14 @@ def until_it_waits(pid: int) -> None:
 
 
 def test_ctrl_c_while_room_is_made_tells_who_has_a_place(up: Standalone) -> None:
-    """Of two that were moved one takes the place of a pod that somebody ends meanwhile."""
+    """Ctrl-C during an eviction reports which pods are placed, even if a user deletes a victim."""
     high, low = (WHOLE.replace("PRIORITY", priority) for priority in ("9", "0"))
     submit(up, *(high.replace("NAME", f"high-{number}") for number in range(2)))
     [node] = {pod["node"] for pod in pods(up).values()}
     moved = set(pods(up))
     submit(up, *(low.replace("NAME", f"low-{number}") for number in range(2)))
     watcher = up.processes()["watcher"]
-    os.kill(watcher, signal.SIGSTOP)  # so that nobody goes by itself
+    os.kill(watcher, signal.SIGSTOP)  # so that no evicted pod ends
     try:
         with subprocess.Popen(
             [*APPORTION, "drain", node, "--reason", "x"], stdout=subprocess.PIPE,
@@ -291,7 +293,8 @@ def test_ctrl_c_while_room_is_made_tells_who_has_a_place(up: Standalone) -> None
 
 
 def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
-    """While it waits for places, which nobody decides; the cordon stands."""
+    """Ctrl-C while drain waits for placements stops it and reports what was done; the cordon
+    remains."""
     submit(up, *(POD.replace("NAME", f"stop-{number}") for number in range(2)))
     node = pods(up)["stop-0"]["node"]
 
@@ -321,7 +324,8 @@ def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
 
 
 def test_two_people_have_a_reason_each(up: Standalone) -> None:
-    """Both are shown with their names; each is lifted by itself, and the last opens the node."""
+    """Two users' cordons are both shown with their names and lifted separately; the last one
+    opens the node."""
     up.json("cordon", "n-3", "--reason", "fan", "--by", "ada")
     told = up.json("cordon", "n-3", "--reason", "firmware", "--by", "bob")
     again = up.run("cordon", "n-3", "--reason", "firmware", "--by", "bob").stdout
@@ -339,7 +343,8 @@ def test_two_people_have_a_reason_each(up: Standalone) -> None:
 
 
 async def test_a_gang_that_is_too_large_is_named_before_anything_is_done(tmp_path: Path) -> None:
-    """It can be moved in one piece or not at all, so its node is not even cordoned."""
+    """A drain that would move a gang that fits nowhere else is refused before the node is
+    cordoned."""
     names = [f"w{number}" for number in range(UNIT_MAX + 1)]
     async with running_bus(tmp_path / "nats") as bus:
         facts = Facts(bus)
@@ -367,7 +372,7 @@ async def test_a_gang_that_is_too_large_is_named_before_anything_is_done(tmp_pat
 
 
 async def test_where_nobody_answers_no_room_is_waited_for(tmp_path: Path) -> None:
-    """What was moved is in the ledger, and its report must not be lost for want of a gateway."""
+    """Without a gateway, drain does not wait for evictions, so its report is still printed."""
     refused = PodRefused(pod="p", namespace="default", name="p", reasons={}, nodes=0)
     awaited = Awaited([Submitted("default", "p", "p", 1)], lambda: None)
     awaited.decided["p"] = Decided(2, refused=refused)
@@ -408,7 +413,7 @@ async def test_a_node_of_kubernetes_is_one_whose_beginning_was_dropped(tmp_path:
 
 
 def test_what_is_not_there_is_named(up: Standalone, tmp_path: Path) -> None:
-    """And nothing is cordoned."""
+    """Draining an unknown node or device is refused by name, and nothing is cordoned."""
     assert "no device or node" in up.run("drain", "nowhere", "--reason", "x").stderr
     assert up.run("drain", "n-1", "--reason", " ").returncode == 2
     assert not any(node["cordons"] for node in up.json("get", "nodes")["items"])

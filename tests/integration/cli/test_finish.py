@@ -1,4 +1,4 @@
-"""The finish of the command line, beside a real `apportion up` with twelve nodes."""
+"""Details of the command line's output, against a real `apportion up` with twelve nodes."""
 
 import itertools
 import json
@@ -48,7 +48,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 @pytest.fixture(scope="module")
 def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What an hour of a card costs."""
+    """A price file with one price per GPU-hour for every model."""
     file = tmp_path_factory.mktemp("prices") / "prices.toml"
     file.write_text('currency = "EUR"\n[models]\n"*" = 0.5\n')
     return file
@@ -70,7 +70,7 @@ def settle(up: Standalone) -> None:
 
 
 def test_names_are_in_the_order_in_which_people_count(up: Standalone) -> None:
-    """node-2 stands before node-10, in tables, in pages of the API and in `top`."""
+    """node-2 sorts before node-10 in tables, in pages of the API and in `top`."""
     names = [f"node-{number}" for number in range(1, 13)]
     assert up.run("get", "nodes", "-o", "name").stdout.split() == names
     assert [node["node"] for node in up.json("get", "nodes")["items"]] == names
@@ -150,7 +150,7 @@ def test_what_was_done_in_part_is_in_the_document(up: Standalone) -> None:
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_keys_are_whole_on_a_narrow_terminal(up: Standalone, columns: int, prices: Path) -> None:
-    """No line is wider than the terminal, and what names a row, or says when, is never cut."""
+    """No line is wider than the terminal, and names and times are never cut."""
     day = datetime.now(UTC).date().isoformat()
     cost = ("report", "cost", "--by", "node", "--from", "-1h", "--prices", str(prices))
     for words, keys, named in (
@@ -200,7 +200,7 @@ def test_a_pod_without_a_place_waits_in_every_verb(up: Standalone) -> None:
 
 
 def test_submit_waits_for_what_why_says(up: Standalone) -> None:
-    """That a pod can never fit is said at once, and not what the nearest of the event lacks."""
+    """`submit --wait` reports at once that a pod can never fit, with the same reason as `why`."""
     manifest = POD.replace("NAME", "huge").replace("SPACE", "default").replace("1000", "900000")
     done = up.run("submit", "-f", "-", "--wait", stdin=manifest.encode())
     why = up.json("why", "huge")
@@ -223,7 +223,7 @@ def test_other_forms(up: Standalone) -> None:
 
 
 def test_a_list_that_is_watched_tells_what_changes(up: Standalone, tmp_path: Path) -> None:
-    """A pod comes and is told of; Ctrl-C ends it well."""
+    """`get pods -w` prints a pod that arrives, and ends cleanly on Ctrl-C."""
     environment = {**os.environ, "APPORTION_DATA": str(up.data)}
     said = tmp_path / "said"
     with said.open("w") as out:
@@ -240,7 +240,7 @@ def test_a_list_that_is_watched_tells_what_changes(up: Standalone, tmp_path: Pat
 
 
 def test_lists_have_the_names_that_people_try(up: Standalone) -> None:
-    """Of one, of many, and the short ones of kubectl."""
+    """`get` accepts singular, plural and kubectl's short names of each list."""
     settle(up)
     for aliases, what in (
         (("pod", "po"), "pods"), (("node", "no"), "nodes"), (("gang",), "gangs"),
@@ -255,7 +255,7 @@ def test_lists_have_the_names_that_people_try(up: Standalone) -> None:
 
 
 def test_up_says_how_to_call_it_from_a_second_terminal(up: Standalone, tmp_path: Path) -> None:
-    """What it prints there works in a shell whose PATH has no Apportion."""
+    """The commands that `up` prints work in a shell whose PATH does not contain `apportion`."""
     at = next(n for n, line in enumerate(up.lines) if line.startswith("In a second terminal"))
     lines = [line.strip() for line in up.lines[at + 1 :]]
     path = os.pathsep.join(
@@ -337,7 +337,7 @@ def test_a_node_that_is_not_there_is_met_with_what_is_near(
     ids=" ".join,
 )
 def test_an_empty_name_is_wrong_usage(up: Standalone, words: tuple[str, ...]) -> None:
-    """As of a variable of the shell that is not set."""
+    """An empty name, as from an unset shell variable, is wrong usage."""
     done = up.run(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert "empty" in done.stderr
@@ -353,7 +353,7 @@ def test_who_says_of_a_pod_which_verb_tells_of_it(up: Standalone, name: str) -> 
 
 
 def test_history_looks_in_all_namespaces(up: Standalone) -> None:
-    """As `why` does, behind nodes and devices."""
+    """`history` looks in all namespaces, after nodes and devices, as `why` does."""
     story = up.json("history", "trainer")
     assert story["kind"] == "pod"
     assert "team-a/trainer placed" in up.run("history", "trainer").stdout
@@ -384,7 +384,7 @@ def test_a_pod_that_has_ended_is_found_in_its_namespace(up: Standalone) -> None:
 
 
 def test_keys_of_top(up: Standalone) -> None:
-    """On a real terminal: sorted, scrolled, filtered, and quit, all by keys."""
+    """On a real terminal the keys of `top` sort, scroll, filter and quit."""
     with Terminal("top", data=up.data) as screen:
         screen.shows("by node")
         screen.press("s")
@@ -399,7 +399,7 @@ def test_keys_of_top(up: Standalone) -> None:
 
 
 def completed(up: Standalone, words: str) -> list[str]:
-    """What the Tab key offers behind these words, as bash asks for it."""
+    """Return the completions of these words, requested the way bash does."""
     environment = {
         **os.environ,
         "APPORTION_DATA": str(up.data),
@@ -496,7 +496,8 @@ def test_a_queue_that_nobody_has_declared_is_told_of(up: Standalone, tmp_path: P
 
 
 def test_a_file_that_is_not_there_is_refused_in_one_form(up: Standalone, tmp_path: Path) -> None:
-    """By every verb that takes manifests, with one exit code."""
+    """Every verb that takes manifests refuses a missing file with the same message and exit
+    code."""
     path = tmp_path / "none.yaml"
     for verb in ("plan", "submit", "delete"):
         done = up.run(verb, "-f", str(path))
@@ -505,7 +506,7 @@ def test_a_file_that_is_not_there_is_refused_in_one_form(up: Standalone, tmp_pat
 
 
 def test_all_errors_of_a_configuration(up: Standalone, tmp_path: Path) -> None:
-    """Each with its line."""
+    """Every error in a configuration is listed with its line."""
     path = tmp_path / "config.yaml"
     path.write_text("policies: {}\nnvidia:\n  deviceSplitCount: many\n  whatever: 1\n")
     done = up.run("config", "check", str(path))
@@ -515,7 +516,7 @@ def test_all_errors_of_a_configuration(up: Standalone, tmp_path: Path) -> None:
 
 
 def test_a_deleted_sample_stays_deleted(tmp_path: Path) -> None:
-    """Also when `up` is started again on the same folder; the others go on."""
+    """A deleted sample stays deleted when `up` restarts on the same folder; the others continue."""
     options = ("--nodes", "4", "--fleet", "8xH100-80GB")
     with Standalone(tmp_path / "data", *options) as first:
         first.up()

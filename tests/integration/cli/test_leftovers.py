@@ -24,7 +24,7 @@ leftovers.end()
 
 
 def runs(pid: int) -> bool:
-    """Return True unless the process has ended; one that nobody reaps has."""
+    """Return True while the process runs; a zombie counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,6 +1,7 @@
-"""The command line of an old build on a ledger that a newer one writes: it says so.
+"""An old build's verbs on a ledger with newer events stop, and name the revision and the fix.
 
-Each verb ends, and names the revision and the cure; none takes what it cannot read for nothing."""
+No verb treats an event that it cannot read as absent.
+"""
 
 import asyncio
 import json
@@ -66,7 +67,8 @@ async def run(bus: Bus, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 async def test_verify_says_from_where_on_it_cannot(bus: Bus) -> None:
-    """What is before it holds; nothing is called broken."""
+    """An old build's `verify` passes what is before the first unreadable event, and calls
+    nothing broken."""
     done = await run(bus, "verify", "--json")
     told = json.loads(done.stdout)
     assert done.returncode == OUTDATED
@@ -79,7 +81,7 @@ async def test_verify_says_from_where_on_it_cannot(bus: Bus) -> None:
 
 
 async def test_rebuild_writes_nothing(bus: Bus) -> None:
-    """It cannot tell whether this ledger is lost."""
+    """An old build's `rebuild` writes nothing: it cannot know whether this ledger is lost."""
     done = await run(bus, "rebuild", "--kubernetes", "--reason", "test")
     assert done.returncode == OUTDATED
     assert f"schemaversion {NEXT}" in done.stderr
@@ -87,7 +89,8 @@ async def test_rebuild_writes_nothing(bus: Bus) -> None:
 
 
 async def test_trim_drops_nothing(bus: Bus, tmp_path: Path) -> None:
-    """It cannot tell which placements wait to be bound."""
+    """An old build's `ledger trim` drops nothing: it cannot know which placements are still
+    unbound."""
     file = str(tmp_path / "ledger.jsonl")
     assert (await run(bus, "ledger", "archive", file)).returncode == 0
     done = await run(bus, "ledger", "trim", file, "--dry-run")

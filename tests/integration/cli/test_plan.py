@@ -29,7 +29,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Two nodes of four large cards and one of two small ones."""
+    """A fleet of two nodes with four large GPUs each and one node with two small ones."""
     folder = tmp_path_factory.mktemp("plan")
     (folder / "fleet.csv").write_text(FLEET)
     options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))
@@ -50,7 +50,7 @@ def newest(up: Standalone) -> int:
 
 
 def places(rows: list[dict[str, Any]]) -> dict[str, tuple[str, list[str]]]:
-    """Node and devices by name, of those that have a place."""
+    """Return the node and devices of each placed pod, by pod name."""
     return {
         row["name"]: (row["node"], [held["share"]["device"] for held in row["placed"]["shares"]])
         for row in rows
@@ -59,7 +59,8 @@ def places(rows: list[dict[str, Any]]) -> dict[str, tuple[str, list[str]]]:
 
 
 def test_what_was_planned_then_happens(up: Standalone, tmp_path: Path) -> None:
-    """Nodes and devices alike, and whoever was to wait waits; the plan itself leaves no trace."""
+    """Submitted pods get the nodes and devices that `plan` predicted; the plan itself appends no
+    event."""
     file = tmp_path / "pods.yaml"
     sizes = [(70_000, 3), (20_000, 1), (90_000, 1), (40_000, 2), (14_000, 2), (80_000, 4)]
     file.write_text("---".join(pod(f"p{at}", *size) for at, size in enumerate(sizes)))
@@ -89,7 +90,7 @@ def test_what_was_planned_then_happens(up: Standalone, tmp_path: Path) -> None:
 
 
 def test_a_lost_node_and_more_nodes(up: Standalone) -> None:
-    """Who loses the place moves or waits, and the exit code says so; added nodes take them."""
+    """`plan --lose` exits with 6 when displaced pods do not fit; with added nodes they all fit."""
     placed = [row for row in up.json("get", "pods")["items"] if row["node"] == "big-1"]
     assert placed
     answer = up.json("plan", "--lose", "big-1", "--lose", "big-2", code=6)
@@ -106,7 +107,7 @@ def test_a_lost_node_and_more_nodes(up: Standalone) -> None:
 
 
 def test_a_plan_for_the_past(up: Standalone, tmp_path: Path) -> None:
-    """What fits nowhere now fitted before others came; an answer names the revision."""
+    """A plan for the past finds room that later pods have taken, and names its revision."""
     file = tmp_path / "large.yaml"
     file.write_text(pod("large", 80_000, 4))
     assert up.json("plan", "-f", str(file), code=5)["outcome"] == "not-now"
@@ -174,7 +175,7 @@ def test_over_http(up: Standalone) -> None:
 
 
 def test_a_page_of_another_site_gets_no_plan(up: Standalone) -> None:
-    """Without a login, too: a browser sends text/plain to any site without a question."""
+    """Even without a login the gateway refuses a plan posted by another site's page."""
     body = json.dumps({"manifest": pod("foreign")}).encode()
     for headers, code, field in (
         ({"Content-Type": "text/plain"}, 415, "Content-Type"),

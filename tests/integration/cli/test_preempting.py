@@ -1,4 +1,5 @@
-"""Preemption beside a real `apportion up`: who has to go ends by itself, and waits again."""
+"""Preemption in a real `apportion up`: evicted pods end without an operator and are queued
+again."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """One node with two cards."""
+    """A fleet of one node with two GPUs."""
     data = tmp_path_factory.mktemp("preempting") / "data"
     with Standalone(data, "--no-samples", "--fleet", "2xA100-80GB", "--nodes", "1") as up:
         yield up.up()
@@ -104,7 +105,8 @@ def runs(up: Standalone, name: str) -> bool:
 
 
 def test_who_is_evicted_ends_and_waits_anew(up: Standalone) -> None:
-    """Nobody has to delete it; the other one is placed, and the pod of the Deployment waits."""
+    """An evicted pod of a Deployment ends by itself and is replaced by a pending pod of the same
+    owner."""
     submit(up, DEPLOYMENT)
     both = ["allocated"] * 2
     wait_until(lambda: [pod["phase"] for pod in pods(up).values()] == both, "both to run")
@@ -135,7 +137,7 @@ def test_who_is_evicted_ends_and_waits_anew(up: Standalone) -> None:
 
 
 def test_a_gang_that_is_evicted_comes_again_as_a_whole(up: Standalone) -> None:
-    """One card is enough for the other, both of its pods go, and neither runs alone."""
+    """Evicting one pod of a gang evicts the whole gang, which later runs again as a whole."""
     submit(up, GANG)
     wait_until(lambda: len(pods(up)) == 2, "both to be listed")
     before = pods(up)
@@ -150,10 +152,11 @@ def test_a_gang_that_is_evicted_comes_again_as_a_whole(up: Standalone) -> None:
 
 
 def test_submit_waits_on_while_others_go(up: Standalone) -> None:
-    """Placed in the end and exit code 0; what it waits for is told while it does."""
+    """`submit --wait` keeps waiting during an eviction, reports what it waits for, and exits with
+    0."""
     submit(up, pod("low", 0, cards=2))
     watcher = up.processes()["watcher"]
-    os.kill(watcher, signal.SIGSTOP)  # so that it does not go before anybody can look
+    os.kill(watcher, signal.SIGSTOP)  # so that the victim stays until it was seen
     try:
         with subprocess.Popen(
             [*APPORTION, "submit", "-f", "-", "--wait"], text=True,
@@ -178,7 +181,8 @@ def test_submit_waits_on_while_others_go(up: Standalone) -> None:
 
 
 def test_drain_waits_on_while_others_go(up: Standalone) -> None:
-    """What is moved takes the other card: the drain ends when it has it, and says who went."""
+    """A drain waits until evictions make room on the other GPU, and reports which pods were
+    evicted."""
     submit(up, pod("high", 1000), pod("low", 0))
     [card] = [share["device"] for share in pods(up)["high"]["shares"]]
     done = up.json("drain", card, "--reason", "loose")
@@ -188,7 +192,8 @@ def test_drain_waits_on_while_others_go(up: Standalone) -> None:
 
 
 def test_submit_ends_in_time_where_who_is_to_go_stays(up: Standalone) -> None:
-    """Nobody ends it: the wait is over after its time, with what is waited for, and code 1."""
+    """`submit --wait` exits with 1 after its timeout when a victim never ends, and names the
+    victim."""
     submit(up, pod("low", 0, cards=2))
     watcher = up.processes()["watcher"]
     os.kill(watcher, signal.SIGSTOP)

@@ -1,7 +1,8 @@
-"""The examples of reading along run as they stand, as the auditor whom the docs name and another.
+"""The read-along examples run unmodified, as the documented auditor and as another one.
 
-Of the nats CLI, which takes minutes to build, a machine that has it runs the command of the page;
-elsewhere what that command says to the server is said, byte by byte."""
+The nats CLI takes minutes to build: where it is installed, its documented command is run;
+elsewhere the test sends the server the same bytes.
+"""
 
 import asyncio
 import json
@@ -33,8 +34,7 @@ auditors = pytest.mark.parametrize("who", ["auditor", AUDITOR.name])
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server, with an auditor of a name of his own beside the one of the docs, and anna,
-    who has a key in place of a password."""
+    """A fresh server with the documented auditor, a second auditor, and `anna`, who has a key."""
     key = new_key()
     write_seed(tmp_path / "anna.nk", key)
     anna = User(Identity("auditor", "anna"), nkey=key.public)
@@ -62,7 +62,7 @@ async def printed(*command: str, path: Path | None = None) -> list[list[str]]:
 
 
 async def ended(*command: str, path: Path | None = None) -> tuple[int | None, str, str]:
-    """Its exit code, what it printed, and what it said on standard error."""
+    """Run a command and return its exit code, stdout and stderr."""
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         env={**os.environ, **({"PYTHONPATH": str(path)} if path else {})},
@@ -92,7 +92,7 @@ async def test_nats_py(bus: Bus, who: str) -> None:
 
 @pytest.mark.usefixtures("facts")
 async def test_nats_py_ends_quietly_where_its_reader_has_enough(bus: Bus) -> None:
-    """As `head` does behind a pipe: no word of pipes, and no usage."""
+    """The nats-py example ends without an error when its pipe is closed, as by `head`."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -118,12 +118,13 @@ class Pair:
         pass
 from_seed = Pair
 """
-"""What nats-py asks of the package nkeys, which is not installed here, by our own keys."""
+"""A stand-in for the package nkeys, not installed here, which nats-py needs; uses our own keys."""
 
 
 @pytest.mark.usefixtures("facts")
 async def test_nats_py_by_a_key(bus: Bus, tmp_path: Path) -> None:
-    """In place of a password; who has neither is told at once what to give."""
+    """The nats-py example connects with a key; without a key or a password it names the missing
+    option."""
     (tmp_path / "nkeys.py").write_text(NKEYS)
     url, key = f"nats://anna@127.0.0.1:{bus.server.port}", tmp_path / "anna.nk"
     example = (sys.executable, str(EXAMPLES / "nats_py.py"), url, "--limit", "3")
@@ -157,7 +158,7 @@ def done(*command: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("facts")
 async def test_go(bus: Bus, tmp_path: Path, who: str) -> None:
-    """The same in Go, by a consumer that nobody acknowledges."""
+    """The Go example reads all events in order, with a consumer that needs no acknowledgements."""
     await asyncio.to_thread(built_with_go, tmp_path / "example")
     url = bus.server.url_for(who)
     all_in_order(await printed(str(tmp_path / "example"), url, "3"))
@@ -166,7 +167,7 @@ async def test_go(bus: Bus, tmp_path: Path, who: str) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("facts")
 async def test_go_by_a_key(bus: Bus, tmp_path: Path) -> None:
-    """As with nats-py."""
+    """The Go example connects with a key."""
     await asyncio.to_thread(built_with_go, tmp_path / "example")
     url, key = f"nats://anna@127.0.0.1:{bus.server.port}", tmp_path / "anna.nk"
     all_in_order(await printed(str(tmp_path / "example"), "-nkey", str(key), url, "3"))

@@ -88,7 +88,7 @@ def started(output: str) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_of_a_page(page: str) -> None:
-    """Each command runs, in the order of the page, and prints what the page shows."""
+    """Every command of a page runs, in the page's order, and prints what the page shows."""
     shown = list(commands((ROOT / page).read_text("utf-8")))
     assert len(shown) >= 3
     with tempfile.TemporaryDirectory() as folder, Standalone(Path(folder) / "data") as up:

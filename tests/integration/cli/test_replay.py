@@ -18,7 +18,7 @@ FLEET = "node,devices\nbig-1,1xH100-80GB\n"
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """One card; a pod holds it for a while, and another waits until it ends."""
+    """A fleet of one GPU; one pod holds it for a while, and a second one waits until it ends."""
     folder = tmp_path_factory.mktemp("replay")
     (folder / "fleet.csv").write_text(FLEET)
     options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))
@@ -38,9 +38,10 @@ def _node(up: Standalone, name: str) -> str:
 
 
 def _waits(up: Standalone) -> tuple[float, float]:
-    """How long both pods together waited, and would have waited for a scheduler that needs no time.
+    """Return how long both pods waited in total, and would have waited with an instant scheduler.
 
-    The first then has its place when it comes, and keeps it for as long as it had it."""
+    An instant scheduler places the first pod on arrival, and that pod runs for as long as it did.
+    """
     lines = up.run("tail", "--from", "1", "--no-follow", "--json").stdout.splitlines()
     events = [json.loads(line)["event"] for line in lines]
 
@@ -54,7 +55,7 @@ def _waits(up: Standalone) -> tuple[float, float]:
 
 
 def test_as_it_was(up: Standalone) -> None:
-    """Who waited waits again, as long as the other ran; and the ledger is left alone."""
+    """A replay without changes reproduces the waiting time and appends nothing to the ledger."""
     before = up.json("get", "nodes")["revision"]
     answer = up.json("replay")
     assert up.json("get", "nodes")["revision"] == before
@@ -72,7 +73,8 @@ def test_as_it_was(up: Standalone) -> None:
 
 
 def test_another_fleet_saves_the_waiting(up: Standalone, tmp_path: Path) -> None:
-    """With a card more nobody waits; with two in place of the one it is the same."""
+    """With a second GPU no pod waits, whether it is added with --add or replaces the fleet with
+    --fleet."""
     fleet = tmp_path / "fleet.csv"
     fleet.write_text("node,devices\nnew-1,2xH100-80GB\n")
     for words in (("--add", "1xH100-80GB"), ("--fleet", str(fleet))):

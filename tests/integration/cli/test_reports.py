@@ -1,4 +1,4 @@
-"""Reports of a real ledger, from the gateway and from the verb, held to what the events say."""
+"""Reports of a real ledger, from the gateway and from the verb, checked against its events."""
 
 import asyncio
 import csv
@@ -51,7 +51,7 @@ SLACK_H = 3e-6
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """A pod came, was told of, and went, while one card was broken and then the node cordoned."""
+    """A pod's whole life, with usage, while one GPU fails and then the node is cordoned."""
     facts = Facts(bus)
     await facts.open()
     await facts.write(rack("n1", 2))
@@ -82,7 +82,7 @@ def used() -> ShareUsed:
 
 @pytest.fixture
 def prices(tmp_path: Path) -> Path:
-    """A card costs a thousand a second."""
+    """A price file in which a GPU costs 1,000 per second."""
     path = tmp_path / "prices.toml"
     path.write_text(PRICES)
     return path
@@ -108,7 +108,7 @@ async def verb(bus: Bus, *arguments: str, code: int = 0, beside: bool = False) -
 
 
 async def said_by(*arguments: str, code: int = 0, beside: bool = False) -> str:
-    """What a verb prints; its complaint where it must fail, or what it says `beside` it."""
+    """Run a verb and return its stdout, or its stderr if it should fail or `beside` is set."""
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "apportion.cli.main", *arguments],
@@ -184,7 +184,8 @@ async def the_verb_needs_no_prices(at: str, query: str) -> None:
 
 
 async def test_the_gateway_says_the_same(bus: Bus, facts: Facts, prices: Path) -> None:
-    """As JSON, as CSV, and in the columns of FOCUS; what is wrong is named with its fix."""
+    """The gateway and the verb give the same report as JSON, CSV and FOCUS; errors name their
+    fix."""
     query = "by=namespace&from=1&to=8"
     url = bus.server.url_for("gateway")
     listen = ("--listen", "127.0.0.1:0", "--prices", str(prices))
@@ -251,7 +252,8 @@ async def test_what_was_used_and_what_did_nothing(bus: Bus, facts: Facts) -> Non
 async def test_a_trimmed_ledger_is_reported_with_its_archive(
     bus: Bus, facts: Facts, tmp_path: Path
 ) -> None:
-    """Without it a period that begins before what is there is refused, and says so."""
+    """A report on a trimmed ledger needs its archive; without it the verb names the first revision
+    left."""
     whole = await verb(bus, "report", "usage", "--from", "2", "--to", "8", "--json")
     file = tmp_path / "ledger.jsonl"
     await verb(bus, "ledger", "archive", str(file))
@@ -264,12 +266,12 @@ async def test_a_trimmed_ledger_is_reported_with_its_archive(
         bus, "report", "usage", "--from", moment, "--to", "8", "--archive", str(file), "--json"
     )
     before, after = json.loads(whole)["total"], json.loads(archived)["total"]
-    for name in ("granted_gpu_hours", "capacity_gpu_hours"):  # by the clock of who wrote them
+    for name in ("granted_gpu_hours", "capacity_gpu_hours"):  # by the writers' clocks
         assert after[name] == pytest.approx(before[name], abs=1 / 3600)
 
 
 async def test_reports_and_plans_are_made_by_turns(bus: Bus) -> None:
-    """The gateway sees who asks; here nobody's turn comes."""
+    """The gateway limits concurrent reports and plans, and answers 503 when no turn comes up."""
     first = (
         "from apportion.runtime.service.limits import Turns\n"
         "Turns.__init__.__kwdefaults__.update(each=0, wait_s=0.1)"
@@ -290,7 +292,7 @@ async def test_reports_and_plans_are_made_by_turns(bus: Bus) -> None:
 async def test_a_report_that_takes_too_long_is_given_up(
     bus: Bus, facts: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or it would be made on, for nobody, while the gateway begins with the next."""
+    """The gateway gives up a report that takes too long and answers 503."""
     del facts  # there is something to read
     monkeypatch.setattr(reports, "SECONDS", 0.0)
     metrics = Metrics()
@@ -303,7 +305,7 @@ async def test_a_report_that_takes_too_long_is_given_up(
 
 
 async def test_a_gateway_without_prices_says_how_to_give_them(bus: Bus) -> None:
-    """Also to whom it was started by `up`, which has no such option, and says so in its help."""
+    """A gateway without prices names the setting that supplies them; `up --help` names it too."""
     url = bus.server.url_for("gateway")
     async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0") as process:
         await process.ready()
@@ -321,7 +323,8 @@ async def test_a_gateway_without_prices_says_how_to_give_them(bus: Bus) -> None:
 async def test_prices_that_lack_a_model_stop_no_report_but_that_of_the_cost(
     bus: Bus, facts: Facts, tmp_path: Path
 ) -> None:
-    """The log and the doctor say so before anybody asks; who mends the file need start nothing."""
+    """A missing price disables only cost reports; the log and doctor name it, and fixing the file
+    suffices."""
     file, model = tmp_path / "prices.toml", rack("n1", 1).devices[0].model
     file.write_text('currency = "EUR"\n[models]\n"Other" = 1\n')
     url, listen = bus.server.url_for("gateway"), "127.0.0.1:0"
@@ -352,7 +355,7 @@ async def checks(at: str) -> list[dict[str, Any]]:
 
 
 async def test_wrong_options_are_named(bus: Bus, facts: Facts, tmp_path: Path) -> None:
-    """With what to write instead."""
+    """Invalid report options are named, with what to write instead."""
     odd = tmp_path / "odd.toml"
     odd.write_text('currency = "EUR"\n[models]\n"Other" = 1\n')
     cost = ("report", "cost", "--from", "1", "--prices", str(odd))
@@ -364,7 +367,7 @@ async def test_wrong_options_are_named(bus: Bus, facts: Facts, tmp_path: Path) -
 
 
 def test_help_has_an_example() -> None:
-    """Of each report."""
+    """The help of each report has an example."""
     for report in ("usage", "cost", "idle"):
         command = [sys.executable, "-m", "apportion.cli.main", "report", report, "--help"]
         said: Any = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)

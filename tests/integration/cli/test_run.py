@@ -1,8 +1,9 @@
-"""`apportion run`: several people's commands in shares of the cards of one machine.
+"""`apportion run`: several users' commands share the GPUs of one machine.
 
-Over a real ledger, real services and real processes; the driver is the fake one, and what holds a
-process to its share is HAMi-core where a build of it is named, or else the stand-in (see
-`tests/contracts/test_libvgpu.py`)."""
+These tests use a real ledger, real services and real processes with the fake driver. Limits are
+enforced by HAMi-core if a build of it is configured, otherwise by the stand-in (see
+`tests/contracts/test_libvgpu.py`).
+"""
 
 import json
 import os
@@ -49,7 +50,7 @@ def patched() -> Iterator[pytest.MonkeyPatch]:
 def driver(
     patched: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[FakeDriver]:
-    """Two cards, which all processes that are started here have."""
+    """A fake driver with two GPUs, visible to every process that these tests start."""
     made = FakeDriver(tmp_path_factory.mktemp("driver"), "2xT4")
     made.costs(context_mib=100)
     for name, value in made.environment.items():
@@ -60,7 +61,7 @@ def driver(
 
 @pytest.fixture(scope="module")
 def up(driver: FakeDriver) -> Iterator[Standalone]:
-    """A workstation, whose folder other users may pass through."""
+    """A workstation whose data folder other users may traverse."""
     assert driver.ids
     with tempfile.TemporaryDirectory(prefix="workstation") as name:
         folder = Path(name)
@@ -89,7 +90,7 @@ def reasons(up: Standalone) -> list[str]:
 
 
 def test_each_command_sees_its_share_and_gets_no_more(up: Standalone, driver: FakeDriver) -> None:
-    """Two at once on one card; what is beyond a share is refused though the card has it."""
+    """Two commands on one GPU each see only their share, and cannot allocate beyond it."""
     probe = str(driver.probe)
     with (
         Command(up, "--memory", "4000", "--cores", "30", "--", probe, "info", "alloc:3000",
@@ -113,10 +114,11 @@ def test_each_command_sees_its_share_and_gets_no_more(up: Standalone, driver: Fa
 
 
 def test_a_second_process_shares_the_command_s_share(up: Standalone, driver: FakeDriver) -> None:
-    """Children are held together with it; one that empties its environment is not held at all.
+    """Child processes count against their command's share, unless they clear their environment.
 
-    Nothing is mounted for a command of the machine, so the guide says that only a container holds
-    such a child."""
+    Nothing is mounted for a command on the host, so the guide says that only a container limits
+    such a child.
+    """
     probe = driver.probe
     state = driver.environment["APPORTION_FAKE_NVIDIA"]
     free = f"env -i APPORTION_FAKE_NVIDIA={state} LD_LIBRARY_PATH={built()} {probe} info"
@@ -132,7 +134,7 @@ def test_a_second_process_shares_the_command_s_share(up: Standalone, driver: Fak
 
 
 def test_a_card_that_is_not_the_first_has_its_own_limit(up: Standalone, driver: FakeDriver) -> None:
-    """CUDA counts it as the first; that its cores are not held is told."""
+    """A command on the second GPU gets that GPU's limit although CUDA numbers it first."""
     probe = str(driver.probe)
     with (
         Command(up, "--memory", "15000", "--cores", "50", "--", probe, "hold") as first,
@@ -166,7 +168,7 @@ def test_it_waits_for_room_and_says_why(up: Standalone, driver: FakeDriver) -> N
 
 
 def test_it_says_what_why_says(up: Standalone, driver: FakeDriver) -> None:
-    """Which minds what the command asked for: the event that refused it counts slots."""
+    """A pending command prints the reason that `why` gives."""
     with Command(up, "--memory", "1000", "--", str(driver.probe), "hold") as first:
         first.said("holding")
         with Command(up, "--count", "2", "--", "true") as second:
@@ -180,7 +182,7 @@ def test_it_says_what_why_says(up: Standalone, driver: FakeDriver) -> None:
 
 
 def test_the_wait_can_be_limited(up: Standalone, driver: FakeDriver) -> None:
-    """Then the reason is told once more, and the ledger has it."""
+    """`run --timeout` ends the wait, prints the reason, and records it in the ledger."""
     with Command(up, "--memory", "15000", "--count", "2", "--", str(driver.probe), "hold") as first:
         first.said("holding")
         done = up.run("run", "--memory", "8000", "--timeout", "12", "--", "true")
@@ -193,7 +195,7 @@ def test_the_wait_can_be_limited(up: Standalone, driver: FakeDriver) -> None:
 
 
 def test_everything_is_stopped_and_started_again(driver: FakeDriver, tmp_path: Path) -> None:
-    """A command outlives `up`, whose next one knows it; its guardian finds that one by itself."""
+    """A command survives a restart of `up`: the next `up` knows it, and its guardian reconnects."""
     data = tmp_path / "data"
     with Standalone(data, *LOCAL, "--library", LIBRARY) as up:
         up.up()
@@ -213,7 +215,8 @@ def test_everything_is_stopped_and_started_again(driver: FakeDriver, tmp_path: P
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
 def test_a_signal_ends_the_wait(up: Standalone, driver: FakeDriver, name: str) -> None:
-    """As it would end the command, and the pod is gone with it."""
+    """A signal ends the wait of a pending command as it would end the command, and its pod ends
+    too."""
     number = signal.Signals[name]
     with Command(up, "--memory", "15000", "--count", "2", "--", str(driver.probe), "hold") as first:
         first.said("holding")
@@ -228,7 +231,7 @@ def test_a_signal_ends_the_wait(up: Standalone, driver: FakeDriver, name: str) -
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
 def test_a_signal_reaches_the_command_itself(up: Standalone, name: str) -> None:
-    """It has replaced us, and its end is in the ledger though nobody of it is left to say so."""
+    """A signal reaches the command itself, and the command's end is recorded in the ledger."""
     number = signal.Signals[name]
     script = "import signal, sys; print('runs', flush=True); sys.stdin.read()"
     if name == "SIGTERM":
@@ -259,7 +262,7 @@ def test_the_command_does_not_inherit_what_python_ignores(up: Standalone) -> Non
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="root and setpriv")
 def test_another_user_has_a_share_too(up: Standalone, driver: FakeDriver) -> None:
-    """Who was given keys; what is closed to that user is named beforehand."""
+    """Another user with a copy of the keys gets a share; unreadable files are named beforehand."""
     assert up.data is not None
     driver.path.chmod(0o666)
     keys = load_credentials(up.data).environment_for("operator")
@@ -307,7 +310,8 @@ def test_what_it_left_running_keeps_the_share(up: Standalone, driver: FakeDriver
 def test_everything_is_killed_and_the_next_command_says_so(
     up: Standalone, driver: FakeDriver
 ) -> None:
-    """Command, guardian and agent with SIGKILL; whoever wants the room ends what is dead."""
+    """After command, guardian and agent are killed, the next command releases the dead one's
+    share."""
     wanted = ("--memory", "15000", "--count", "2", "--", str(driver.probe), "hold")
     with Command(up, *wanted) as first:
         first.said("holding")
@@ -360,7 +364,7 @@ def test_an_agent_that_restarts_knows_what_runs(up: Standalone, driver: FakeDriv
 
 
 def test_who_deletes_the_pod_ends_the_command(up: Standalone, driver: FakeDriver) -> None:
-    """With SIGTERM, as a kubelet would."""
+    """Deleting the pod ends its command with SIGTERM, as a kubelet would."""
     with Command(up, "--memory", "1000", "--", str(driver.probe), "hold") as command:
         command.said("holding")
         (pod,) = pods(up)
@@ -397,7 +401,7 @@ def test_what_cannot_be_is_refused(up: Standalone) -> None:
 
 
 def test_a_command_that_is_not_there_ends_as_in_a_shell(up: Standalone, tmp_path: Path) -> None:
-    """And so does one that may not be executed."""
+    """A missing command, or one that is not executable, exits with the shell's exit code."""
     done = up.run("run", "--memory", "1000", "--", "no-such-command")
     assert (done.returncode, done.stderr.splitlines()[-1][:17]) == (127, "no-such-command: ")
     plain = tmp_path / "plain"
@@ -409,7 +413,7 @@ def test_a_command_that_is_not_there_ends_as_in_a_shell(up: Standalone, tmp_path
 def test_a_card_in_mig_mode_is_cut_for_the_command(
     driver: FakeDriver, patched: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The command sees the instance and nothing else of the card; without HAMi-core it is held."""
+    """On a GPU in MIG mode a command sees only its MIG instance, and needs no HAMi-core."""
     cut = FakeDriver(tmp_path, "1xA100-40GB:mig")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in cut.environment.items():
@@ -453,7 +457,7 @@ def test_without_an_agent_that_starts_commands(tmp_path: Path) -> None:
 
 
 def test_up_says_how_to_run_from_another_terminal(up: Standalone) -> None:
-    """With its folder, which is not the one that verbs look into."""
+    """`up` prints how to run commands from another terminal with its own data folder."""
     named = f"  APPORTION_DATA={up.data} apportion run --memory 4000 --cores 30 -- python train.py"
     assert named in up.lines
 

@@ -1,4 +1,4 @@
-"""Submitting again beside a real `apportion up`: changed, replaced, fewer, limited, tried dry."""
+"""Resubmitting to a real `apportion up`: changes, replacements, scaling, limits and dry runs."""
 
 import re
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ metadata: {name: web}
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """One node of four cards."""
+    """A fleet of one node with four GPUs."""
     folder = tmp_path_factory.mktemp("submitting")
     with Standalone(folder / "data", "--no-samples", "--fleet", "4xA100-80GB") as running:
         yield running.up()
@@ -74,7 +74,7 @@ def pod(memory: int, team: str = "a") -> bytes:
 
 
 def web(count: int) -> bytes:
-    """The Deployment with so many replicas."""
+    """Return the Deployment with this many replicas."""
     return DEPLOYMENT.replace("COUNT", str(count)).encode()
 
 
@@ -84,7 +84,8 @@ def pods(up: Standalone) -> dict[str, Any]:
 
 
 def test_a_changed_spec_is_told_and_replaced_on_request(up: Standalone) -> None:
-    """In words, with an exit code; a dry run changes nothing."""
+    """A changed spec is reported with an exit code, and replaced only with --replace; a dry run
+    changes nothing."""
     up.json("submit", "-f", "-", "--wait", stdin=pod(1000))
     before = pods(up)["trainer"]
     same = up.json("submit", "-f", "-", stdin=pod(1000))
@@ -109,14 +110,15 @@ def test_a_changed_spec_is_told_and_replaced_on_request(up: Standalone) -> None:
 
 
 def test_a_pod_that_runs_is_the_same_still(up: Standalone) -> None:
-    """Whatever became of it since: what it holds is no part of what it asks for."""
+    """Resubmitting a running pod leaves it unchanged: its allocation is not part of its request."""
     up.json("submit", "-f", "-", "--wait", "--replace", stdin=pod(1000))
     wait_until(lambda: pods(up)["trainer"]["phase"] == "allocated", "it to run")
     assert up.json("submit", "-f", "-", stdin=pod(1000))["unchanged"] == ["default/trainer"]
 
 
 def test_a_deployment_is_scaled_down(up: Standalone) -> None:
-    """The surplus ends, and nobody else's pods; to nothing, too."""
+    """Resubmitting a Deployment with fewer replicas ends only its surplus pods, even down to
+    zero."""
     up.json("submit", "-f", "-", "--wait", stdin=web(3))
     dry = up.json("submit", "-f", "-", "--dry-run", stdin=web(1))
     assert sorted(dry["ended"]) == ["default/web-1", "default/web-2"]
@@ -129,7 +131,8 @@ def test_a_deployment_is_scaled_down(up: Standalone) -> None:
 
 
 def test_a_changed_deployment_is_changed_whole_or_not_at_all(up: Standalone) -> None:
-    """Without --replace nothing of it ends or comes, and it is said what --replace would do."""
+    """A changed Deployment is left whole without --replace; the output says what --replace would
+    do."""
     up.json("submit", "-f", "-", "--wait", stdin=web(3))
     fewer, more = (web(count).replace(b'"1000"', b'"2000"') for count in (1, 4))
     told = up.json("submit", "-f", "-", stdin=fewer, code=1)
@@ -147,7 +150,8 @@ def test_a_changed_deployment_is_changed_whole_or_not_at_all(up: Standalone) -> 
 
 
 def test_who_waits_already_is_waited_for(up: Standalone) -> None:
-    """The same again asks the same: a pod that waits is no success, and one that is placed is."""
+    """Resubmitting a pending pod waits for it again, and fails with the same reasons as the first
+    time."""
     large = pod(90_000).replace(b"name: trainer", b"name: large")
     first = up.json("submit", "-f", "-", "--wait", stdin=large, code=1)
     again = up.json("submit", "-f", "-", "--wait", stdin=large, code=1)
@@ -163,7 +167,8 @@ def test_who_waits_already_is_waited_for(up: Standalone) -> None:
 
 
 def test_of_whom_nobody_looks_at_the_reason_is_told_at_once(up: Standalone) -> None:
-    """A gate, and a PodGroup that is not there: no scheduler says a word of either."""
+    """`submit --wait` reports pods that no scheduler considers at once: a gate, a missing
+    PodGroup."""
     document = pod(1000).replace(b"name: trainer", b"name: NAME")
     gated = document.replace(b"NAME", b"gated").replace(
         b"containers:", b"schedulingGates: [{name: example.com/hold}]\n  containers:"
@@ -188,7 +193,8 @@ def test_of_whom_nobody_looks_at_the_reason_is_told_at_once(up: Standalone) -> N
 
 
 def test_queues_and_quotas_are_obeyed(up: Standalone) -> None:
-    """Said once; a second time they stand already. A namespace holds no more than its quota."""
+    """Queues and quotas apply; resubmitting leaves them unchanged, and a quota limits its
+    namespace."""
     said = up.json("submit", "-f", "-", stdin=LIMITS.encode())
     assert sorted(said["limits"]) == ["queue ml", "quota small/devices"]
     again = up.json("submit", "-f", "-", stdin=LIMITS.encode())
@@ -219,7 +225,8 @@ def test_keys_that_decide_nothing_are_not_in_force(up: Standalone) -> None:
 
 
 def test_limits_are_listed_and_end_by_name(up: Standalone) -> None:
-    """Also what cannot end is told of, with what to do instead."""
+    """Limits are listed and deleted by name; for one that cannot be deleted, the reply gives the
+    reason."""
     limits = LIMITS.replace("devices", "ends").replace("small", "empty").encode()
     since = str(up.json("submit", "-f", "-", stdin=limits)["limits"]["quota empty/ends"])
     (queue,) = up.json("get", "queues")["items"]
@@ -236,7 +243,8 @@ def test_limits_are_listed_and_end_by_name(up: Standalone) -> None:
 
 
 def test_a_gang_ends_by_its_pod_group_once_it_has_no_pod(up: Standalone) -> None:
-    """One that has pods stays, and they are named; of what has no pods it is said as well."""
+    """A gang is deleted with its PodGroup only when it has no pods; otherwise its pods are
+    named."""
     gang, of_none = GANG.encode(), web(0)
     member = pod(1000).replace(
         b"name: trainer,", b"name: member, annotations: {scheduling.k8s.io/group-name: band},"
@@ -258,7 +266,7 @@ def test_a_gang_ends_by_its_pod_group_once_it_has_no_pod(up: Standalone) -> None
 
 
 def test_a_gang_that_alone_has_changed_is_declared_anew(up: Standalone) -> None:
-    """Its pods are as they were; the same again says nothing, and a dry run changes nothing."""
+    """A changed PodGroup updates its gang and leaves the pods alone; a dry run changes nothing."""
     gang = GANG.replace("band", "trio").encode()
     more = gang.replace(b"minMember: 1", b"minMember: 2")
     member = pod(1000).replace(
@@ -285,7 +293,8 @@ def test_a_gang_that_alone_has_changed_is_declared_anew(up: Standalone) -> None:
 
 
 def test_what_is_none_of_ours_is_passed_over_by_name(up: Standalone) -> None:
-    """In one line and in JSON, by every verb that takes manifests; alone it is wrong."""
+    """Every verb that takes manifests skips foreign documents by name; a file of only those is
+    an error."""
     both = pod(1000) + b"---" + SERVICE
     tried = up.run("submit", "-f", "-", "--dry-run", stdin=both)
     assert (tried.stderr.count("\n"), "Service web" in tried.stderr) == (1, True)
@@ -299,7 +308,7 @@ def test_what_is_none_of_ours_is_passed_over_by_name(up: Standalone) -> None:
 
 
 def test_what_would_be_left_to_another_scheduler_is_told(up: Standalone) -> None:
-    """On standard error and in JSON; it is taken all the same."""
+    """Pods of another scheduler are reported on stderr and in JSON, and submitted nonetheless."""
     other = pod(1000).replace(b"spec:\n", b"spec:\n  schedulerName: x\n")
     said = up.json("submit", "-f", "-", "--dry-run", stdin=other)["warnings"]
     assert ["spec.schedulerName: x " in each for each in said] == [True]

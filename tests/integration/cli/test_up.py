@@ -1,6 +1,6 @@
-"""`apportion up`: everything starts, the samples find places, and nothing is left behind.
+"""`apportion up`: everything starts, the samples are placed, and nothing is left behind.
 
-Tests about its processes start them as people do. All others take forks (tests/support/starts.py).
+Tests of its processes start them as users do; all others use forks (tests/support/starts.py).
 """
 
 import contextlib
@@ -41,7 +41,7 @@ def test_samples_find_places() -> None:
 
 
 def test_samples_that_fit_nowhere_are_of_another_fleet() -> None:
-    """Whoever chose the fleet is told that the samples were not made for it."""
+    """If samples cannot fit on the chosen fleet, `up` counts them and suggests --no-samples."""
     with Standalone(None, "--ephemeral", "--exit-after-samples", "--fleet", "1xT4") as up:
         assert up.ended(timeout_s=150) == 1, up.output
         told = re.search(r"(\d+) of 26 samples can never fit on 1 x 1xT4: (.*)", up.output)
@@ -51,7 +51,8 @@ def test_samples_that_fit_nowhere_are_of_another_fleet() -> None:
 
 
 def test_a_model_without_a_price_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the fix, in a line, before it says how to look further; a whole price file is none."""
+    """`up` warns once about models without a price and names the fix; a complete price file is
+    silent."""
     prices = tmp_path / "prices.toml"
     monkeypatch.setenv("APPORTION_PRICES", str(prices))
     for model, told in (("H100", 1), ("T4", 0)):
@@ -68,7 +69,8 @@ def test_a_model_without_a_price_is_told(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_login_takes_a_token_for_up_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without one it begins nothing, and says which; with it what it advises works as it stands."""
+    """With a login configured, `up` needs a token: without one it starts nothing and names the
+    variable."""
     monkeypatch.setenv("APPORTION_TOKENS", str(people(tmp_path)))
     with Standalone(tmp_path / "none", *SMALL) as up:
         assert up.ended() == 2, up.output
@@ -99,7 +101,7 @@ def test_a_login_takes_a_token_for_up_as_well(
 
 @pytest.mark.executes
 def test_no_argument_no_log_and_no_output_shows_a_secret(tmp_path: Path) -> None:
-    """Whoever may list processes, or is sent a log, learns no password, seed or key of it."""
+    """Process arguments, logs and output never contain a password, a seed or a key."""
     data = tmp_path / "data"
     with Standalone(data, *SMALL) as up:
         up.up()
@@ -121,7 +123,7 @@ def test_no_argument_no_log_and_no_output_shows_a_secret(tmp_path: Path) -> None
     [pytest.param(signal.SIGINT, marks=pytest.mark.executes), signal.SIGTERM, signal.SIGHUP],
 )
 def test_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
-    """It says so, ends with 0, and no process and no connection file is left."""
+    """On a signal `up` stops cleanly with 0, and leaves no process and no connection file."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
         assert len(up.left()) == 9  # sentinel, server, fork server and six services
@@ -189,7 +191,7 @@ def _is_parent(pid: int) -> bool:
 
 
 def test_ledger_outlives_a_run(tmp_path: Path) -> None:
-    """What was placed in one run is there in the next, and the samples are not doubled."""
+    """Placements of one run are there in the next, and the samples are not submitted twice."""
     with Standalone(tmp_path / "data") as first:
         first.up()
         pods = {pod["name"]: pod["uid"] for pod in first.json("get", "pods")["items"]}
@@ -213,7 +215,8 @@ def _used(up: Standalone) -> dict[str, float]:
 
 
 def test_second_up_on_the_same_folder(tmp_path: Path) -> None:
-    """It is refused with the folder and a way out, and the first goes on."""
+    """A second `up` on the same folder is refused with the folder and a fix; the first
+    continues."""
     with Standalone(tmp_path / "data", *SMALL) as first:
         first.up()
         second = Standalone(tmp_path / "data", *SMALL)
@@ -239,7 +242,8 @@ def test_port_that_is_taken(tmp_path: Path, option: str) -> None:
 
 
 def test_second_up_with_the_same_ports(tmp_path: Path) -> None:
-    """The same command twice: the folder is what is told, not the port that the first has."""
+    """A second `up` on the same folder and port fails because of the folder, not because of the
+    port."""
     with Standalone(tmp_path / "data", *SMALL) as first:
         first.up()
         port = json.loads((tmp_path / "data" / "connection.json").read_text())["gateway"]
@@ -251,21 +255,21 @@ def test_second_up_with_the_same_ports(tmp_path: Path) -> None:
 
 
 def test_doctor_sees_a_server_that_was_started_again(tmp_path: Path) -> None:
-    """Its monitoring port is the one that the gateway was told of."""
+    """Doctor sees the disk of a restarted server: its monitoring port is unchanged."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
         before = _seen_by_doctor(up)
         assert "durability ok" in before
         up.started_again("nats-server", up.kill_service("nats-server"))
-        # A gateway gives its last answer again for a moment; one that begins anew has none.
+        # A gateway repeats its cached answer for a short time; a restarted one has none.
         up.started_again("gateway", up.kill_service("gateway"))
         wait_until(lambda: _seen_by_doctor(up) == before, "doctor to see the server's disk again")
 
 
 def _seen_by_doctor(up: Standalone) -> str:
-    """What `doctor` says of durability and the disk."""
+    """Return what `doctor` reports on durability and the disk."""
     said = up.run("doctor", "--json").stdout
-    checks = json.loads(said)["checks"] if said else []  # nobody at all answers for a moment
+    checks = json.loads(said)["checks"] if said else []  # during the restart nothing answers
     states = [f"{each['id']} {each['state']}" for each in checks if each["id"] in FROM_MONITOR]
     return "; ".join(sorted(states))
 
@@ -284,9 +288,7 @@ def test_other_fleet_on_the_same_ledger(tmp_path: Path) -> None:
 
 
 def test_a_folder_goes_on_with_its_fleet(tmp_path: Path) -> None:
-    """Also where the file of it is gone, and nobody names it; its agent tells of the same nodes.
-
-    So it does without samples: they would be among the pods of whoever left them out."""
+    """A restarted `up` keeps its fleet even if the fleet's file is gone, and adds no samples."""
     fleet = tmp_path / "mine.yaml"
     fleet.write_text("nodes:\n- {node: rack-7, devices: 1xT4}\n")
     with Standalone(tmp_path / "data", "--no-samples", "--fleet", str(fleet)) as up:
@@ -303,8 +305,10 @@ def test_a_folder_goes_on_with_its_fleet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ports", ["the same", "others"])
 def test_who_watches_waits_for_an_up_that_begins_anew(tmp_path: Path, ports: str) -> None:
-    """`tail` and `get -w` alike: they say that nobody answers, where and what to look at, and when
-    somebody does again; and go on with what happens then, on whichever ports of the same folder."""
+    """`tail` and `get -w` survive a restart of `up`: they report the outage and its end.
+
+    They continue with later events, whatever ports the folder's next `up` uses.
+    """
     same = (str(free_port()), str(free_port())) if ports == "the same" else ("0", "0")
     options = (*SMALL, "--nats-port", same[0], "--port", same[1])
     verbs = {"tail": ("tail", "--from", "1"), "get": ("get", "nodes", "-w")}
@@ -359,7 +363,7 @@ def test_who_watches_waits_for_an_up_that_begins_anew(tmp_path: Path, ports: str
     ],
 )  # fmt: skip
 def test_fleet_that_makes_no_sense(tmp_path: Path, fleet: str, said: tuple[str, ...]) -> None:
-    """All that is wrong with it is said at once, and nothing is begun."""
+    """All errors in a fleet are reported at once, and nothing is started."""
     if fleet == "FILE":
         fleet = str(tmp_path / "fleet.yaml")
         Path(fleet).write_text(

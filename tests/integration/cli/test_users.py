@@ -1,4 +1,4 @@
-"""Users without a cluster: each comes by a key of his own, and who is revoked is cut off."""
+"""Users without a cluster connect with their own keys, and a revoked user is disconnected."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from tests.support.polling import until
 
 
 async def said(folder: Path, *arguments: str, code: int = 0) -> Any:
-    """What the verb prints as JSON, or says on stderr where it fails."""
+    """Return the verb's JSON output, or its stderr if it should fail."""
     command = [sys.executable, "-m", "apportion.cli.main", "user", *arguments]
     command += ["--data", str(folder), "--json"]
     ended = await asyncio.to_thread(
@@ -34,7 +34,7 @@ async def said(folder: Path, *arguments: str, code: int = 0) -> Any:
 
 
 def mode(path: Path) -> int:
-    """Who may read the file; 0 where there is none."""
+    """Return the permission bits of the file, or 0 if it does not exist."""
     return path.stat().st_mode & 0o777 if path.exists() else 0
 
 
@@ -72,9 +72,10 @@ async def test_a_user_comes_by_his_key_and_is_cut_off_when_he_is_revoked(tmp_pat
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["on this machine", "elsewhere"])
 async def test_who_reads_along_is_told_that_he_was_revoked(tmp_path: Path, elsewhere: bool) -> None:
-    """And ends, as when he had not been let in: whoever waits on is told nothing any more.
+    """A revoked user's `tail` reports the revocation and ends.
 
-    On this machine his key is gone; elsewhere he has it, and the server refuses it."""
+    On this machine the user's key is deleted; elsewhere it remains, and the server rejects it.
+    """
     server = EmbeddedServer(tmp_path, port=-1, keys=True)
     await server.start()
     try:
@@ -106,7 +107,8 @@ async def test_who_reads_along_is_told_that_he_was_revoked(tmp_path: Path, elsew
 async def test_a_token_that_is_good_no_more_is_told_after_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The callout may have begun anew; what it is asked stands in the file as it is by then."""
+    """A client reports an expired token only after a delay, because the auth callout may be
+    restarting."""
     monkeypatch.setattr(client, "CALLOUT_S", 1.0)
     async with running_bus(tmp_path / "nats") as bus:
         url, token = urlsplit(bus.server.url_for("watcher")), tmp_path / "token"
@@ -124,7 +126,7 @@ async def test_a_token_that_is_good_no_more_is_told_after_a_time(
 
 
 async def test_users_stand_in_columns(tmp_path: Path) -> None:
-    """As all that verbs list."""
+    """`user list` prints columns like all lists."""
     await said(tmp_path, "begin", "--agent", "gpu-7=gpu-7,gpu-8")
     command = [sys.executable, "-m", "apportion.cli.main", "user", "list", "--data", str(tmp_path)]
     ended = await asyncio.to_thread(
@@ -139,7 +141,7 @@ async def test_users_stand_in_columns(tmp_path: Path) -> None:
 
 
 async def test_who_has_no_key_or_another_gets_nothing(tmp_path: Path) -> None:
-    """A name alone is not enough, nor is the key of somebody else for his subjects."""
+    """A client without a key, or with another user's key, is rejected."""
     server = EmbeddedServer(tmp_path, port=-1, keys=True)
     await server.start()
     try:
@@ -157,7 +159,7 @@ async def test_who_has_no_key_or_another_gets_nothing(tmp_path: Path) -> None:
 
 
 async def test_what_cannot_be_is_said(tmp_path: Path) -> None:
-    """An agent has nodes and nobody else has; a role is one of the table."""
+    """`user` refuses invalid arguments: an agent without nodes, unknown roles and unknown names."""
     for arguments, cause in (
         (("add", "agent", "a"), "--node"),
         (("add", "root", "a"), "role 'root'"),
@@ -214,7 +216,8 @@ async def test_nobody_is_revoked_whom_none_can_add(tmp_path: Path) -> None:
 
 
 async def test_each_is_handed_what_is_his_alone(tmp_path: Path) -> None:
-    """Seeds stay as they were made; who appends has the ledger's key; an agent has its nodes."""
+    """`user begin --hand-out` gives each service only its own seed, plus the ledger key if it
+    appends."""
     handed = tmp_path / "handed"
     for name in ("nats-server", "bootstrap", "scheduler", "gpu-7"):
         (handed / name).mkdir(parents=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from apportion.runtime.jetstream.server.users import Users
 
 EACH = 12
-"""Without the lock, of so many changes that overlap some are lost in each run."""
+"""Enough overlapping changes that some would be lost in each run without the lock."""
 _ADD = """
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ for number in range(int(sys.argv[3])):
 
 
 def test_of_two_processes_that_add_users_at_once_neither_undoes_the_other(tmp_path: Path) -> None:
-    """Each reads, changes and writes one file; the other's change must not come between."""
+    """Two processes that add users at once do not lose each other's change."""
     Users(tmp_path).begin()
     both = [
         subprocess.Popen(

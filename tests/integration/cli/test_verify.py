@@ -41,7 +41,7 @@ class Verb:
         )
 
     async def verify(self, *arguments: str, code: int) -> Any:
-        """What `verify --json` says."""
+        """Return the parsed output of `verify --json`."""
         done = await self.run("verify", "--json", *arguments)
         assert done.returncode == code, done.stderr
         return json.loads(done.stdout)
@@ -115,7 +115,7 @@ async def test_a_real_ledger_holds_until_somebody_writes_what_is_not_his(
 
 
 async def plant_bad_snapshot(bus: Bus) -> None:
-    """One whose bytes are sound and whose state is not that of the ledger."""
+    """Store a snapshot with valid bytes whose state contradicts the ledger."""
     bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
     entry = max(await bucket.entries(), key=lambda each: each.name)
     state = restore(await bucket.get(entry, size_max=1 << 30))
@@ -124,7 +124,7 @@ async def plant_bad_snapshot(bus: Bus) -> None:
 
 
 async def test_a_range_that_is_not_there(tmp_path: Path) -> None:
-    """Wrong usage is said as such, and an empty ledger holds."""
+    """`verify` rejects ranges beyond the ledger or reversed, and passes an empty ledger."""
     async with running_bus(tmp_path / "nats") as bus:
         verb = Verb(bus)
         assert (await verb.verify(code=0))["checked"] == 0
@@ -156,7 +156,7 @@ async def test_a_full_disk_leaves_no_half_archive(tmp_path: Path) -> None:
 
 
 def test_where_cluster_and_ledger_differed_is_told() -> None:
-    """It is no violation, and in health there is none of it."""
+    """`verify` reports differences between cluster and ledger, but not as violations."""
     command = [sys.executable, "-m", "apportion.cli.main", "verify", "--archive", str(AGREEMENT)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "annotation 1, gone 1" in said

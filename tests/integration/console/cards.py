@@ -1,7 +1,8 @@
-"""Cards that are made to fail and to recover, until the gateway has heard of it.
+"""Make simulated GPUs fail and recover, and wait until the gateway has seen it.
 
-An order is none of the ledger's facts: those follow from the agent's own look, however long a busy
-machine takes for it. Of a card that recovers before that look nobody ever hears that it failed."""
+The command itself appends no event: the agent's next check does, however long a busy machine takes
+for it. If a GPU recovers before that check, its failure is never recorded.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from tests.support.standalone import Standalone
 
 
 def fail(cluster: Standalone, *cards: str, reason: str) -> None:
-    """Let simulated cards fail, and wait until the gateway knows."""
+    """Make simulated GPUs fail, and wait until the gateway reports it."""
     for card in cards:
         done = cluster.run("simulate", "fail", card, "--reason", reason)
         assert done.returncode == 0, done.stderr

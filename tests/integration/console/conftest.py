@@ -1,6 +1,7 @@
 """One cluster and one browser for all tests of the console.
 
-Both end with the package: a browser that is driven keeps the loop that asynchronous tests want."""
+Both end with the package: a running browser holds the event loop that asynchronous tests need.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from playwright.sync_api import Browser
 from tests.support.browser.chromium import running_browser, skip_unless_here
 from tests.support.standalone import Standalone
 
-"""Whoever comes first waits for the cluster and the browser as well, and the last for their end."""
+"""The first test also waits for the start of cluster and browser, and the last for their end."""
 FLEET = """\
 nodes:
 - {node: h100-1, devices: 8xH100-80GB}

@@ -1,4 +1,4 @@
-"""Two moments compared: headline, fields and address tell the same ones, whichever was changed."""
+"""Comparing two points in time: headline, form and address always agree on both."""
 
 import re
 from typing import Any
@@ -15,7 +15,7 @@ DIFF = re.compile(r"#/events\?diff=([^,]*),([^,&]*)$")
 
 
 def asked(page: Page) -> tuple[str, str]:
-    """Both moments as the address has them, which is how the gateway is asked."""
+    """Return both points in time from the address, which is how the gateway is queried."""
     found = DIFF.search(page.url)
     assert found, page.url
     return found[1], found[2]
@@ -29,7 +29,7 @@ def told(page: Page) -> list[str]:
 
 
 def compare(page: Page, **moments: str) -> list[str]:
-    """Write into the fields and press the button; what the page tells then."""
+    """Fill in the form, press Compare and return what the page shows."""
     for name, text in moments.items():
         page.locator(f"#moments [name={name}]").fill(text)
     page.evaluate("() => { document.getElementById('main').dataset.shown = ''; }")
@@ -39,7 +39,7 @@ def compare(page: Page, **moments: str) -> list[str]:
 
 
 def answered(page: Page) -> Any:
-    """What the gateway says of the two moments of the address."""
+    """Return the gateway's diff for the address's points in time."""
     begin, end = asked(page)
     answer = page.request.get("/api/v1/diff", params={"from": begin, "to": end})
     assert answer.ok, answer.text()
@@ -84,7 +84,7 @@ def test_a_time_of_day_is_meant_as_the_page_shows_it(browser: Browser, base: str
 
 
 def test_what_the_moments_have_come_to_is_said_once(browser: Browser, base: str) -> None:
-    """A time is the newest event by then; a revision says of when it is."""
+    """A comparison resolves each time to its newest event, and shows the time of each revision."""
     with opened(browser, base) as page:
         visit(page, "#/events?diff=-0s,-0s")
         answer = answered(page)
@@ -121,7 +121,7 @@ def test_what_the_first_event_told_is_said_to_count_as_there_before(
 def test_the_bar_and_its_keys_move_the_later_moment(
     browser: Browser, base: str, size: tuple[int, int]
 ) -> None:
-    """From where it is; help and the form say so, and other pages are of that moment."""
+    """The time bar and its keys move the later point of a comparison, and other pages follow it."""
     with opened(browser, base, size=size) as page:
         visit(page, "#/events?diff=1,now")
         expect(page.locator("#t-range")).to_have_attribute("aria-valuetext", re.compile("now$"))
@@ -173,7 +173,7 @@ def test_a_moment_that_cannot_be_is_mended_where_it_stands(
 
 
 def test_each_list_of_the_answer_has_its_place_on_the_page(browser: Browser, base: str) -> None:
-    """Who waits now and which limits changed are asked for as much as what moved."""
+    """Each list in a diff has its section on the page, including pending pods and limits."""
     headings = {
         "devices": "GPUs", "nodes": "Nodes", "waiting": "Pending pods", "limits": "Limits",
         "policy": "Policy", "configuration": "Configuration", "placements": "Placements",
@@ -204,7 +204,8 @@ def test_compare_asks_again_what_is_now(browser: Browser, base: str) -> None:
 def test_the_keyboard_stays_where_it_was(
     browser: Browser, base: str, size: tuple[int, int]
 ) -> None:
-    """On the button that was pressed, and in the field that was left by Enter."""
+    """After a comparison the focus stays on the pressed button, or in the field that was left by
+    Enter."""
     with opened(browser, base, size=size) as page:
         visit(page, "#/events?diff=1,3")
         page.locator("#moments [name=from]").fill("#2")
@@ -243,7 +244,7 @@ def test_what_is_typed_while_the_answer_comes_stays(browser: Browser, base: str,
 
 
 def test_on_a_phone_the_form_is_as_wide_as_the_page(browser: Browser, base: str) -> None:
-    """Both fields and the button end where all else does."""
+    """On a phone the comparison's fields and button are as wide as the page."""
     with opened(browser, base, size=NARROW) as page:
         visit(page, "#/events?diff=1,3")
         right = "each => each.getBoundingClientRect().right"

@@ -32,7 +32,7 @@ def test_words_of_marks_lie_on_no_line_and_no_other_words(
 
 
 def test_no_mark_hides_a_failure(page: Page) -> None:
-    """Of marks that would meet failures are drawn and told; the others are counted."""
+    """Of marks that would overlap, failures are drawn and named; the others are only counted."""
     marks = [
         (60, "failure"),
         (120, "failure"),
@@ -46,7 +46,7 @@ def test_no_mark_hides_a_failure(page: Page) -> None:
 
 
 def test_failures_and_recoveries_of_one_mark_are_counted_apart(page: Page) -> None:
-    """Whatever the width makes one of them: a recovery is told in no colour of a failure."""
+    """A mark that groups failures and recoveries counts them separately, each in its own colour."""
     found = run(
         page,
         "marks.js",

@@ -19,7 +19,7 @@ TOO_LARGE = LATER.replace(b"nvidia.com/gpu: 1", b"nvidia.com/gpu: 1, nvidia.com/
 def test_a_pod_that_ended_while_it_waited_waits_no_more(
     browser: Browser, base: str, cluster: Standalone, size: tuple[int, int]
 ) -> None:
-    """Headline and story say that it ended without a place; nothing offers to help it."""
+    """A pod deleted while pending is shown as ended without a placement, and no help is offered."""
     name = f"in-vain-{size[0]}"
     manifest = TOO_LARGE.replace(b"later", name.encode())
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest, code=1)
@@ -44,7 +44,8 @@ def test_a_pod_that_ended_while_it_waited_waits_no_more(
 def test_a_pod_that_had_its_place_is_shown_as_it_was_at_its_end(
     browser: Browser, base: str, cluster: Standalone, size: tuple[int, int]
 ) -> None:
-    """Who deleted it, and what it held, outlined; nothing is asked that is not there any more."""
+    """The page of a deleted pod shows who deleted it and what it held, and requests nothing
+    missing."""
     name = f"held-{size[0]}"
     manifest = LATER.replace(b"later", name.encode())
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest)

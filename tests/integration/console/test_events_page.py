@@ -72,7 +72,7 @@ def test_what_is_typed_last_is_answered(browser: Browser, base: str) -> None:
 def test_older_events_are_those_of_the_list_that_they_are_under(
     browser: Browser, base: str
 ) -> None:
-    """What was asked for under another text is let go, and what is asked for twice comes once."""
+    """Older events that were requested under another filter are dropped, and none appears twice."""
     with opened(browser, base) as page:
         in_small_pages(page)
         visit(page, "#/events")
@@ -100,7 +100,8 @@ def test_older_events_are_those_of_the_list_that_they_are_under(
 
 
 def test_the_keyboard_stays_on_older(browser: Browser, base: str) -> None:
-    """Enter asks for more and more, as long as there are any."""
+    """Enter on "Older" loads more events each time and keeps the focus there until none are
+    left."""
     with opened(browser, base) as page:
         in_small_pages(page)
         visit(page, "#/events")
@@ -128,7 +129,7 @@ def test_the_keyboard_goes_on_where_there_is_nothing_older(browser: Browser, bas
 
 
 def test_the_last_of_a_burst_is_shown(browser: Browser, base: str, cluster: Standalone) -> None:
-    """Not only what came first of it: nothing else may happen for long."""
+    """The last event of a burst is shown, not only the first ones."""
     with opened(browser, base) as page:
         page.clock.install(time=BEGUN)
         page.clock.pause_at(BEGUN + timedelta(seconds=1))

@@ -1,4 +1,5 @@
-"""Answers that come while somebody uses the fleet: each in its turn, and no hold is lost by one."""
+"""Responses that arrive while the fleet page is in use apply in order and never break a mouse
+press."""
 
 import re
 
@@ -22,7 +23,8 @@ def to_the_beginning(page: Page) -> None:
 
 
 def test_the_past_is_never_taken_for_now(browser: Browser, base: str) -> None:
-    """Though the last answer of before comes over it: now is asked for as a whole then."""
+    """Late live data never overwrites a view of the past; going back to now reloads the whole
+    fleet."""
     with opened(browser, base) as page:
         visit(page, "")
         now = page.locator("h1").inner_text()
@@ -43,7 +45,7 @@ def test_the_past_is_never_taken_for_now(browser: Browser, base: str) -> None:
 def test_a_panel_of_the_past_tells_nothing_of_later(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """What was asked for while it was live comes too late for it."""
+    """A panel of the past ignores late responses with live data."""
     with opened(browser, base) as page:
         [[first, *_], *_] = page.request.get("/api/v1/fleet?at=1").json()["nodes"]
         assert cluster.run("cordon", first, "--reason", "dust").returncode == 0
@@ -73,7 +75,7 @@ def test_a_panel_of_the_past_tells_nothing_of_later(
 def test_a_press_lasts_over_an_answer(
     browser: Browser, base: str, address: str, where: str
 ) -> None:
-    """That changes nothing of what is pressed: it leads where it said."""
+    """A response that arrives during a mouse press does not change where the pressed link leads."""
     with opened(browser, base) as page:
         visit(page, address)
         if "list" in where:
@@ -102,7 +104,7 @@ def test_the_keyboard_stays_on_what_moves(browser: Browser, base: str, cluster: 
             assert cluster.run("cordon", "h100-1", "--reason", "dust").returncode == 0
             expect(page.locator("#matches-list")).to_contain_text("h100-1 device 7")
             expect(card).to_be_focused()
-            # The panel asks once more after the list has changed, and draws its receipts again.
+            # The panel loads again after the list has changed, and redraws its receipts.
             expect(page.locator("#panel .mini li").first).to_contain_text("cordoned by")
             receipt = page.locator("#panel .rev").first
             told = receipt.evaluate(HOLD)

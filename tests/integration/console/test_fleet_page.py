@@ -1,4 +1,4 @@
-"""The fleet, as people see and use it: the answer, cards, finding, choosing, and what happens."""
+"""The fleet page: headline, GPU picture, search, selection and live updates."""
 
 import re
 
@@ -34,7 +34,7 @@ def blue(page: Page) -> int:
 def test_the_answer_is_that_of_the_command_line(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """As many cards granted as hold anything, and every card in the picture."""
+    """The headline counts the same allocated GPUs as the CLI, and the picture shows every GPU."""
     devices = cluster.json("get", "devices")["items"]
     held = sum(bool(device["holders"]) for device in devices)
     with opened(browser, base) as page:
@@ -53,7 +53,8 @@ FILL = "each => getComputedStyle(each).backgroundColor"
 def test_a_state_looks_the_same_on_every_page(
     browser: Browser, base: str, cluster: Standalone, theme: str
 ) -> None:
-    """What runs is strong blue in the picture, on the pod's page and in What if; legends say so."""
+    """Each device state has the same colour in the picture, on the pod's page, in What if and in
+    legends."""
     pods = cluster.json("get", "pods")["items"]
     [runs] = [pod for pod in pods if pod["name"] == "hami-pod"]
     assert runs["phase"] == "allocated"
@@ -83,7 +84,8 @@ def test_a_state_looks_the_same_on_every_page(
 def test_a_card_is_found_and_says_who_holds_it(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """By the keyboard alone: go to the picture, walk, open; the address leads back to the card."""
+    """Using only the keyboard, a GPU can be selected and opened, and its address leads back to
+    it."""
     with opened(browser, base) as page:
         visit(page, "")
         page.locator("#cards").focus()
@@ -119,7 +121,8 @@ HOVER = """() => {
 def test_the_tooltip_follows_a_zoom_by_key(
     browser: Browser, base: str, size: tuple[int, int]
 ) -> None:
-    """It names the device under the pointer, or the one that the keyboard points at."""
+    """After a zoom by key the tooltip names the device under the pointer or the keyboard's
+    focus."""
     with opened(browser, base, size=size) as page:
         visit(page, "")
         canvas = page.locator("#cards")
@@ -145,7 +148,7 @@ def test_the_tooltip_follows_a_zoom_by_key(
 
 
 def test_a_filter_shows_free_devices_in_a_colour_of_their_own(browser: Browser, base: str) -> None:
-    """They are pale: next to dimmed ones they would not stand out, and the legend says so."""
+    """The filter for free devices shows them, and their legend entry, in a stronger colour."""
     with opened(browser, base) as page:
         visit(page, "")
         swatch = page.locator(".legend .sw.free")
@@ -157,7 +160,7 @@ def test_a_filter_shows_free_devices_in_a_colour_of_their_own(browser: Browser, 
 
 
 def test_a_filter_tells_its_cards_in_words_too(browser: Browser, base: str) -> None:
-    """For whoever cannot see the picture; what is not meant is dimmed in it."""
+    """A filter lists the matching GPUs as text as well, and dims all others in the picture."""
     with opened(browser, base) as page:
         visit(page, "")
         before = blue(page)
@@ -173,7 +176,7 @@ def test_a_filter_tells_its_cards_in_words_too(browser: Browser, base: str) -> N
 def test_what_happens_is_shown_without_a_reload(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A cordon appears, is counted and leads to its cards; undone it goes."""
+    """A cordon and its removal appear without a reload; the headline's count leads to the GPUs."""
     with opened(browser, base) as page:
         visit(page, "#/fleet?card=h100-10:0")
         expect(page.locator("h1")).not_to_contain_text("cordoned")
@@ -196,7 +199,8 @@ def without_a_node(route: Route) -> None:
 
 
 def test_counts_of_cards_add_up(browser: Browser, base: str, cluster: Standalone) -> None:
-    """What is broken, or cordoned, and granted as well is told, and failed apart from not heard."""
+    """The headline's counts add up, counting GPUs that are both in use and unhealthy or
+    cordoned."""
     devices = cluster.json("get", "devices")["items"]
     failing = next(each for each in devices if each["node"] == "h100-1" and each["holders"])
     fail(cluster, failing["device"], reason="XID 79")
@@ -219,7 +223,7 @@ def test_counts_of_cards_add_up(browser: Browser, base: str, cluster: Standalone
 
 
 def added(answer: str) -> tuple[int, int]:
-    """How many cards there are, and to how many the words of the page add up."""
+    """Return the number of GPUs in the headline, and the sum of its parts."""
     [(granted, cards)] = re.findall(r"(\d+) of (\d+) GPUs", answer)
     [free] = re.findall(r"(\d+) free", answer)
     total = int(granted) + int(free)
@@ -230,7 +234,7 @@ def added(answer: str) -> tuple[int, int]:
 
 
 def test_on_a_phone_what_is_found_covers_no_card(browser: Browser, base: str) -> None:
-    """The words stand beside the buttons, also where the picture is full."""
+    """On a phone the list of matches covers no GPU."""
     with opened(browser, base, size=NARROW) as page:
         visit(page, "#/fleet?q=node:t4-1")
         expect(page.locator("#matches-count")).to_have_text("4 GPUs")
@@ -247,7 +251,7 @@ def test_on_a_phone_what_is_found_covers_no_card(browser: Browser, base: str) ->
 def test_what_if_of_a_card_loses_that_card_alone(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Also one that nobody holds, and its node is in the picture."""
+    """What if for one device loses only that device, even a free one, and shows its node."""
     devices = cluster.json("get", "devices")["items"]
     free = next(each for each in devices if not each["holders"])
     with opened(browser, base) as page:
@@ -297,7 +301,7 @@ COVERED = """() => {
 def test_a_panel_lies_over_no_card_of_its_own(
     browser: Browser, base: str, size: tuple[int, int], name: str
 ) -> None:
-    """Also one at the foot of a phone, or at the right; what can be done stands in sight."""
+    """A panel covers none of the GPUs that it is about, and its buttons are always in view."""
     with opened(browser, base, size=size) as page:
         for address in (f"#/fleet?card={name}:3", f"#/fleet?card={name}"):
             visit(page, address)
@@ -313,7 +317,7 @@ def test_a_panel_lies_over_no_card_of_its_own(
 def test_a_node_has_a_panel_with_its_cards(
     browser: Browser, base: str, cluster: Standalone, theme: str
 ) -> None:
-    """By its name in the picture, in an address, or from a card; each leads to the other."""
+    """A node's panel opens from the picture, an address or a GPU, and links back to its GPUs."""
     [node] = [each for each in cluster.json("get", "nodes")["items"] if each["node"] == "h100-1"]
     with opened(browser, base, theme=theme) as page:
         visit(page, "#/node/h100-1")

@@ -27,7 +27,7 @@ def full(cluster: Standalone) -> Iterator[str]:
 
 @contextmanager
 def stopped(cluster: Standalone, service: str) -> Iterator[str]:
-    """That service says nothing, for as long as this lasts."""
+    """Suspend the service's process for as long as this lasts."""
     pid = cluster.processes()[service]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -37,8 +37,8 @@ def stopped(cluster: Standalone, service: str) -> Iterator[str]:
 
 
 def frozen(page: Page, words: str) -> None:
-    """Wait until the badge says this, and nothing more of it is green."""
-    expect(page.locator("html.frozen")).to_have_count(1, timeout=90_000)  # looked at every 40 s
+    """Wait until the badge shows these words and is not green."""
+    expect(page.locator("html.frozen")).to_have_count(1, timeout=90_000)  # checked every 40 s
     expect(page.locator("#link")).to_have_text(words)
 
 
@@ -46,7 +46,7 @@ def frozen(page: Page, words: str) -> None:
 def test_the_badge_is_green_only_while_pods_can_be_placed(
     browser: Browser, base: str, cluster: Standalone, cause: str
 ) -> None:
-    """A full ledger, no scheduler, no intake; also for a page that is opened meanwhile."""
+    """The badge is not green while the ledger is full or a scheduler or intake is missing."""
     with opened(browser, base) as page, opened(browser, base) as later:
         visit(page, "#/fleet")
         expect(page.locator("#link")).to_have_text(base.removeprefix("http://"))

@@ -1,4 +1,4 @@
-"""An answer that comes late changes nothing that somebody did meanwhile."""
+"""A late response never undoes what the user has done since the request."""
 
 import re
 
@@ -35,7 +35,8 @@ def test_two_pages_of_one_moment_are_both_of_that(browser: Browser, base: str) -
 
 
 def test_a_card_that_is_kept_is_asked_for_no_more(browser: Browser, base: str) -> None:
-    """What If looked for its id: no work is told of to which nobody waits for an answer."""
+    """Removing a GPU from What if cancels the lookup of its id, and its late response changes
+    nothing."""
     with opened(browser, base) as page:
         cards = Held(page, CARD)
         page.goto("/#/whatif?lose=h100-1:2")
@@ -67,7 +68,7 @@ def test_what_is_named_next_stays_while_a_card_gets_its_id(browser: Browser, bas
 
 
 def test_a_list_of_places_leaves_the_next_dialog_alone(browser: Browser, base: str) -> None:
-    """Go To had asked what there is, and was closed."""
+    """A late response for the closed Go To dialog does not affect the next dialog."""
     with opened(browser, base) as page:  # which hears what a page throws
         visit(page, "#/pods")
         revisions = Held(page, REVISION)

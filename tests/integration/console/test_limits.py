@@ -1,4 +1,4 @@
-"""A pod that a limit keeps out: no page counts nodes, at which nobody looked."""
+"""For a pod blocked by a limit, no page counts nodes, because none was evaluated."""
 
 import re
 from urllib.parse import quote
@@ -35,7 +35,8 @@ def heading(page: Page, words: str) -> Locator:
 def test_a_limit_is_named_and_no_node_is_counted(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """On the page of the pod, in its line, before a question is asked, and in the answer."""
+    """For a pod blocked by its queue, the pod's page, the queue and What if name the limit, not
+    nodes."""
     cluster.run("submit", "--wait", "-f", "-", stdin=LIMITED.encode())
     with opened(browser, base) as page:
         visit(page, "#/pod/default/kept-out")
@@ -98,7 +99,8 @@ def test_the_headline_says_how_much_of_a_gang_is_missing(
 def test_the_headline_of_a_gang_that_nobody_declared(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """What the gateway says before anybody has decided, without the name that stands above it."""
+    """Before the first decision, the headline of a pod in an undeclared gang names the missing
+    PodGroup."""
     alone = GANG.partition("---\n")[2].replace("half", "lone")
     cluster.run("submit", "-f", "-", stdin=alone.encode())
     with opened(browser, base) as page:
@@ -121,7 +123,7 @@ LARGE = GANG.replace("half", "large").replace("minMember: 3", "minMember: 200")
 def test_of_a_gang_that_is_too_large_its_line_says_that_first(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Nodes are not what keeps it out; and of who would wait all of it is counted."""
+    """For a gang larger than the fleet, the queue gives that reason and counts all its pods."""
     declared, _, member = LARGE.partition("---\n")
     members = [member.replace("large-0", f"large-{number}") for number in range(200)]
     cluster.run("submit", "--wait", "-f", "-", stdin="---\n".join([declared, *members]).encode())
@@ -159,7 +161,8 @@ spec:
 def test_a_pod_with_gates_waits_for_these_and_stands_in_no_line(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Nobody is to look at it before, so nobody is missed, and nothing is offered that helps."""
+    """A gated pod is pending for its gates: it has no position in the queue and no suggested
+    fix."""
     cluster.run("submit", "-f", "-", stdin=GATED.encode())
     with opened(browser, base) as page:
         visit(page, "#/pod/default/gated")
@@ -198,7 +201,7 @@ spec:
 def test_who_would_be_beyond_a_quota_is_told_that(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """In the table of who is hit: what a node lacks would help nobody there."""
+    """What if reports a displaced pod that would exceed its quota as blocked by that quota."""
     cluster.run("submit", "-f", "-", stdin=QUOTA.replace("MOST", "9000").encode())
     for name in ("one", "two"):
         cluster.json("submit", "--wait", "-f", "-", stdin=HOLDER.replace("NAME", name).encode())
@@ -228,7 +231,8 @@ spec:
 def test_what_was_taken_off_offer_since_is_said_below_the_headline(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The causes are of the decision; nobody looks at the pod again for a cordon."""
+    """A node cordoned after the decision is shown below the headline, not among the decision's
+    causes."""
     cluster.run("submit", "--wait", "-f", "-", stdin=ALL_CARDS.encode())
     near = cluster.json("why", "all-cards")["refused"]["nearest"][0]["node"]
     cluster.json("cordon", near, "--reason", "fan", "--by", "ann")

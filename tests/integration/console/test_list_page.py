@@ -1,4 +1,4 @@
-"""Pages that are asked for once: of several questions the newest is answered, whoever is first."""
+"""On pages that load once, the newest request wins, whatever the order of the responses."""
 
 import re
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def test_a_report_has_the_rows_of_its_heading(browser: Browser, base: str, refus
 def test_a_chart_is_there_though_the_page_grew_while_it_was_asked_for(
     browser: Browser, base: str
 ) -> None:
-    """What is drawn anew meanwhile is the chart before it."""
+    """A chart appears even if the window was resized while its data was loading."""
     with opened(browser, base) as page:
         visit(page, "#/reports")
         before = page.locator("#chart svg").get_attribute("width")
@@ -59,7 +59,7 @@ def test_a_chart_is_there_though_the_page_grew_while_it_was_asked_for(
 
 
 def test_a_moment_that_was_played_is_not_drawn_over_now(browser: Browser, base: str) -> None:
-    """Whoever goes back to now stays there, though the past is answered last."""
+    """Returning to now is not undone by a late response for a past time."""
     with opened(browser, base) as page:
         visit(page, "#/pods?at=2")
         expect(page.locator("h1")).to_have_text("No live pods")
@@ -77,7 +77,7 @@ def test_a_moment_that_was_played_is_not_drawn_over_now(browser: Browser, base: 
 
 
 def test_what_is_typed_while_a_moment_is_asked_for_stays(browser: Browser, base: str) -> None:
-    """The keyboard stays in the field, and at its place there: no later letter is a key."""
+    """Text typed while a page loads stays, with focus and cursor, and triggers no shortcut."""
     with opened(browser, base) as page:
         visit(page, "#/pods?at=2")
         page.wait_for_function(PAINTED)  # a browser may drop a key that is pressed before that
@@ -126,7 +126,7 @@ def test_the_keyboard_stays_on_what_a_report_is_by(
 def test_what_is_newer_comes_and_the_keyboard_is_on_the_page(
     browser: Browser, base: str, cluster: Standalone, name: str
 ) -> None:
-    """The button has nothing more to offer: what stands beside it must not have the next Enter."""
+    """After the button for newer entries is used it disappears, and the focus moves to the page."""
     with opened(browser, base) as page:
         visit(page, f"#/{name}")
         with newer(page, cluster) as button:

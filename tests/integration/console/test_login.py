@@ -20,7 +20,7 @@ from tests.support.tokens import people
 
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A gateway that knows who has which token, on a loop of its own: the browser has ours."""
+    """A gateway with tokens, on its own event loop, because the browser occupies this one."""
     folder = tmp_path_factory.mktemp("login")
     ready, done = threading.Event(), threading.Event()
     found: list[str] = []
@@ -76,7 +76,7 @@ def test_a_token_is_asked_for_first(
 
 
 def entered(page: Page, who: str) -> None:
-    """Log in; the token of each is his name."""
+    """Log in as this user, whose token equals the name."""
     page.goto("/")
     page.get_by_label("Token").fill(who)
     page.keyboard.press("Enter")
@@ -84,7 +84,8 @@ def entered(page: Page, who: str) -> None:
 
 
 def test_who_may_cordons_a_node_with_a_reason(browser: Browser, gate: str) -> None:
-    """It stands there in his name, and he lifts it again; who may not is told so, and how else."""
+    """An authorized user cordons and uncordons a node under their name; others are shown the
+    command."""
     with opened(browser, gate) as page:
         entered(page, "olga")
         visit(page, "#/fleet?card=n1:0")
@@ -156,7 +157,8 @@ def test_a_card_is_cordoned_by_keyboard_alone(browser: Browser, gate: str) -> No
 def test_a_cordon_of_somebody_else_names_the_command_that_lifts_it(
     browser: Browser, gate: str
 ) -> None:
-    """And what moves those who run there, which no button does."""
+    """For another user's cordon the panel shows the command that lifts it, and the drain
+    command."""
     with opened(browser, gate) as page:
         entered(page, "olga")
         visit(page, "#/node/n2")
@@ -167,7 +169,8 @@ def test_a_cordon_of_somebody_else_names_the_command_that_lifts_it(
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_phone_has_what_the_side_has(browser: Browser, gate: str, theme: str) -> None:
-    """Going to a name, the theme, the keys and the way out; and no panel lies over its card."""
+    """A phone offers the sidebar's functions under More, and no panel covers the GPU it is
+    about."""
     with opened(browser, gate, size=NARROW, theme=theme) as page:
         entered(page, "olga")
         page.get_by_role("button", name="More").click()

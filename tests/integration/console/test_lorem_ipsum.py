@@ -20,7 +20,7 @@ FACTS = """() => [...document.querySelectorAll("#main *")]
   .filter(each => each.tagName !== "CODE" && each.tagName !== "TIME")
   .flatMap(each => [each.getAttribute("class"), each.getAttribute("href"), each.dataset.copy])
   .filter(Boolean)"""
-"""What a page shows beside its words: the look of each part, where it leads, and its commands."""
+"""The facts of a page apart from its text: each part's look, its links and its commands."""
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def addresses(cluster: Standalone) -> list[str]:
 
 
 def facts(page: Page, address: str) -> list[str]:
-    """What the page shows beside its words; the events page asks once more, for the newest one."""
+    """Return the page's facts apart from its text; the events page also loads its newest event."""
     visit(page, address)
     if address.startswith("#/events"):
         expect(page.locator("#detail .x")).to_be_attached()

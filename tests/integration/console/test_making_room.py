@@ -1,4 +1,4 @@
-"""Somebody is to go for a pod that waits: the list and the pod's page say so before all else."""
+"""While pods are evicted for a pending pod, the queue and the pod's page say so first."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ spec:
 
 
 def pod(name: str, priority: int, cards: int = 2) -> bytes:
-    """The manifest of one that wants so many cards, of which there are two."""
+    """Return a manifest that requests this many of the node's two GPUs."""
     text = POD.replace("NAME", name).replace("PRIORITY", str(priority))
     return text.replace("CARDS", str(cards)).encode()
 
 
 @pytest.fixture(scope="module")
 def leaving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A node whose two cards two pods hold, which are to go for `high`; nobody ends them."""
+    """A node whose two pods are being evicted for `high` but never end."""
     skip_unless_here()
     data = Path(tmp_path_factory.mktemp("room")) / "data"
     options = ("--no-samples", "--fleet", "2xA100-80GB", "--nodes", "1")

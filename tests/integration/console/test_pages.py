@@ -83,7 +83,7 @@ def test_the_fonts_come_with_the_page(browser: Browser, base: str) -> None:
 
 
 def test_an_address_of_no_page_says_so_with_ways_on(browser: Browser, base: str) -> None:
-    """It is no other page, whatever moment it names; the links lead to the real ones."""
+    """An unknown address shows an error page with links to the real pages."""
     with opened(browser, base) as page:
         for address in ("#/nonsense", "#/nonsense?at=never"):
             visit(page, address)
@@ -133,7 +133,8 @@ def test_an_address_that_can_mean_but_one_page_leads_there(
 def test_what_an_address_asks_in_vain_is_said(
     browser: Browser, base: str, address: str, words: str
 ) -> None:
-    """With what there is instead; the page that it names answers all the same."""
+    """An address with invalid parameters names them and the alternatives, and its page still
+    loads."""
     with opened(browser, base) as page:
         visit(page, address)
         expect(page.locator("#main")).to_contain_text(words)
@@ -334,7 +335,7 @@ spec:
 def test_a_list_stands_still_and_offers_what_is_new(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Nothing moves under the mouse: new events are counted, and shown when that is asked for."""
+    """A list does not change under the mouse: new events are counted and shown on request."""
     with opened(browser, base) as page:
         visit(page, "#/pods?q=later")
         expect(page.locator("tbody")).to_contain_text("No matching pods")

@@ -1,4 +1,4 @@
-"""A pod that was evicted and has a place again: its page says of which wait it speaks."""
+"""The page of a pod that was evicted and placed again says which wait it describes."""
 
 from __future__ import annotations
 

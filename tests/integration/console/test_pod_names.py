@@ -15,13 +15,13 @@ FULL_NAME = re.compile(r"[a-z0-9-]+/[a-z0-9.-]+")
 
 
 def pod(name: str, namespace: str) -> bytes:
-    """The manifest of one that wants a card."""
+    """Return a manifest of a pod that requests one GPU."""
     return LATER.replace(b"name: later", f"name: {name}, namespace: {namespace}".encode())
 
 
 @pytest.fixture(scope="module")
 def named(cluster: Standalone) -> Iterator[Standalone]:
-    """Pods of one name in two namespaces, one whose name no other has, and one that has ended."""
+    """Two pods of one name in two namespaces, one with a unique name, and one that has ended."""
     for name, namespace in (("twin", "red"), ("twin", "blue"), ("lone", "red"), ("gone", "red")):
         cluster.json("submit", "-f", "-", "--wait", stdin=pod(name, namespace))
     assert cluster.run("delete", "red/gone").returncode == 0
@@ -82,7 +82,7 @@ def test_a_name_alone_is_that_of_why(browser: Browser, base: str, named: Standal
 def test_of_a_name_that_is_there_again_the_newest_is_shown(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Not the one that had it first and has ended."""
+    """For a reused pod name the page shows the newest pod, not one that has ended."""
     for _ in range(2):
         cluster.json("submit", "-f", "-", "--wait", stdin=pod("again", "red"))
         newest = cluster.json("why", "red/again")["history"][0]["revision"]
@@ -124,7 +124,7 @@ def test_what_may_be_meant_is_what_the_command_line_offers(
 def test_a_pod_that_came_later_is_offered_with_its_moment(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The past that is shown does not know it yet; another moment is asked for where it stands."""
+    """In a view of the past, a pod that came later is offered with a link to its first revision."""
     came = cluster.json("why", "hami-pod")["history"][0]["revision"]
     with opened(browser, base) as page:
         visit(page, f"#/pods/default/hami-pod?at={came - 1}")

@@ -22,7 +22,7 @@ spec:
 
 
 def test_pods_are_sorted_and_filtered_by_the_address(browser: Browser, base: str) -> None:
-    """Each choice is in the address, and the address makes the same choices."""
+    """Sorting and filters of the pods page are in its address, and the address restores them."""
     with opened(browser, base) as page:
         visit(page, "#/pods")
         page.get_by_role("button", name="Node", exact=True).click()

@@ -1,4 +1,4 @@
-"""What if, reports and doctor: what the command line says, and nothing is changed by asking."""
+"""What if, reports and doctor agree with the command line, and change nothing."""
 
 import re
 from urllib.parse import parse_qs, urlsplit
@@ -50,7 +50,7 @@ def test_a_lost_node_says_who_is_hit_and_appends_nothing(
 
 
 def third_card(cluster: Standalone) -> str:
-    """The id of card 2 of the node h100-1."""
+    """Return the id of device 2 of node h100-1."""
     [card] = [
         each["device"] for each in cluster.json("get", "devices", "--node", "h100-1")["items"]
         if each["index"] == 2
@@ -61,7 +61,8 @@ def third_card(cluster: Standalone) -> str:
 def test_a_card_to_lose_is_offered_once_its_node_is_named(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Not before: there may be 80,000. The picture shows that card broken, and no other."""
+    """What if offers a node's GPUs once the node is named, and draws only the lost one as
+    failed."""
     card = third_card(cluster)
     with opened(browser, base) as page:
         visit(page, "#/whatif")
@@ -101,7 +102,8 @@ def test_a_card_is_named_by_its_node_and_number(
 
 
 def test_who_waits_already_is_counted(browser: Browser, base: str) -> None:
-    """A lost node is not about them; what they wait for is told to whom they are before."""
+    """What if lists pods that were already pending separately from those that the loss
+    displaces."""
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=t4-1")
         section = page.locator("section", has=page.get_by_text(re.compile("^Pending")))
@@ -124,7 +126,7 @@ def test_on_a_phone_the_answer_comes_into_sight(browser: Browser, base: str) -> 
 
 
 def test_never_is_told_apart_from_not_now(browser: Browser, base: str) -> None:
-    """A manifest that no empty fleet could take says so; one that fits says where."""
+    """What if distinguishes a manifest that never fits from one that fits or is invalid."""
     with opened(browser, base) as page:
         visit(page, "#/whatif")
         page.locator("#manifest").fill(NEVER.replace("64", "1"))
@@ -136,7 +138,8 @@ def test_never_is_told_apart_from_not_now(browser: Browser, base: str) -> None:
 
 
 def test_all_that_is_asked_is_in_the_address(browser: Browser, base: str) -> None:
-    """Whoever opens it asks the same; of a manifest too long for a link it is said."""
+    """A what-if's address holds all its inputs, so a link reproduces it, unless it would be too
+    long."""
     manifest = NEVER.replace("64", '"1"') + "# ? & = # %2E +\n"
     with opened(browser, base) as page:
         visit(page, "#/whatif")
@@ -162,7 +165,8 @@ def test_all_that_is_asked_is_in_the_address(browser: Browser, base: str) -> Non
 def test_a_manifest_of_a_pod_that_waits_already_says_since_when(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """It is decided anew, and the one that waits is not told among those that wait beside it."""
+    """A manifest of a pending pod is evaluated again, says since when it waits, and is listed
+    once."""
     manifest = NEVER.replace("giant", "waits-already")
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest.encode(), code=1)
     pod = cluster.json("get", "pods", "waits-already")["items"][0]
@@ -181,7 +185,8 @@ def test_a_manifest_of_a_pod_that_waits_already_says_since_when(
 def test_the_page_of_a_pod_says_that_its_node_is_lost(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Nobody knows whether it runs, so it is not said that it does, nor that all is well."""
+    """For a pod on a lost node, its page reports the loss and does not claim that the pod is
+    running."""
 
     def ready(node: str) -> bool:
         found = cluster.json("get", "nodes")["items"]
@@ -212,7 +217,8 @@ def test_the_page_of_a_pod_says_that_its_node_is_lost(
 def test_a_change_for_a_pod_that_waits_begins_with_no_answer(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Its page and its line ask what would help it: nothing is said to fit before one asks."""
+    """Try a change for a pending pod starts empty and predicts nothing until a change is
+    entered."""
     pods = cluster.json("get", "pods")["items"]
     waits = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"])
     with opened(browser, base) as page:
@@ -238,7 +244,8 @@ def test_a_change_for_a_pod_that_waits_begins_with_no_answer(
 def test_what_if_begins_with_the_first_in_the_queue(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Opened by itself it is about who waits; where nobody does it says how to ask."""
+    """What if opens with the first pod in the queue; with an empty queue it explains what to
+    enter."""
     pods = cluster.json("get", "pods")["items"]
     waits = {f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"]}
     with opened(browser, base) as page:
@@ -259,7 +266,7 @@ def test_what_if_begins_with_the_first_in_the_queue(
 def test_a_link_names_no_pod_that_it_is_not_about(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Neither the first in the queue, which nobody named, nor one that a loss does not help."""
+    """A what-if that is not about a pod keeps no pod in its link."""
     pods = cluster.json("get", "pods")["items"]
     waits = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"])
     with opened(browser, base) as page:
@@ -273,7 +280,7 @@ def test_a_link_names_no_pod_that_it_is_not_about(
 
 
 def test_a_node_far_down_a_large_fleet_is_offered(browser: Browser, base: str) -> None:
-    """Of 7,000: the list of nodes is read to its end."""
+    """What if offers every node of a fleet of 7,000, because it reads the list to its end."""
 
     def listed(route: Route) -> None:
         after = int((re.findall(r"continue=(\d+)", route.request.url) or ["0"])[0])
@@ -337,7 +344,7 @@ def test_each_cause_has_a_line_and_a_cure_of_its_own(
 def test_a_report_is_that_of_the_command_line(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The same rows, a chart with a name, and a table beside it."""
+    """A report page shows the same rows as the CLI, a chart with a name, and a table."""
     rows = cluster.json("report", "usage")["rows"]
     with opened(browser, base) as page:
         visit(page, "#/reports")
@@ -401,7 +408,8 @@ def test_differences_are_those_of_what_is_shown(browser: Browser, base: str) -> 
 
 
 def test_a_report_of_nothing_says_so(browser: Browser, base: str) -> None:
-    """In words, not as a part of nothing; and a gateway without prices is asked for them once."""
+    """An empty report says so in words, and a gateway without prices is asked for them only
+    once."""
     asked: list[str] = []
 
     def nothing(route: Route) -> None:
@@ -434,7 +442,7 @@ def test_a_report_of_nothing_says_so(browser: Browser, base: str) -> None:
 def test_the_line_of_a_report_falls_with_what_breaks(
     browser: Browser, base: str, cluster: Standalone, size: tuple[int, int]
 ) -> None:
-    """It is what was granted or free, spoken too; what broke with nobody on it stands above it."""
+    """The capacity line of a usage chart excludes unhealthy devices that no pod holds."""
     card = next(
         each["device"] for each in cluster.json("get", "devices")["items"] if not each["holders"]
     )
@@ -485,7 +493,7 @@ def test_the_doctor_counts_in_a_whole_sentence(browser: Browser, base: str) -> N
 
 
 def test_what_the_doctor_names_is_a_link(browser: Browser, base: str, cluster: Standalone) -> None:
-    """A node leads to its cards, and what is broken to where it is seen."""
+    """Doctor's findings link to the node's GPUs and to the unhealthy ones."""
     sees = re.compile(r"failed, on .*\bt4-1\b")
     [card, *_] = cluster.json("get", "devices", "--node", "t4-1")["items"]
     fail(cluster, card["device"], reason="XID 79")
@@ -533,7 +541,7 @@ def test_a_plan_is_told_as_before_and_after(browser: Browser, base: str) -> None
 def test_of_what_cannot_be_read_only_that_is_said(
     browser: Browser, base: str, size: tuple[int, int]
 ) -> None:
-    """Nothing was tried, so it is not said that nothing would change; the fields say how to ask."""
+    """For unreadable input What if shows only the errors and makes no prediction."""
     with opened(browser, base, size=size) as page:
         visit(page, "#/whatif?manifest=kind:%20[")
         expect(page.locator("h1")).to_contain_text("document 1, line 1")

@@ -1,4 +1,4 @@
-"""The reports page by the label of pods: its key is asked for, and is in the address."""
+"""Reports by pod label: the page asks for the label key and keeps it in the address."""
 
 from playwright.sync_api import Browser, expect
 
@@ -18,7 +18,7 @@ spec:
 
 
 def test_a_report_is_by_a_label(browser: Browser, base: str, cluster: Standalone) -> None:
-    """No report is asked for before there is a key; then each value has a row."""
+    """A report by label loads only once a key is entered, and has one row for each value."""
     assert cluster.run("submit", "--wait", "-f", "-", stdin=LABELLED).returncode == 0
     try:
         for size in (WIDE, NARROW):

@@ -1,4 +1,4 @@
-"""A gateway that is gone: the pages say so, and since when, and come back by themselves."""
+"""When the gateway is down the pages say so and since when, and recover by themselves."""
 
 import re
 
@@ -6,20 +6,21 @@ from playwright.sync_api import Browser, Route, expect
 
 from tests.support.browser.chromium import WIDE, shown
 
-ALONE = "delete window.SharedWorker"  # so that the page itself asks for what is new
+ALONE = "delete window.SharedWorker"  # so that the page itself polls for changes
 LIGHT = "document.querySelector('#t-live i')"
 COLOUR = f"() => getComputedStyle({LIGHT}).backgroundColor"
 NO_ANSWER = re.compile(r"^offline since \d\d:\d\d:\d\d$")
 
 
 def test_nothing_is_live_while_there_is_no_answer(browser: Browser, base: str) -> None:
-    """The bar says since when; a page that cannot be had says so, and is there once it can be."""
+    """While the gateway does not answer, nothing claims to be live, and a page loads once it is
+    back."""
     gone = False
 
     def pass_on(route: Route) -> None:
         if gone:
             route.abort()
-        elif "/api/v1/revision" in route.request.url:  # at once: nobody waits for what is new
+        elif "/api/v1/revision" in route.request.url:  # at once, without long polling
             route.continue_(url=route.request.url.partition("?")[0])
         else:
             route.continue_()

@@ -1,4 +1,4 @@
-"""Pages of somebody who sees some namespaces: what is not told has no name, no link and no page."""
+"""For a user limited to some namespaces, other pods have no name, no link and no page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ spec:
 
 
 def pod(space: str, name: str, amount: int) -> bytes:
-    """The manifest of one that takes so much of a card."""
+    """Return a manifest that requests this amount of a GPU."""
     text = POD.replace("NAME", name).replace("SPACE", space)
     return text.replace("AMOUNT", str(amount)).encode()
 
@@ -43,7 +43,7 @@ def shared(cluster: Standalone) -> Iterator[str]:
 def test_what_if_begins_with_no_pod_of_others(
     browser: Browser, base: str, shared: str, sees: str
 ) -> None:
-    """With one of his own that waits, or with none: those of others are nobody to help."""
+    """What if never opens with a pod of another namespace."""
     with opened(browser, base) as page, seen_by_a_tenant(page, sees):
         visit(page, "#/whatif")
         expect(page.locator("h1")).to_contain_text("What would")
@@ -55,7 +55,7 @@ def test_what_if_begins_with_no_pod_of_others(
 def test_who_is_not_told_has_no_dangling_name(
     browser: Browser, base: str, cluster: Standalone, shared: str
 ) -> None:
-    """A holder in the panel of a card; and events of others, several in a row as one line."""
+    """GPU panels and events refer to hidden pods without a name, and merge runs of their events."""
     [device] = [
         each for each in cluster.json("get", "devices", "--node", shared)["items"]
         if any(holder["pod"] == "runs" for holder in each["holders"])
@@ -80,7 +80,7 @@ def test_who_is_not_told_has_no_dangling_name(
 def test_a_plan_that_moves_pods_of_others_is_shown(
     browser: Browser, base: str, shared: str, size: tuple[int, int]
 ) -> None:
-    """Nothing is asked for by a name that is not told, and every page says whose it is not."""
+    """Plans and lists mention hidden pods without a name, and the page never requests one."""
     asked: list[str] = []
     with opened(browser, base, size=size) as page, seen_by_a_tenant(page, "default"):
         page.on("request", lambda request: asked.append(request.url))

@@ -14,14 +14,14 @@ from tests.support.standalone import Standalone
 
 
 def revision(cluster: Standalone, *words: str) -> int:
-    """At which revision the last event about a node stands, whose sentence has these words."""
+    """Return the revision of the last event whose line contains these words."""
     told = cluster.run("tail", "--from", "1", "--no-follow").stdout.splitlines()
     [*_, last] = [line for line in told if all(word in line for word in words)]
     return int(last.split()[0].replace(",", ""))
 
 
 def failed(page: Page) -> None:
-    """The fleet says that a card is broken."""
+    """Wait until the fleet reports one unhealthy GPU."""
     expect(page.locator("h1")).to_contain_text("1 unhealthy")
 
 
@@ -40,7 +40,7 @@ def to_the_newest_mark(page: Page, when: int) -> None:
 def test_the_past_is_shown_and_says_that_it_is(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Before a card failed the fleet has none broken; the bar, the clock and the words say so."""
+    """A view from before a GPU failed shows it healthy, and is marked as the past."""
     [card] = [
         each for each in cluster.json("get", "devices")["items"]
         if (each["node"], each["index"]) == ("h100-2", 3)
@@ -101,7 +101,7 @@ were one with the mark that is held may be another by now."""
 
 
 def as_one(page: Page, count: int) -> bool:
-    """Whether the last mark is one of at least so many, as the ledger grows longer."""
+    """Return True if the last mark groups at least this many as the ledger grows."""
     page.reload()
     page.wait_for_selector(".mk")
     told = page.locator(".mk").last.get_attribute("aria-label") or ""
@@ -112,7 +112,7 @@ def as_one(page: Page, count: int) -> bool:
 def test_marks_that_would_overlap_are_one_that_lists_them(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """It says how many, opens by mouse and keyboard, and each of the list leads to its moment."""
+    """Marks that would overlap become one with a count, which lists them with links."""
     cards = [
         each["device"] for each in cluster.json("get", "devices", "--node", "h100-10")["items"]
     ]
@@ -151,7 +151,8 @@ def test_marks_that_would_overlap_are_one_that_lists_them(
 def test_the_keyboard_stays_on_a_mark_that_others_join(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """On a narrower page marks are one: who held one of them holds that, and can go on from it."""
+    """When a narrower page merges marks, the focus moves to the mark that contains the focused
+    one."""
     card = cluster.json("get", "devices", "--node", "h100-10")["items"][0]["device"]
     with opened(browser, base) as page:
         visit(page, "")
@@ -251,7 +252,7 @@ def test_a_range_of_time_ends_now_and_is_kept(
 
 
 def test_a_moment_that_nobody_knows_is_told(browser: Browser, base: str) -> None:
-    """In the gateway's words, with the fix; now is one key away."""
+    """For an unknown time the page shows the gateway's error and fix; one key leads back to now."""
     with opened(browser, base) as page:
         page.goto(f"{base}/#/fleet?at=yesterday-ish")
         expect(page.locator("h1")).to_contain_text("yesterday-ish")
@@ -260,7 +261,8 @@ def test_a_moment_that_nobody_knows_is_told(browser: Browser, base: str) -> None
 
 
 def test_a_zone_ahead_of_utc_is_read_from_an_address(browser: Browser, base: str) -> None:
-    """Its plus, as people type it: the bar tells the time that is meant, here in the past."""
+    """An address with an unescaped plus in its time zone is understood, and the bar shows that
+    time."""
     now = datetime.now(UTC).replace(microsecond=0)
     there = now.astimezone(timezone(timedelta(hours=2)))
     with opened(browser, base) as page:
@@ -272,7 +274,8 @@ def test_a_zone_ahead_of_utc_is_read_from_an_address(browser: Browser, base: str
 
 
 def test_events_are_found_and_lead_on(browser: Browser, base: str, cluster: Standalone) -> None:
-    """By words and by kind; the event itself stands beside, and new ones come by themselves."""
+    """Events are found by text and by kind, and lead to their details and to the fleet at that
+    time."""
     with opened(browser, base) as page:
         visit(page, "#/events?q=vgpu-percentage")
         expect(page.locator("tbody tr").first).to_contain_text("vgpu-percentage")
@@ -314,9 +317,8 @@ def test_dates_that_are_compared_are_seen_whole(browser: Browser, base: str) -> 
 def test_a_time_that_is_asked_for_is_shown_as_it_was_asked_for(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Not as that of the last event by then, which is told beside; so a wait is as long as then.
-
-    The browser's clock is ahead, for the ledger to be quiet before the time that is asked for."""
+    """A view of the past shows the requested time, not the last event's, and measures waits up to
+    it. The browser's clock runs ahead, so that the ledger is quiet before the requested time."""
     manifest = NEVER.replace("giant", "asked-for")
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest.encode(), code=1)
     pods = cluster.json("get", "pods", "asked-for")
@@ -380,7 +382,8 @@ def test_links_of_the_navigation_keep_the_moment_that_is_shown(browser: Browser,
 def test_a_mark_comes_though_nothing_happens_after_it(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The bar asks seldom: what came too soon after its last question is asked for by the clock."""
+    """A mark appears even if no event follows it, because the time bar also refreshes on a
+    timer."""
     [card, *_] = [each["device"] for each in cluster.json("get", "devices")["items"]]
     with opened(browser, base) as page:
 

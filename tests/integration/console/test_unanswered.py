@@ -1,4 +1,4 @@
-"""Questions that get no answer: said in the place of the page, unless a newer one is answered."""
+"""A failed request's error replaces the page, unless a newer request succeeds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SAMPLE_MS = 5_000
 
 @contextmanager
 def troubled(browser: Browser, base: str) -> Iterator[Page]:
-    """A page of a gateway that does not answer all that it is asked."""
+    """A page of a gateway that leaves some requests unanswered."""
     with opened(browser, base, answers=(*ANSWERS, BUSY, PROXY, TORN)) as page:
         yield page
 
@@ -99,7 +99,7 @@ def test_a_moment_that_is_played(browser: Browser, base: str, pattern: re.Patter
 
 @pytest.mark.parametrize("status", [502, 503])
 def test_a_report(browser: Browser, base: str, status: int) -> None:
-    """Whoever asked by the keyboard asks again by it, for the same, of a proxy too."""
+    """After a failed report the focus is on Retry, which repeats the request."""
     with troubled(browser, base) as page:
         visit(page, "#/reports")
         intercept(page, USAGE, lambda route: route.fulfill(status=status, body="<html>"))
@@ -113,7 +113,7 @@ def test_a_report(browser: Browser, base: str, status: int) -> None:
 
 
 def test_one_question_that_is_torn(browser: Browser, base: str, cluster: Standalone) -> None:
-    """The page asks again by itself, as it says, once it hears of the gateway."""
+    """After a broken connection the page retries by itself once the gateway is back."""
     with troubled(browser, base) as page:
         visit(page, "#/pods?at=2")
         intercept(page, PODS, lambda route: route.abort())
@@ -174,7 +174,7 @@ def test_what_is_typed_into_another_page(browser: Browser, base: str) -> None:
 
 
 def test_what_is_typed_into_compare(browser: Browser, base: str) -> None:
-    """Its fields stay, and its button asks again."""
+    """When a comparison fails, its form keeps what was typed and its button tries again."""
     with troubled(browser, base) as page:
         asked = Held(page, DIFF)
         page.goto("/#/events?diff=3,6")
@@ -190,7 +190,7 @@ def test_what_is_typed_into_compare(browser: Browser, base: str) -> None:
 
 
 def test_older_events_of_another_list(browser: Browser, base: str) -> None:
-    """What was asked for under another text may fail: nobody waits for it."""
+    """A failed request for older events of a previous filter is ignored."""
     with troubled(browser, base) as page:
         page.route(LOG, lambda route: route.continue_(url=route.request.url.replace("=150", "=10")))
         visit(page, "#/events")
@@ -222,7 +222,7 @@ def test_an_older_question_of_the_fleet(browser: Browser, base: str, cluster: St
 def test_what_takes_the_place_of_a_question(
     browser: Browser, base: str, cluster: Standalone, name: str, pattern: re.Pattern[str]
 ) -> None:
-    """What is asked because something is new owes the answer to whoever asked before."""
+    """A background refresh that replaces a request also reports its failure to the user."""
     with troubled(browser, base) as page:
         visit(page, f"#/{name}?at=5")
         page.mouse.move(5, 5)
@@ -236,7 +236,7 @@ def test_what_takes_the_place_of_a_question(
 
 
 def test_what_is_used_without_an_answer(browser: Browser, base: str) -> None:
-    """It was asked for by nobody: the page stays, and asks again."""
+    """When a background refresh fails the page stays as it is and tries again."""
     with troubled(browser, base) as page:
         page.clock.install()
         visit(page, "#/fleet")

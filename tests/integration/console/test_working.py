@@ -1,4 +1,4 @@
-"""What if, while it works: the page says so from the first moment on, and how it ended."""
+"""What if reports that it is working, from the first instant, and how the work ended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def without_time(page: Page) -> None:
 
 
 def works(page: Page, words: str = WORKING) -> None:
-    """Eyes and ears are told that an answer is worked out, where it will stand."""
+    """Check that the page shows and announces that it is working, where the result will be."""
     expect(page.locator("h1")).to_have_text(words)
     expect(page.locator("h1")).to_be_in_viewport(ratio=1)
     expect(page.locator("#result")).to_have_attribute("aria-busy", "true")
@@ -37,7 +37,7 @@ def works(page: Page, words: str = WORKING) -> None:
 
 
 def ended(page: Page, words: str) -> None:
-    """No sign of work is left, and the end was told."""
+    """Check that no sign of work is left and that the end was announced."""
     expect(page.locator("h1")).to_contain_text(words)
     expect(page.locator("#result")).to_have_attribute("aria-busy", "false")
     expect(page.locator("#said")).to_contain_text(words)
@@ -50,7 +50,7 @@ def ended(page: Page, words: str) -> None:
 def test_a_page_that_is_opened_with_work_says_that_it_works(
     browser: Browser, base: str, size: tuple[int, int], theme: str
 ) -> None:
-    """Before the gateway has said a word; then the answer stands in the same place."""
+    """A page opened with a scenario says that it is working before the gateway responds."""
     with opened(browser, base, size=size, theme=theme) as page:
         without_time(page)
         plans = Held(page, PLAN)
@@ -62,7 +62,7 @@ def test_a_page_that_is_opened_with_work_says_that_it_works(
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_a_press_is_seen_at_once(browser: Browser, base: str, size: tuple[int, int]) -> None:
-    """However far one has scrolled; what still stands below is said to answer something else."""
+    """A press is acknowledged in view at once, and the old result is marked as the previous one."""
     with opened(browser, base, size=size) as page:
         without_time(page)
         visit(page, LOSE)
@@ -77,7 +77,7 @@ def test_a_press_is_seen_at_once(browser: Browser, base: str, size: tuple[int, i
 
 
 def test_who_waits_is_looked_for_in_sight(browser: Browser, base: str) -> None:
-    """Opened by itself the form is there at once, and whose pod it is about comes later."""
+    """What if shows its form at once, while the first pod of the queue is still loading."""
     with opened(browser, base) as page:
         without_time(page)
         waits = Held(page, WAITS)
@@ -90,7 +90,7 @@ def test_who_waits_is_looked_for_in_sight(browser: Browser, base: str) -> None:
 
 
 def test_long_work_says_so_and_for_how_long(browser: Browser, base: str) -> None:
-    """The seconds go on for the eyes; the ears are told once that it takes long."""
+    """Long work shows its seconds; screen readers hear only once that it takes long."""
     with opened(browser, base) as page:
         without_time(page)
         plans = Held(page, PLAN)
@@ -130,7 +130,7 @@ def test_work_that_is_stopped_is_ended_and_can_be_asked_for_again(
 
 
 def are_plans(page: Page, withdrawn: list[str], count: int) -> bool:
-    """Whether so many were withdrawn, and nothing else: what came next may be told before that."""
+    """Return True if exactly this many plan requests were cancelled, and nothing else."""
 
     def told() -> bool:
         listen(page)
@@ -159,7 +159,7 @@ def test_whoever_asks_anew_or_leaves_waits_for_nothing(browser: Browser, base: s
 
 
 def line(error: str, status: int) -> str:
-    """A refusal as the last line of a plan that was told line by line."""
+    """A refusal as the last line of a streamed plan."""
     return f'{{"error":{{"error":"{error}","fix":"retry later"}},"status":{status}}}\n'
 
 
@@ -186,7 +186,7 @@ def test_an_answer_that_does_not_come_can_be_asked_for_again(
 
 
 def test_what_is_refused_is_not_asked_again(browser: Browser, base: str) -> None:
-    """The same question would have the same answer: what was meant is said instead."""
+    """A refused what-if offers no retry but a correction."""
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=t4-11")
         ended(page, "t4-11")
@@ -195,7 +195,8 @@ def test_what_is_refused_is_not_asked_again(browser: Browser, base: str) -> None
 
 
 def test_every_page_that_is_asked_for_has_a_sign_of_it(browser: Browser, base: str) -> None:
-    """Until it stands there; also a comparison, whose headline names what is compared."""
+    """Every loading page shows an indicator until it is done; a comparison also names what it
+    compares."""
     with opened(browser, base) as page:
         visit(page, "#/waiting")
         diffs = Held(page, re.compile(r"/api/v1/diff"))

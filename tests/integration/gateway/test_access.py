@@ -1,4 +1,5 @@
-"""Who may ask a gateway with a login, what a tenant sees of others, and what one may do there."""
+"""A gateway with a login: who may ask, what a tenant sees of other namespaces, and what a user
+may do."""
 
 import asyncio
 import json
@@ -35,7 +36,7 @@ from tests.support.tokens import digest_of, people
 NAMES = {
     "namespace": "ml", "name": "mine", "node": "n1", "device": "n1-g0", "revision": "1",
 }  # fmt: skip
-"""What the parameters of a path stand for."""
+"""Values for the parameters of a path."""
 QUERIES = {"who": "?node=n1&since=1", "diff": "?from=2", "moment": "?at=2"}
 """Parameters without which there is no answer."""
 ELSEWHERE = {"events", "report/cost"}
@@ -58,7 +59,7 @@ def reads() -> Iterator[str]:
 READS = tuple(reads())
 LABEL = "secret-app"
 SECRETS = ("theirs", "patient", "ops/", "2024/", LABEL)
-"""What stands in pods of another namespace, by which it would be known."""
+"""Words in pods of another namespace that would identify it."""
 
 
 class Asked:
@@ -69,7 +70,7 @@ class Asked:
         self.session = session
 
     async def get(self, who: str, path: str, **headers: str) -> tuple[int, str]:
-        """Status and text; nobody asks where `who` is empty."""
+        """Return status and text; an empty `who` sends no token."""
         sent = {"Authorization": f"Bearer {who}"} | headers if who else headers
         async with self.session.get(f"{self.url}/{path}", headers=sent) as answer:
             return answer.status, await answer.text()
@@ -90,9 +91,9 @@ class Asked:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """One node of two cards; a pod of `ml` and one of `ops` on one of them, and two that wait.
-
-    One waits in a namespace of digits. The reason of a cordon names pods of others."""
+    """One node of two GPUs; pods of `ml` and `ops` share one of them, and two more pods are
+    pending. One of the pending pods is in a namespace of digits. A cordon's reason names pods
+    of other namespaces."""
     opened = Facts(bus)
     await opened.open()
     await opened.write(rack("n1", 2))
@@ -109,7 +110,7 @@ async def facts(bus: Bus) -> Facts:
 
 
 async def place(facts: Facts, uid: str, namespace: str, name: str) -> None:
-    """A share of the first card."""
+    """Place the pod with a share of the first GPU."""
     held = (share("n1-g0", 1_000),)
     score = Score(node="n1", total=1.0)
     previous = facts._chain.get("n1", "")
@@ -121,7 +122,7 @@ async def place(facts: Facts, uid: str, namespace: str, name: str) -> None:
 
 @pytest.fixture
 async def asked(bus: Bus, facts: Facts, tmp_path: Path) -> AsyncIterator[Asked]:
-    """A gateway that knows three tokens, which are the names of who has them."""
+    """A gateway with three tokens, each equal to its user's name."""
     del facts  # is there first
     options = ("--listen", "127.0.0.1:0", "--tokens", str(people(tmp_path)))
     async with ServiceProcess("gateway", bus.server.url_for("gateway"), *options) as process:
@@ -132,7 +133,7 @@ async def asked(bus: Bus, facts: Facts, tmp_path: Path) -> AsyncIterator[Asked]:
 
 
 async def test_nobody_is_answered_who_is_not_known(asked: Asked) -> None:
-    """But for the page that asks for a token, and what probes ask."""
+    """Without a valid token only the login page and the health probes are answered."""
     base = asked.url.removesuffix("/api/v1")
     for who in ("", "wrong"):
         for path in (*READS, "events", "doctor", "configuration", "me", "unheard"):
@@ -159,7 +160,7 @@ async def test_a_tenant_learns_of_others_that_they_are_there_and_no_more(asked: 
 
 
 async def test_a_tenant_searches_the_log_in_what_he_sees_of_it(asked: Asked) -> None:
-    """Else the number of rows, or where a page ends, would tell what stands in those of others."""
+    """A tenant's log search matches only visible text, so row counts and page ends leak nothing."""
     for search in ("text=theirs", "text=THEIRS", "subject=workload.u2.*", "subject=workload.*.*"):
         found = await asked.ok("mei", f"log?limit=1&{search}")
         nothing = await asked.ok("mei", "log?limit=1&text=no-such-word")
@@ -172,7 +173,7 @@ async def test_a_tenant_searches_the_log_in_what_he_sees_of_it(asked: Asked) -> 
 
 
 async def test_a_tenant_sees_his_own_in_full_and_how_much_others_hold(asked: Asked) -> None:
-    """So that he understands why a card is full."""
+    """A tenant sees its own pods in full, and of others only how much of each GPU they hold."""
     pods = (await asked.ok("mei", "pods"))["items"]
     assert sorted((pod["namespace"], pod["name"]) for pod in pods) == [
         *[(OTHERS, "-")] * 3, ("ml", "mine"),
@@ -199,7 +200,7 @@ async def test_a_tenant_sees_his_own_in_full_and_how_much_others_hold(asked: Ask
      "configuration", "doctor", "report/usage?format=csv", "report/usage?by=user", "unheard"],
 )  # fmt: skip
 async def test_what_cannot_be_redacted_is_refused(asked: Asked, path: str) -> None:
-    """With the right that is missing, and who gives it."""
+    """A request that cannot be redacted is refused with the missing right and how to get it."""
     status, text = await asked.get("mei", path)
     error = json.loads(text)
     assert status == 403, text
@@ -208,7 +209,7 @@ async def test_what_cannot_be_redacted_is_refused(asked: Asked, path: str) -> No
 
 
 async def test_one_event_is_shown_as_it_stands_where_it_is_of_nobody_else(asked: Asked) -> None:
-    """A receipt of his own, and that there is one of another."""
+    """A tenant sees a log entry's event only if it belongs to no other namespace."""
     rows = (await asked.ok("olga", "log?limit=50"))["items"]
     for row in rows:
         entry = await asked.ok("mei", f"log/{row['revision']}")
@@ -218,7 +219,8 @@ async def test_one_event_is_shown_as_it_stands_where_it_is_of_nobody_else(asked:
 
 
 async def test_events_of_others_pass_as_their_revisions(asked: Asked, facts: Facts) -> None:
-    """A tenant follows along without a gap, and comes back where he was."""
+    """Hidden events appear in a tenant's stream as bare revisions, so it can resume without
+    gaps."""
     headers = {"Authorization": "Bearer mei"}
     async with asked.session.get(f"{asked.url}/events?from=1", headers=headers) as stream:
         text = ""
@@ -232,7 +234,7 @@ async def test_events_of_others_pass_as_their_revisions(asked: Asked, facts: Fac
 
 
 async def test_a_plan_says_whether_it_fits_and_not_beside_whom(asked: Asked) -> None:
-    """Also where it is told line by line, as to the command line."""
+    """A tenant's plan says whether its pods fit, but not which pods they would run next to."""
     manifest = """
 apiVersion: v1
 kind: Pod
@@ -251,7 +253,7 @@ spec:
 
 @pytest.mark.parametrize("name", ["theirs", "nobodys"])
 async def test_a_plan_is_no_way_to_find_out_what_others_have(asked: Asked, name: str) -> None:
-    """Whether their pod is there or not, the answer is that he may not ask."""
+    """A plan about another namespace is refused alike whether the named pod exists or not."""
     manifest = f"""
 apiVersion: v1
 kind: Pod
@@ -267,7 +269,7 @@ spec: {{schedulerName: apportion, containers: [{{name: c, image: x}}]}}
 
 
 async def test_metrics_are_for_who_scrapes(asked: Asked) -> None:
-    """Who may scrape reads nothing else."""
+    """A user with the right to scrape reads /metrics and nothing hidden."""
     base = asked.url.removesuffix("/api/v1")
     for who, status in (("prometheus", 200), ("mei", 403), ("olga", 200)):
         headers = {"Authorization": f"Bearer {who}"}
@@ -278,7 +280,8 @@ async def test_metrics_are_for_who_scrapes(asked: Asked) -> None:
 
 
 async def test_who_cordons_is_who_logged_in(asked: Asked, facts: Facts, bus: Bus) -> None:
-    """Whatever the request says; and lifting his own reason leaves what others said."""
+    """A cordon is recorded under the login's name, whatever the request says; a user lifts only
+    their own."""
     status, done = await asked.post("olga", "nodes/n1/cordon", {"reason": "fan"})
     assert (status, done["by"], done["event"]) == (200, "olga", "NodeCordoned")
     assert (await asked.post("mei", "nodes/n1/cordon", {"reason": "mine"}))[0] == 403
@@ -335,7 +338,7 @@ async def test_a_browser_logs_in_with_a_token(asked: Asked) -> None:
 
 
 async def test_behind_a_proxy_the_cookie_is_for_https_alone(bus: Bus, tmp_path: Path) -> None:
-    """The gateway is told where browsers reach it; pages of that origin act, and no others."""
+    """With --public-url the session cookie is HTTPS-only, and only pages of that origin may act."""
     tokens = people(tmp_path)
     public = "https://apportion.example.com"
     url, options = bus.server.url_for("gateway"), ("--tokens", str(tokens), "--public-url")
@@ -367,7 +370,8 @@ async def test_behind_a_proxy_the_cookie_is_for_https_alone(bus: Bus, tmp_path: 
 
 
 async def test_without_a_login_it_listens_on_its_own_machine_alone(bus: Bus) -> None:
-    """Or somebody has said that it is open; and nobody acts there, for nobody is known."""
+    """Without a login the gateway listens only on its own machine unless --open; no one can act
+    there."""
     url = bus.server.url_for("gateway")
     command = [sys.executable, "-m", "apportion.cli.main", "gateway", "--nats", url]
     ended = await asyncio.to_thread(
@@ -387,7 +391,7 @@ async def test_without_a_login_it_listens_on_its_own_machine_alone(bus: Bus) -> 
 
 
 async def test_a_site_that_calls_itself_this_machine_reads_nothing(bus: Bus) -> None:
-    """A browser has a page of it ask 127.0.0.1, and names the site as the host."""
+    """A gateway on localhost rejects requests that name another host (DNS rebinding)."""
     url = bus.server.url_for("gateway")
     async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0") as process:
         await process.ready()
@@ -403,9 +407,10 @@ async def test_a_site_that_calls_itself_this_machine_reads_nothing(bus: Bus) -> 
 
 
 async def test_a_token_that_is_taken_away_is_nobodys(asked: Asked, tmp_path: Path) -> None:
-    """The file is read anew; a file that cannot be read takes nothing away.
+    """A token removed from the file is rejected, while an unreadable file revokes nothing.
 
-    Who asked just before is remembered for a time, which `test_people` looks at."""
+    Recently used tokens are cached for a while, which `test_people` covers.
+    """
     tokens = tmp_path / "tokens.toml"
     before = tokens.read_text()
     tokens.write_text("[[token]]\nname = 7\n")

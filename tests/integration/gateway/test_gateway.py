@@ -59,7 +59,7 @@ class Events:
     async def open(
         cls, url: str, query: str = "", *headers: str, client: str = "127.0.0.1"
     ) -> "Events":
-        """Ask for the stream, from this address, and read the status line and headers."""
+        """Open the stream from this address, and read the status line and headers."""
         host, port = url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port), local_addr=(client, 0))
         asked = [f"GET /api/v1/events{query} HTTP/1.1", f"Host: {host}", *headers, "", ""]
@@ -89,7 +89,7 @@ class Events:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """A ledger with one node of two cards, and two pods of which one is placed."""
+    """A ledger with one node of two GPUs, one placed pod and one pending pod."""
     opened = Facts(bus)
     await opened.open()
     await opened.write(rack("n1", 2))
@@ -167,7 +167,8 @@ async def test_what_shares_use_is_in_the_fleet(gateway: Gateway, bus: Bus, facts
 async def test_a_pod_that_cannot_be_read_is_listed_and_explained(
     gateway: Gateway, facts: Facts
 ) -> None:
-    """People ask for it by its name, and are told what to mend."""
+    """A pod that cannot be parsed is listed as rejected, with the field, the problem and the
+    fix."""
     await facts.write(
         PodRejected(
             uid="u-9", namespace="default", name="odd", field="spec.x", value="-1",
@@ -226,7 +227,7 @@ async def test_revision_that_does_not_come(gateway: Gateway, facts: Facts) -> No
     ],
 )
 async def test_refusals_are_json(gateway: Gateway, path: str, status: int) -> None:
-    """Whatever is wrong, the answer says what and how to do it right."""
+    """Every refusal is JSON with the error and its fix."""
     found, body = await gateway.get(path)
     assert found == status
     assert body["error"]
@@ -269,7 +270,8 @@ async def test_events_after_a_disconnection(gateway: Gateway, facts: Facts) -> N
 
 @pytest.mark.slow
 async def test_events_older_than_the_window(bus: Bus, gateway: Gateway, facts: Facts) -> None:
-    """What the gateway no longer holds is read from the ledger, and joins without a gap."""
+    """Events that the gateway no longer buffers are read from the ledger and joined without a
+    gap."""
     watcher = await bus.connect("watcher")
     count = WINDOW_EVENTS + 3_000
     for first in range(0, count, 500):
@@ -288,7 +290,8 @@ def _noise(number: int) -> Draft:
 
 
 async def test_clients_of_the_stream_are_bounded(gateway: Gateway) -> None:
-    """One too many is refused with what else to do; a place that is given up can be taken."""
+    """Event streams are limited per client and in total; the refusal names NATS as the
+    alternative."""
     clients = [await Events.open(gateway.url) for _ in range(EACH_MAX)]
     status, body = await gateway.get("/api/v1/events")
     assert (status, body["error"].endswith(" 127.0.0.1")) == (429, True)

@@ -1,4 +1,4 @@
-"""The gateway over HTTPS, as its users reach it: a certificate of a CA that they were told of."""
+"""The gateway over HTTPS as its users reach it, with a certificate of a private CA."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 
 
 class Gateway:
-    """A gateway that shows a certificate, and asks its clients for one."""
+    """A gateway with a certificate, which requires one from its clients."""
 
     def __init__(self, url: str, folder: Path, *, first: str = "") -> None:
         self.authority = Authority(folder)
@@ -40,7 +40,7 @@ class Gateway:
         assert self.url.startswith("https://")
 
     def asked(self, ca: Path | None = None, client: Pair | None = None) -> tuple[int, str]:
-        """How `apportion get nodes` ends, and what it says."""
+        """Run `apportion get nodes`, and return its exit code and output."""
         told = {"APPORTION_GATEWAY": self.url}
         if ca is not None:
             told["APPORTION_GATEWAY_CA"] = str(ca)
@@ -70,7 +70,8 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
 
 
 async def test_a_verb_believes_the_ca_it_was_told_of(gateway: Gateway, tmp_path: Path) -> None:
-    """And no other; and the gateway believes no client that shows nothing, or another CA's."""
+    """A verb trusts only its configured CA, and the gateway only clients with a certificate of
+    its own CA."""
     ours = gateway.authority.issue("person")
     code, said = gateway.asked(gateway.authority.ca, ours)
     assert code == 0, said
@@ -90,7 +91,7 @@ async def test_a_verb_believes_the_ca_it_was_told_of(gateway: Gateway, tmp_path:
 
 
 async def test_half_handshakes_keep_nobody_else_out(tmp_path: Path) -> None:
-    """They count against whoever makes them, as all his connections do."""
+    """Unfinished TLS handshakes count towards their client's connection limit, so others get in."""
     first = (
         "from apportion.runtime.service.http import HttpServer\n"
         "from apportion.runtime.service.limits import Limits\n"
@@ -118,7 +119,7 @@ async def test_half_handshakes_keep_nobody_else_out(tmp_path: Path) -> None:
 
 
 async def test_a_renewed_certificate_is_served_without_a_restart(gateway: Gateway) -> None:
-    """What was written over the old files is what a new connection gets."""
+    """A renewed certificate is served to new connections without a restart."""
 
     def shown() -> str:
         port = int(gateway.url.rstrip("/").rpartition(":")[2])
@@ -136,7 +137,7 @@ async def test_a_renewed_certificate_is_served_without_a_restart(gateway: Gatewa
 
 
 async def test_an_extender_answers_the_scheduler_of_its_ca_alone(tmp_path: Path) -> None:
-    """Somebody else in the network is hung up on before he has said anything."""
+    """With a client CA the extender accepts only clients with a certificate of that CA."""
     authority, other = Authority(tmp_path, "ours"), Authority(tmp_path, "other")
     pair = authority.issue("extender", HOST)
     options = ["--listen", f"{HOST}:0", "--tls-cert", str(pair.certificate)]

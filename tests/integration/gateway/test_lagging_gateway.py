@@ -1,7 +1,8 @@
-"""Verbs that write beside a gateway that lags: what it has not read yet makes nothing wrong.
+"""Verbs that write through a gateway that lags do not act on its stale data.
 
-A node stays closed that somebody closed, a policy as another has set it, and the pod that is ended
-is the one that lives."""
+A node cordoned in the meantime stays cordoned, a policy stays as its last user set it, and the pod
+that is ended is the one that lives.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +34,7 @@ class Lagging(NamedTuple):
     options: tuple[str, ...]
 
     async def begin(self, *verb: str) -> asyncio.subprocess.Process:
-        """Start a verb that is told where both are."""
+        """Start a verb with the addresses of the ledger and the gateway."""
         pipe = asyncio.subprocess.PIPE
         return await asyncio.create_subprocess_exec(
             *APPORTION, *verb, *self.options, stdout=pipe, stderr=pipe
@@ -42,7 +43,7 @@ class Lagging(NamedTuple):
 
 @asynccontextmanager
 async def lagging(folder: Path, known: Payload, *behind: Payload) -> AsyncIterator[Lagging]:
-    """The gateway has read of the node and what is known, and not what stands behind."""
+    """A gateway that has read the node and `known`, but none of the later events."""
     async with running_bus(folder) as bus:
         facts, proxy = Facts(bus), Proxy(bus.server.port)
         await facts.open()
@@ -67,7 +68,8 @@ async def lagging(folder: Path, known: Payload, *behind: Payload) -> AsyncIterat
 async def test_a_cordon_that_was_lifted_is_said_once_more(
     verb: str, said: str, tmp_path: Path
 ) -> None:
-    """The gateway has it still; nobody may be told that the node is off offer before it is."""
+    """A cordon that was lifted is written again although the lagging gateway still shows the old
+    one."""
     before = NodeCordoned(node="n1", by="ann", reason=f"{said}fan")
     lifted = NodeUncordoned(node="n1", by="ann", reason="")
     async with lagging(tmp_path, before, lifted) as there:

@@ -1,4 +1,4 @@
-"""A real gateway answers every endpoint as the OpenAPI document says."""
+"""A real gateway answers every endpoint as the OpenAPI document specifies."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -30,7 +30,7 @@ PRICES = 'currency = "EUR"\n[models]\n"*" = 1.0\n'
 
 
 def closed(found: Any) -> Any:
-    """The document with structs that have no other fields than it says."""
+    """Return the schema with all structs closed to additional fields."""
     if isinstance(found, list):
         return [closed(each) for each in found]
     if not isinstance(found, dict):
@@ -46,7 +46,7 @@ CLOSED = closed(DOCUMENT["components"])
 
 
 def wrong(schema: dict[str, Any], answer: Any) -> list[str]:
-    """Where an answer is other than its schema says."""
+    """Return where an answer violates its schema."""
     validator = OAS31Validator({**schema, "components": CLOSED})
     return [f"{error.json_path}: {error.message[:200]}" for error in validator.iter_errors(answer)]
 
@@ -72,7 +72,7 @@ def test_the_document_is_openapi() -> None:
 
 
 def test_a_document_that_is_not_openapi_is_found() -> None:
-    """As is an answer with a field that the document does not have, or of another type."""
+    """The check finds an invalid document, and an answer with an unknown field or a wrong type."""
     parameter = {"name": "limit", "in": "nowhere"}
     broken = DOCUMENT | {"paths": {"/x": {"get": {"parameters": [parameter], "responses": {}}}}}
     assert list(OpenAPIV31SpecValidator(broken).iter_errors())
@@ -83,7 +83,7 @@ def test_a_document_that_is_not_openapi_is_found() -> None:
 
 
 class Asked:
-    """A gateway that olga asks, who may everything."""
+    """A gateway, queried by olga, who may do everything."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self.url = url
@@ -124,7 +124,8 @@ async def asked(bus: Bus, tmp_path: Path) -> AsyncIterator[Asked]:
 
 
 async def test_every_endpoint_answers_as_the_document_says(asked: Asked) -> None:
-    """In the order in which they are declared; a cordon comes before it is lifted."""
+    """Every endpoint answers as documented, in the order of declaration, so cordons precede
+    uncordons."""
     for endpoint in ENDPOINTS:
         status, media, text = await asked.answer(endpoint)
         assert status == 200, (endpoint.path, text)

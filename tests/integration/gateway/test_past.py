@@ -101,10 +101,11 @@ async def gateway(bus: Bus, facts: Facts) -> AsyncIterator[Gateway]:
 
 
 async def test_what_is_set_aside_has_never_been(bus: Bus, facts: Facts, tmp_path: Path) -> None:
-    """Whoever looks at that moment from now on, also by what was kept of it, sees it without."""
+    """A revision that is set aside disappears from every view of the past, including cached
+    ones."""
 
     async def is_open(of: Gateway, at: str = "?at=7") -> bool:
-        with contextlib.suppress(OSError, http.client.HTTPException):  # while it begins anew
+        with contextlib.suppress(OSError, http.client.HTTPException):  # while it restarts
             status, body = await of.get(f"/api/v1/nodes/n1{at}")
             return status == 200 and body["node"]["cordon"] == ""
         return False
@@ -124,7 +125,7 @@ async def test_what_is_set_aside_has_never_been(bus: Bus, facts: Facts, tmp_path
 
 
 async def test_every_read_at_a_moment(gateway: Gateway) -> None:
-    """What was then, with the revision and the time as of which it was."""
+    """Every read with `at` returns the state at that revision, with the revision and its time."""
     pods = await gateway.ok("/api/v1/pods?at=4")
     assert [(pod["name"], pod["phase"]) for pod in pods["items"]] == [
         ("a", "placed"),
@@ -145,7 +146,7 @@ async def test_every_read_at_a_moment(gateway: Gateway) -> None:
 
 
 async def test_moments(gateway: Gateway, facts: Facts) -> None:
-    """A time is the newest event recorded by then."""
+    """A time resolves to the newest event recorded by that time."""
     (_, first), *_ = facts.events
     assert (await gateway.ok("/api/v1/moment?at=3"))["revision"] == 3
     now = await gateway.ok("/api/v1/moment?at=-0s")
@@ -226,7 +227,7 @@ async def trimmed(bus: Bus, facts: Facts, archives: Path) -> None:
 
 
 async def test_beyond_the_beginning_of_the_ledger(bus: Bus, facts: Facts, tmp_path: Path) -> None:
-    """With the archives of what was dropped nothing is lost; without them it is said what is."""
+    """With archives the gateway answers about revisions that were trimmed from the ledger."""
     archives = tmp_path / "archives"
     await trimmed(bus, facts, archives)
     (archives / "broken.jsonl").write_bytes(b"{}")
@@ -253,7 +254,8 @@ async def test_beyond_the_beginning_of_the_ledger(bus: Bus, facts: Facts, tmp_pa
 
 
 async def test_before_what_is_known(bus: Bus, facts: Facts, tmp_path: Path) -> None:
-    """Without archives the past begins with the oldest snapshot, and a refusal says where."""
+    """Without archives the past begins with the oldest snapshot, and a refusal names that
+    revision."""
     await trimmed(bus, facts, tmp_path / "archives")
     await facts.submit("c")  # 9
     async with serving(bus) as gateway:
@@ -269,7 +271,7 @@ async def test_before_what_is_known(bus: Bus, facts: Facts, tmp_path: Path) -> N
 async def test_what_was_read_once_is_there_after_a_restart(
     bus: Bus, facts: Facts, tmp_path: Path
 ) -> None:
-    """In the folder that --past names; a folder of another ledger is begun anew."""
+    """The --past folder keeps the index across restarts; that of another ledger is rebuilt."""
     kept = str(tmp_path / "kept")
     for number in range(3):
         async with serving(bus, "--past", kept) as gateway:
@@ -297,7 +299,8 @@ async def test_what_was_read_once_is_there_after_a_restart(
 async def test_the_process_that_looks_back_ends_with_the_gateway_and_comes_again(
     bus: Bus, facts: Facts, tmp_path: Path
 ) -> None:
-    """One that is killed is begun anew by the next question; a killed gateway leaves none."""
+    """The process for the past restarts after a kill at the next request, and ends with its
+    gateway."""
     kept = tmp_path / "kept"
     async with serving(bus, "--past", str(kept)) as gateway:
         await gateway.ok("/api/v1/moment?at=1")
@@ -305,7 +308,7 @@ async def test_the_process_that_looks_back_ends_with_the_gateway_and_comes_again
         os.kill(first, signal.SIGKILL)
         await until(_of(lambda: past_processes(kept) == []), "the process to be gone")
 
-        async def answered() -> bool:  # until the gateway has heard of the end it is 503: ask again
+        async def answered() -> bool:  # 503 until the gateway notices: retry
             status, body = await gateway.get("/api/v1/moment?at=1")
             return status == 200 and bool(body["revision"] == 1)
 
@@ -378,7 +381,7 @@ async def test_story_of_a_pod_a_node_and_a_device(gateway: Gateway) -> None:
 
 
 async def test_where_a_pod_of_a_name_was(gateway: Gateway) -> None:
-    """Also of one that has ended; a name that nobody had has no place."""
+    """Pods are found by name even after they ended; an unknown name gives an empty list."""
     names = await gateway.ok("/api/v1/history/pods/a")
     assert names["items"] == [{"namespace": "default", "name": "a"}]
     assert (await gateway.ok("/api/v1/history/pods/a?at=1"))["items"] == []
@@ -424,7 +427,8 @@ async def test_what_changed_and_who_did_it(gateway: Gateway) -> None:
 
 
 async def test_a_difference_has_the_event_that_made_it(gateway: Gateway, facts: Facts) -> None:
-    """Not the newest one that names the thing: a card that is used has not become well by that."""
+    """A diff names the event that made each change, not merely the newest event about its
+    object."""
     await facts.write(rack("n2", 1))  # 9
     silent = [NodeSilent(node=name, grace_s=40) for name in ("n1", "n2")]
     await facts.write(*silent, NodeHeard(node="n2"))  # 10 to 12
@@ -452,7 +456,8 @@ async def test_a_difference_has_the_event_that_made_it(gateway: Gateway, facts: 
 
 
 async def test_a_lost_node_is_in_the_story_of_its_pods(gateway: Gateway, facts: Facts) -> None:
-    """Of those that were there then; and of one that is there still `why` says it, too."""
+    """A lost node is in the history of the pods that it had then, and in `why` of those still
+    there."""
     await facts.place("b", "n1", "n1-g1")  # 9
     await facts.write(SharesAllocated(pod="b", node="n1", attempt=1, devices=("n1-g1",)))  # 10
     await facts.write(NodeSilent(node="n1", grace_s=40))  # 11
@@ -466,7 +471,7 @@ async def test_a_lost_node_is_in_the_story_of_its_pods(gateway: Gateway, facts: 
 
 
 async def test_a_pod_that_moved_is_one_row(gateway: Gateway, facts: Facts) -> None:
-    """One that was drained comes anew under its name; two of a name at once stay two."""
+    """A diff shows a drained pod and its successor as one row, but two pods of one name as two."""
     await facts.place("b", "n1", "n1-g1")  # 9
     await facts.write(PodGone(uid="b", reason=(why := "drained from n1 by ann: fan")))  # 10
     await facts.write(*(pod(uid, name="b") for uid in ("b2", "b3")))  # 11, 12
@@ -572,7 +577,7 @@ async def asked(gateway: Gateway, *words: str, code: int = 0) -> str:
 
 
 async def test_verbs(gateway: Gateway) -> None:
-    """Every verb that reads takes a moment, and the story can be asked for by anybody's name."""
+    """Every reading verb takes --at."""
     said = partial(asked, gateway)
     pods = await said("get", "pods", "--at", "4")
     assert "as of revision 4, 20" in pods
@@ -593,7 +598,7 @@ async def test_verbs(gateway: Gateway) -> None:
 
 
 async def test_verbs_about_what_was(gateway: Gateway, facts: Facts) -> None:
-    """The story, what differs, and what nobody can be asked."""
+    """`history` and `diff` show past events and changes, and fail for names that never existed."""
     said = partial(asked, gateway)
     story = await said("history", "a")
     assert re.findall(r"^[\d:.]{12} .{8} +(\d+) ", story, re.MULTILINE) == ["2", "4", "5", "6"]
@@ -625,7 +630,7 @@ async def test_verbs_about_what_was(gateway: Gateway, facts: Facts) -> None:
 
 
 async def test_what_has_bounds_of_its_own_refuses_a_moment(gateway: Gateway) -> None:
-    """It was taken, and told nothing of it; `before`, `from` and `to` say the same."""
+    """An endpoint with its own bounds refuses `at` instead of ignoring it."""
     for path in ("log?at=3", "log/2?at=3", "timeline?at=3", "diff?from=1&at=3"):
         status, body = await gateway.get(f"/api/v1/{path}")
         assert (status, body["field"]) == (400, "at"), path

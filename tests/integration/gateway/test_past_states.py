@@ -31,7 +31,8 @@ CHECKPOINT_EVERY = 40
 
 
 class World:
-    """A ledger that grows, what each of its revisions folds to, and who looks back."""
+    """A growing ledger, the digest of the state at each of its revisions, and the reader of past
+    states."""
 
     def __init__(self, bus: Bus, folder: Path, gateway: JetStreamLedger) -> None:
         self._bus = bus
@@ -114,7 +115,7 @@ def test_looks_at_once_do_not_disturb_one_another(runner: asyncio.Runner, world:
 
 
 def test_large_states_are_kept_one_at_a_time(runner: asyncio.Runner, world: World) -> None:
-    """Whatever their number may be, together they have no more than so many things."""
+    """Cached states are limited by their total size, so large states are kept one at a time."""
     small = PastStates(
         world.states._chronicle, world.checkpoints, world.states._snapshots, kept=9, kept_items=0
     )

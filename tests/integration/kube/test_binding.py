@@ -43,7 +43,7 @@ async def test_a_pod_is_bound_with_its_shares_in_one_write(world: KubeWorld) -> 
 
 
 async def placed(world: KubeWorld, *names: str) -> list[str]:
-    """Pods of the cluster that the ledger places on n1, whatever a scheduler says; their uids."""
+    """Record these cluster pods as submitted to the ledger with node n1, and return their uids."""
     await world.plane.apply(kube_node("n1"), *(kube_pod(name, {}) for name in names))
     await world.facts.write(NodeReported(node="n1", devices=(DEVICE,), host=HOST))
     uids = []
@@ -62,7 +62,7 @@ async def place(world: KubeWorld, uid: str, name: str, node: str = "n1") -> None
 
 
 async def test_what_a_lost_answer_left_is_recognised(world: KubeWorld) -> None:
-    """The binding was made and nobody heard: it is bound, and says so once."""
+    """A binding whose answer was lost is recognised as made, and is recorded once."""
     (uid,) = await placed(world, "p")
     binding = {
         "apiVersion": "v1",
@@ -80,7 +80,7 @@ async def test_what_a_lost_answer_left_is_recognised(world: KubeWorld) -> None:
 
 
 async def test_every_way_to_fail_is_an_event(world: KubeWorld) -> None:
-    """Bound elsewhere is final; a node that left may come back, a pod that is gone is told of."""
+    """Each kind of failed binding is an event: bound elsewhere, node missing, pod gone."""
     elsewhere, gone, other = await placed(world, "elsewhere", "gone", "other")
     await world.plane.apply(kube_node("n2"))
     binding = {

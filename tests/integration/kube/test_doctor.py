@@ -1,4 +1,4 @@
-"""The doctor's look at a cluster, by what a real API server answers to whoever asks."""
+"""Doctor's checks of a cluster, against a real API server."""
 
 import asyncio
 import base64
@@ -27,7 +27,7 @@ async def seen(kubeconfig: Path) -> KubeFacts:
 
 
 def webhook(**client: Any) -> dict[str, Any]:
-    """The configuration of our name, which the API server asks about nothing that there is."""
+    """The webhook configuration, for a namespace that does not exist."""
     named = {"kubernetes.io/metadata.name": "nowhere"}
     hook = {
         "name": "pods.admission.apportion.dev", "clientConfig": client, "sideEffects": "None",
@@ -54,7 +54,8 @@ async def test_who_may_do_what_is_seen_as_it_is(control_plane: ControlPlane) -> 
 
 
 async def test_a_webhook_is_followed_to_who_answers(control_plane: ControlPlane) -> None:
-    """No certificate, nobody behind the Service, somebody, and an address outside the cluster."""
+    """Doctor follows the webhook: missing CA, Service without endpoints, ready endpoint,
+    external URL."""
     plane = control_plane
     service = {"namespace": SPACE, "name": "admission", "path": "/admission"}
     certificate = Path(yaml.safe_load(await asyncio.to_thread(plane.kubeconfig.read_text))[
@@ -84,7 +85,8 @@ async def test_a_webhook_is_followed_to_who_answers(control_plane: ControlPlane)
 
 
 async def test_the_verb(world: KubeWorld, tmp_path: Path) -> None:
-    """Beside the ledger, as the binder; and an API server that is not there is named."""
+    """The doctor verb checks the cluster with the binder's rights, and names an unreachable API
+    server."""
 
     async def checks(kubeconfig: Path) -> dict[str, Any]:
         verb = await asyncio.create_subprocess_exec(

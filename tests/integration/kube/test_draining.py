@@ -32,14 +32,14 @@ MADE: dict[str, Any] = {
 
 
 def made(name: str, **fields: Any) -> dict[str, Any]:
-    """A pod of a controller, which ends at once when it is told to."""
+    """Return a pod of a controller that ends at once when deleted."""
     pod = kube_pod(name, share(), terminationGracePeriodSeconds=0, **fields)
     pod["metadata"] |= MADE["metadata"]
     return pod
 
 
 async def allow(world: KubeWorld, evictions: int) -> None:
-    """What the disruption controller says of the budget: here is none."""
+    """Set how many evictions the budget allows; no disruption controller runs here."""
     status = {
         "observedGeneration": 1, "disruptionsAllowed": evictions, "currentHealthy": 1,
         "desiredHealthy": 1, "expectedPods": 1,
@@ -51,7 +51,7 @@ async def allow(world: KubeWorld, evictions: int) -> None:
 
 
 async def run_pod(world: KubeWorld, name: str) -> None:
-    """The pod runs: budgets do not protect one that does not yet. Here is no kubelet to say it."""
+    """Mark the pod as running, because budgets protect only running pods and no kubelet is here."""
     ready = [{"type": "Ready", "status": "True"}]
     await world.plane.user(
         "patch", "pod", name, "--subresource=status", "--type=merge",
@@ -72,7 +72,8 @@ async def drain(world: KubeWorld, gateway: str, *options: str) -> tuple[int, Any
 
 
 async def test_pods_are_evicted_as_their_budgets_allow(world: KubeWorld) -> None:
-    """One goes at once, one when its budget allows it, and one that nobody makes again stays."""
+    """A drain evicts pods as their disruption budgets allow, and leaves pods without a
+    controller."""
     plane = world.plane
     await plane.apply(
         kube_node("n1"), BUDGET, made("free"), made("careful", labels={"app": "careful"}),

@@ -1,4 +1,4 @@
-"""A gateway whose login is a real API server, which says who asks, and what he may."""
+"""A gateway with a real API server as its login, which identifies users and knows their rights."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -61,7 +61,7 @@ def token(plane: ControlPlane, name: str, *audiences: str) -> str:
 
 @pytest.fixture
 def people(control_plane: ControlPlane) -> Iterator[ControlPlane]:
-    """A tenant, an operator, and somebody without a right."""
+    """A tenant, an operator, and a user without any right."""
     control_plane.kubectl("apply", "-f", "-", stdin=PEOPLE)
     yield control_plane
     control_plane.kubectl("delete", "clusterrolebinding", "olga")
@@ -70,13 +70,13 @@ def people(control_plane: ControlPlane) -> Iterator[ControlPlane]:
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    """Asks over HTTP."""
+    """An HTTP client session."""
     async with aiohttp.ClientSession() as made:
         yield made
 
 
 async def begun(world: KubeWorld, kubeconfig: Path) -> str:
-    """A gateway that asks this API server, and where it answers."""
+    """Start a gateway with this API server, and return its URL."""
     await world.facts.write(rack("n1", 2))
     await world.facts.write(
         pod("u1", ask(), namespace="team-a", name="mine"),
@@ -97,7 +97,8 @@ async def get(session: aiohttp.ClientSession, url: str, bearer: str) -> tuple[in
 async def test_the_api_server_says_who_asks_and_what_he_may(
     world: KubeWorld, people: ControlPlane, session: aiohttp.ClientSession
 ) -> None:
-    """A tenant sees his own, an operator everything, and whoever has no right others' as such."""
+    """A tenant sees its own pods, an operator sees all, and a user without rights sees none by
+    name."""
     url = await begun(world, people.kubeconfig_of("gateway"))
     mei, olga, nobody = (token(people, name, AUDIENCE) for name in ("mei", "olga", "nobody"))
     for bearer, names in (
@@ -118,7 +119,7 @@ async def test_the_api_server_says_who_asks_and_what_he_may(
 async def test_a_token_for_somebody_else_is_nobodys(
     world: KubeWorld, people: ControlPlane, session: aiohttp.ClientSession
 ) -> None:
-    """Whoever has somebody's token for the API server, or for another service, is not him here."""
+    """A token for the API server itself or for another service is rejected."""
     url = await begun(world, people.kubeconfig_of("gateway"))
     for bearer in (token(people, "olga"), token(people, "olga", "vault"), "x", ""):
         status, error = await get(session, f"{url}pods", bearer)
@@ -129,7 +130,7 @@ async def test_a_token_for_somebody_else_is_nobodys(
 async def test_a_token_that_has_ended_is_refused_and_told_so(
     world: KubeWorld, people: ControlPlane, session: aiohttp.ClientSession
 ) -> None:
-    """What was an operator's yesterday opens nothing, and the answer says what may be wrong."""
+    """An expired token is rejected, and the answer mentions the token."""
     url = await begun(world, people.kubeconfig_of("gateway"))
     today = token(people, "olga", AUDIENCE)
     ended = a_day_later(today, people.accounts_key)
@@ -141,7 +142,8 @@ async def test_a_token_that_has_ended_is_refused_and_told_so(
 async def test_the_event_of_an_act_has_the_name_that_the_api_server_knows(
     world: KubeWorld, people: ControlPlane, session: aiohttp.ClientSession
 ) -> None:
-    """And whoever may not act there is told what he lacks."""
+    """A cordon is recorded under the API server's name of the user, and refused without the
+    right."""
     url = await begun(world, people.kubeconfig_of("gateway"))
     body = {"reason": "fan"}
     for name, expected in (("mei", 403), ("olga", 200)):
@@ -158,7 +160,7 @@ async def test_the_event_of_an_act_has_the_name_that_the_api_server_knows(
 async def test_without_the_api_server_nobody_is_let_in(
     world: KubeWorld, people: ControlPlane, session: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
-    """The answer is 503 with the reason: it is not known who asks, and that is not everybody."""
+    """While the API server is unreachable the gateway answers 503 with the reason."""
     away = tmp_path / "away.kubeconfig"
     text = people.kubeconfig_of("gateway").read_text()
     away.write_text(text.replace(people.url, f"https://127.0.0.1:{free_port()}"))

@@ -1,4 +1,4 @@
-"""What is in deploy/kubernetes is what an API server takes, and says what it should."""
+"""A real API server accepts the manifests in deploy/kubernetes, and they say what they should."""
 
 import json
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ SERVICES = ("watcher", "scheduler", "intake", "binder", "gateway", "admission")
 
 @pytest.fixture(autouse=True)
 def _no_webhook_is_left(control_plane: ControlPlane) -> Iterator[None]:
-    """Nobody answers for it here, so every pod of later tests would wait for an answer; and these
-    bind pods in everybody's name."""
+    """Remove the webhook and the policies after each test. No webhook runs here, so pods of
+    later tests would wait for it; and those tests bind pods as any user."""
     yield
     for folder in ("admission", "policies"):
         control_plane.kubectl("delete", "-k", str(DEPLOY / folder), "--ignore-not-found")
@@ -79,7 +79,8 @@ def test_nothing_runs_with_more_than_it_needs(control_plane: ControlPlane) -> No
 
 
 def test_the_extender_is_applied_and_asks_for_every_dialect(control_plane: ControlPlane) -> None:
-    """Its overlay is taken; kube-scheduler is told of every resource that is about devices."""
+    """The extender's overlay applies, and kube-scheduler's configuration lists every device
+    resource."""
     control_plane.kubectl("apply", "-k", str(EXTENDER))
     found = control_plane.kubectl("get", "deployment", "extender", "-n", "apportion", "-o", "json")
     (container,) = json.loads(found)["spec"]["template"]["spec"]["containers"]

@@ -97,13 +97,14 @@ def test_what_a_service_needs_is_allowed(
 def test_nothing_else_is(
     control_plane: ControlPlane, account: str, verb: str, resource: str
 ) -> None:
-    """Least privilege: schedulers and agents have no right at all, the gateway only asks."""
+    """Accounts have no right that is not listed: schedulers and agents have none at all."""
     assert may(control_plane, account, verb, resource) == "no"
 
 
 @pytest.fixture
 def webhook(control_plane: ControlPlane) -> Iterator[None]:
-    """The objects of the webhook, for one test: nobody answers for it, and pods would wait."""
+    """Apply the webhook's objects for one test; no webhook runs, so later pods would wait for
+    it."""
     control_plane.kubectl("apply", "-k", str(ADMISSION))
     yield
     control_plane.kubectl("delete", "-k", str(ADMISSION), "--ignore-not-found")

@@ -1,4 +1,4 @@
-"""People are told where they look: `kubectl describe pod`, `kubectl get events`."""
+"""Results appear where users look: `kubectl describe pod` and `kubectl get events`."""
 
 import json
 from typing import Any
@@ -60,7 +60,8 @@ async def test_a_refused_pod_says_why_and_is_bound_once_there_is_room(world: Kub
 
 
 async def test_what_is_so_again_counts_up_the_event_that_there_is(world: KubeWorld) -> None:
-    """Two binders and what they said before: still one event, and as many times as it was so."""
+    """A repeated refusal increments the count of the existing Event, whichever binder reports
+    it."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "1xT4"))
     for verb in ("watcher", "binder", "binder"):
@@ -93,7 +94,8 @@ async def test_a_rejected_pod_says_what_to_mend(world: KubeWorld) -> None:
 
 
 async def test_two_binders_and_a_new_one_tell_a_thing_once(world: KubeWorld) -> None:
-    """Names of events come from the ledger, so whoever tells it tells the same."""
+    """Several binders, even restarted ones, write each Event once, because its name is
+    deterministic."""
     await system(world)
     other = await world.start("binder")
     await world.plane.apply(kube_pod("large", share(999_000)), kube_pod("small", share()))

@@ -1,4 +1,4 @@
-"""A cluster into the ledger by real watchers: what comes, changes, ends, and what nobody saw."""
+"""Real watchers record a cluster in the ledger: arrivals, changes, ends, and what was missed."""
 
 import asyncio
 import json
@@ -105,7 +105,7 @@ async def test_pods_come_and_end_in_every_way_exactly_once(world: KubeWorld) -> 
 
 
 async def test_a_pod_carries_what_kubectl_was_told(world: KubeWorld) -> None:
-    """Owner, priority, tolerations that the server adds, asks, gang and its declaration."""
+    """A submitted pod's event has its owner, priority, tolerations, requests, gang and PodGroup."""
     group = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -186,7 +186,7 @@ async def test_a_node_is_what_it_can_hold_less_what_others_placed(world: KubeWor
 
 
 async def test_what_was_missed_is_found_on_return(world: KubeWorld) -> None:
-    """Killed; pods and a node went and came meanwhile; what stayed is not said again."""
+    """A restarted watcher records what it missed, and repeats nothing that stayed the same."""
     await world.plane.apply(
         kube_node("n1"), kube_node("n2"), *(kube_pod(name, share()) for name in ("stays", "goes"))
     )
@@ -242,7 +242,7 @@ async def test_a_pod_that_cannot_be_read_is_rejected_until_it_is_mended(world: K
 
 
 async def test_the_api_server_dies_and_comes_back(world: KubeWorld) -> None:
-    """The same watcher goes on, and nothing is said twice."""
+    """The watcher survives a restart of the API server, and records nothing twice."""
     await world.plane.apply(kube_pod("before", share()))
     watcher = await world.start("watcher")
     await until_live(world, "before")
@@ -307,7 +307,8 @@ async def test_a_pod_that_another_scheduler_bound_is_held_where_it_is(world: Kub
 
 
 async def test_what_only_a_comparison_of_the_whole_finds(world: KubeWorld) -> None:
-    """A pod that another watcher told of too late: nobody will ever tell that it is gone."""
+    """A comparison with the whole cluster ends pods of the ledger that no watch will ever
+    report."""
     await world.plane.apply(kube_node("n1"), kube_pod("p", share()))
     watcher = await world.start("watcher", "--compare-every", "1")
     await until_live(world, "p")

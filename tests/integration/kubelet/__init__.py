@@ -1,1 +1,2 @@
-"""A real agent beside a kubelet that runs nothing: what the ledger decided is what is given."""
+"""A real agent with a kubelet that runs no containers: the agent gives exactly what the ledger
+decided."""

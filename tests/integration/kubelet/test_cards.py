@@ -1,6 +1,6 @@
-"""What is made of cards for containers, and taken back: over the fake driver in C.
+"""GPU partitions that are created for containers and removed again, with the fake driver in C.
 
-Pods with MIG instances come and go 120 times by chance; `APPORTION_MIG_ROUNDS=500` makes it more.
+Pods with MIG instances come and go at random 120 times; `APPORTION_MIG_ROUNDS=500` raises that.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ def driver(
 async def agent(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> AsyncIterator[ServiceProcess]:
-    """The node's agent, with whatever cards the driver has."""
+    """The node's agent, with the GPUs of the fake driver."""
     assert driver.ids
     options = [*places(kubelet), "--mps"]
     async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as running:
@@ -91,13 +91,13 @@ def cards(facts: Facts) -> tuple[Device, ...]:
 
 
 def on_the_card(index: int) -> set[MigInstance]:
-    """The instances that the driver has made of a card."""
+    """Return the instances that exist on a GPU."""
     card = pynvml.nvmlDeviceGetHandleByIndex(index)
     return {each.cut for each in nvml_mig.instances(card, nvml_mig.profiles(card))}
 
 
 def shown(mig_id: str) -> tuple[str, MigInstance]:
-    """The card and the instance that a container sees by this id."""
+    """Return the GPU and the instance that a container sees by this id."""
     device = pynvml.nvmlDeviceGetHandleByUUID(mig_id.encode())
     card = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
     number = pynvml.nvmlDeviceGetGpuInstanceId(device)
@@ -111,7 +111,7 @@ def instance_number(mig_id: str) -> int:
 
 
 def piece(device: Device, profile: str, start: int) -> Share:
-    """A MIG instance of a card, for the container `main`."""
+    """Return a share of a GPU's MIG instance for the container `main`."""
     found = next(e for e in mig_profiles("nvidia", device.model) if e.name == profile)
     instance = MigInstance(profile=profile, start=start, size=found.size)
     return Share("main", device.id, found.memory_mib, 10, instance)
@@ -129,7 +129,8 @@ def compute(share: Share) -> int:
 async def test_an_instance_is_made_at_the_start_and_goes_with_the_pod(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """Where the ledger says; it is the same after the agent was killed, and gone with the pod."""
+    """A MIG instance is created where the ledger says when its container starts, survives an
+    agent's restart, and is removed with the pod."""
     _, second = cards(facts)
     await kubelet.offered(GPU, 14)
     await facts.hold("a", NODE, piece(second, "3g.20gb", 4))
@@ -203,7 +204,7 @@ async def test_what_runs_on_an_instance_is_waited_for_and_told(
 
 
 class Rounds:
-    """Pods that come and go by chance, and an agent that is killed meanwhile."""
+    """Pods that come and go at random, while the agent is killed now and then."""
 
     def __init__(
         self, agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
@@ -241,7 +242,7 @@ class Rounds:
             self.driver.process(card, self.working[pod], 64, instance=instance_number(name))
 
     async def leave(self) -> None:
-        """A pod ends; its process has, too, before the kubelet lets go of what it had."""
+        """End a pod; its process ends before the kubelet releases its devices."""
         pod = self.chance.choice(sorted(self.live))
         del self.live[pod]
         if pod in self.working:
@@ -250,7 +251,7 @@ class Rounds:
         await self.facts.write(PodGone(uid=pod))
 
     def room(self) -> Share | None:
-        """Some instance for which a card has room, if there is any."""
+        """Return some instance that fits on a GPU, or None."""
         found = [
             share
             for device in cards(self.facts)
@@ -262,7 +263,8 @@ class Rounds:
         return self.chance.choice(found) if found else None
 
     def _taken(self, share: Share) -> bool:
-        """Whether memory or compute of the card is another pod's."""
+        """Return True if another pod uses the share's memory slices, or too much compute is in
+        use."""
         own = [other for other in self.live.values() if other.device == share.device]
         assert share.instance is not None
         crossing = any(o.instance and overlap(o.instance, share.instance) for o in own)
@@ -284,7 +286,7 @@ async def test_A2_after_any_history_the_cards_have_what_the_ledger_says(
         else:
             await rounds.arrive(f"pod-{number}", share)
     assert rounds.kills or ROUNDS < 100
-    # Who ended while no agent looked is forgotten when the kubelet next hands out slots.
+    # Pods that ended without an agent are forgotten when the kubelet next allocates slots.
     await kubelet.admit("last", "last", GPU, {"main": 1})
     for index, device in enumerate(driver.ids):
         live = [each for each in rounds.live.values() if each.device == device]
@@ -295,7 +297,7 @@ async def test_A2_after_any_history_the_cards_have_what_the_ledger_says(
 
 
 def _has(index: int, shares: Iterable[Share]) -> bool:
-    """Whether the card has the instances of these shares and no other."""
+    """Return True if the GPU has exactly the instances of these shares."""
     return on_the_card(index) == {cut(each.instance) for each in shares if each.instance}
 
 
@@ -342,7 +344,8 @@ async def test_C3_a_card_under_mps_has_a_daemon_while_it_has_pods(
 async def test_C3_a_card_whose_daemon_died_is_reported(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """As failed, which its pods' events tell, and as healthy once the daemon runs again."""
+    """A GPU with a dead MPS daemon is reported as failed, and as healthy once the daemon runs
+    again."""
     assert driver.ids
     mps = NodeConfiguration(name=NODE, operating_mode="mps")
     await facts.write(

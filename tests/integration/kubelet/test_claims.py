@@ -31,7 +31,7 @@ NODE = "n1"
 
 @pytest.fixture
 async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[ServiceProcess]:
-    """The node's agent, with two cards."""
+    """The node's agent, with two GPUs and DRA."""
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder), "--dra"]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
     async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as running:
@@ -44,7 +44,7 @@ async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[S
 
 
 async def place(facts: Facts, pod: str, *claims: tuple[str, Device, int]) -> None:
-    """Place a pod with claims, each with so much of a card, and bind it."""
+    """Place a pod with claims, each with this much memory of a GPU, and bind it."""
     shares = [
         Share(container=container_of(claim), device=card.id, memory_mib=memory, cores=20)
         for claim, card, memory in claims
@@ -99,7 +99,8 @@ async def test_each_claim_is_prepared_as_the_ledger_has_it_whatever_dies(
 async def test_a_claim_that_is_taken_back_leaves_the_books_and_the_next_one_does_not(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """Also one that nobody prepared; what another pod has stays as it is."""
+    """Unpreparing a claim removes its state, even repeatedly, and leaves another pod's claim
+    alone."""
     assert agent.running
     first, _ = cards(facts)
     await place(facts, "a", ("c-1", first, 700))
@@ -120,7 +121,8 @@ async def test_a_claim_that_is_taken_back_leaves_the_books_and_the_next_one_does
 async def test_a_claim_of_another_namespace_is_not_prepared(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """The answer names both; the claims beside it are prepared all the same."""
+    """A claim of another namespace is not prepared and the error says why; other claims are
+    prepared."""
     assert agent.running
     first, _ = cards(facts)
     await place(facts, "a", ("c-1", first, 700), ("c-2", first, 800))
@@ -133,7 +135,7 @@ async def test_a_claim_of_another_namespace_is_not_prepared(
 async def test_the_kubelet_hears_how_devices_are(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, bus: Bus
 ) -> None:
-    """All of them, with the reason of one that fails, so that it can tell the pods that have it."""
+    """The kubelet is sent the health of all devices, with the reason of a failed one."""
     assert agent.running
     await kubelet.healths({"gpu-0": 1, "gpu-1": 1})
     order = json.dumps({"verb": "fail", "device": cards(facts)[1].id, "reason": "fan"}).encode()

@@ -1,4 +1,5 @@
-"""The driver's own limits, over a whole agent: on the cgroup of a container that uses a card."""
+"""The driver's own memory limits, set by a whole agent on the cgroup of a container that uses a
+GPU."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -25,7 +26,7 @@ USED = "apportion_container_memory_used_bytes{"
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """A card, for the agent's process and for this one."""
+    """A fake driver with one GPU, for the agent's process and for this one."""
     with fake_driver(tmp_path, "1xT4") as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -47,7 +48,7 @@ def container(kubelet: FakeKubelet) -> Path:
 async def running(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, *more: str
 ) -> AsyncIterator[ServiceProcess]:
-    """The node's agent, with a pod that has 700 MiB of the card and has started."""
+    """The node's agent, registered with the kubelet, with driver limits."""
     folder = kubelet.folder
     options = ["--node", NODE, "--kubelet", str(folder), "--cdi", str(kubelet.cdi)]
     options += ["--state", str(folder / "state"), "--run", str(folder / "run")]
@@ -61,7 +62,7 @@ async def running(
 
 
 async def begun(kubelet: FakeKubelet, facts: Facts, driver: FakeDriver) -> Share:
-    """A pod with 700 MiB of the card, and its process on it."""
+    """Start a pod with 700 MiB of the GPU and a process that uses it."""
     share = Share(container="main", device=driver.ids[0], memory_mib=700, cores=30)
     await facts.hold(UID, NODE, share)
     await kubelet.admit(UID, UID, GPU, {"main": 1})
@@ -84,7 +85,8 @@ def hard_mib(driver: FakeDriver, folder: Path) -> int:
 async def test_the_driver_holds_a_container_to_its_share(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver, container: Path
 ) -> None:
-    """Once it uses the card; a resize reaches it, also one while no agent was there."""
+    """The driver limits a container that uses a GPU to its share; later and missed resizes apply
+    too."""
     driver.memory_limits(kubelet.folder / "cgroup")
     async with running(bus, kubelet, facts) as agent:
         share = await begun(kubelet, facts, driver)
@@ -100,7 +102,7 @@ async def test_the_driver_holds_a_container_to_its_share(
 async def test_a_driver_without_limits_changes_nothing(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver, container: Path
 ) -> None:
-    """It is said, once; the pod runs as it did. A driver that learns them is asked again."""
+    """A driver without limits is logged once and asked again later; its pods run without them."""
     async with running(bus, kubelet, facts) as agent:
         await begun(kubelet, facts, driver)
         line = await agent.logged("has no memory limits for cgroups")

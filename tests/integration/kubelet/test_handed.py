@@ -1,7 +1,8 @@
-"""A pod that is said to run gets its share again where this node has handed it out, not elsewhere.
+"""A pod that is reported as running gets its share again only if this node handed it out before.
 
-The ledger was lost and written anew from annotations and phases of pods, which somebody else may
-have written."""
+The ledger was lost and rebuilt from annotations and phases of pods, which a tenant may have
+written.
+"""
 
 import json
 
@@ -30,7 +31,7 @@ NODE, GPU = "n1", "nvidia.com/gpu"
 
 
 def agent_of(bus: Bus, kubelet: FakeKubelet, guard: str = "") -> ServiceProcess:
-    """The node's agent with two cards."""
+    """The node's agent with two GPUs."""
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder)]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
     return ServiceProcess("agent", bus.server.url_for("agent"), *options, first=without(guard))
@@ -67,8 +68,8 @@ async def placed(facts: Facts, kubelet: FakeKubelet, share: Share) -> None:
 async def test_what_was_handed_out_is_handed_out_again(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, *, rebooted: bool
 ) -> None:
-    """Also by an agent that was killed, to a pod that the ledger knows by its annotations alone;
-    and after a reboot, when the kubelet starts all containers of the same pods anew."""
+    """A share that was handed out is handed out again after a kill of the agent or a reboot,
+    even if the ledger knows the pod only by its annotations."""
     async with agent_of(bus, kubelet) as agent:
         await agent.ready()
         (report,) = await facts.count(NodeReported, 1)
@@ -93,7 +94,7 @@ async def test_what_was_handed_out_is_handed_out_again(
 async def test_who_only_says_that_it_runs_gets_nothing(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, guard: str
 ) -> None:
-    """A tenant who may write `pods/status` had his forged annotation obeyed by the agent."""
+    """A pod whose forged status says that it runs gets no devices from its annotation."""
     async with agent_of(bus, kubelet, guard) as agent:
         await agent.ready()
         (report,) = await facts.count(NodeReported, 1)

@@ -1,4 +1,4 @@
-"""Which pods are over, by the books of a kubelet that says it late, or was started just now."""
+"""Which pods have ended, according to a kubelet that reports it late or has just started."""
 
 from collections.abc import AsyncIterator
 
@@ -16,7 +16,7 @@ NODE, GPU = "n1", "nvidia.com/gpu"
 
 @pytest.fixture(autouse=True)
 async def _agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[None]:
-    """Whose plugin the kubelet asks for slots."""
+    """An agent, registered with the kubelet as its device plugin."""
     options = ["--node", NODE, "--simulate", "1xT4", "--kubelet", str(kubelet.folder)]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
     async with ServiceProcess("agent", bus.server.url_for("agent"), *options):
@@ -41,7 +41,8 @@ async def admit(kubelet: FakeKubelet, *pods: str) -> None:
 async def test_a_pod_is_over_though_the_checkpoint_has_it(
     kubelet: FakeKubelet, holders: Holders
 ) -> None:
-    """Nobody else comes, so the kubelet writes nothing."""
+    """A pod counts as ended although the kubelet's checkpoint, which it rewrites rarely, still
+    lists it."""
     await admit(kubelet, "a", "b")
     await holders.look()
     assert await holders.pods() == {"a", "b"}

@@ -31,7 +31,7 @@ SEED = 15
 
 @pytest.fixture
 async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[ServiceProcess]:
-    """The node's agent with two cards, registered."""
+    """The node's agent with two GPUs and without CDI, registered."""
     kubelet.knows_cdi = False
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder), "--no-cdi"]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
@@ -43,7 +43,7 @@ async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[S
 
 
 async def again(agent: ServiceProcess, kubelet: FakeKubelet) -> None:
-    """Kill the agent, and start it anew."""
+    """Kill the agent, and start it again."""
     await agent.kill()
     await agent.start()
     await agent.ready()
@@ -57,7 +57,7 @@ def cards(facts: Facts) -> tuple[Device, ...]:
 
 
 def share(device: Device, memory_mib: int, container: str = "main") -> Share:
-    """Some of a card."""
+    """Return a share of a GPU."""
     return Share(container=container, device=device.id, memory_mib=memory_mib, cores=30)
 
 
@@ -111,7 +111,8 @@ async def test_a_binding_that_is_late_is_waited_for(
 async def test_who_left_before_the_kubelet_asked_is_not_meant(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """No agent is told of it; who was bound after it is the one that is asked for."""
+    """A pod that ended before the kubelet's Allocate is skipped, and the next bound pod gets its
+    share."""
     assert agent.running
     card = cards(facts)[0]
     await facts.hold("left", NODE, share(card, 500))
@@ -123,7 +124,8 @@ async def test_who_left_before_the_kubelet_asked_is_not_meant(
 async def test_of_whom_the_ledger_does_not_tell_gets_nothing(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """The pod is not rejected; its container does not start, and its event says what to do."""
+    """A container that the ledger does not know starts without devices, and its event says what
+    to do."""
     assert agent.running
     answer = (await kubelet.admit("a", "a", GPU, {"main": 1}))["main"]
     assert dict(answer.env) == {VISIBLE: "void"}
@@ -137,7 +139,7 @@ async def test_of_whom_the_ledger_does_not_tell_gets_nothing(
 async def test_anothers_share_never_runs(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """Whoever broke the order: a stranger gets nothing, and a neighbour nothing that is not his."""
+    """A pod never runs with another pod's share, even if the kubelet allocates in another order."""
     assert agent.running
     card = cards(facts)[0]
     await facts.hold("a", NODE, share(card, 700))
@@ -197,7 +199,7 @@ async def test_rounds_of_two_pods_at_once(
 
 
 def bound(facts: Facts) -> set[str]:
-    """Who is bound."""
+    """Return the uids of bound pods."""
     return {event.pod for event in facts.of(PodBound)}
 
 

@@ -1,4 +1,4 @@
-"""NPUs that are split softly, through a whole agent: what the library needs is there by then."""
+"""NPUs that are shared in software: a whole agent provides the library's files in time."""
 
 from pathlib import Path
 
@@ -15,7 +15,8 @@ NPU = "huawei.com/Ascend310P"
 async def test_a_container_has_its_part_of_an_npu_and_its_folders(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, tmp_path: Path
 ) -> None:
-    """Both folders are its to write in, whoever it runs as; the library is only to be read."""
+    """A container gets its part of an NPU, two folders that any user may write, and a read-only
+    library."""
     options = ["--node", NODE, "--simulate", "1xAscend310P:hami-core"]
     options += ["--kubelet", str(kubelet.folder), "--cdi", str(kubelet.cdi)]
     options += ["--state", str(kubelet.folder / "state"), "--run", str(kubelet.folder / "run")]

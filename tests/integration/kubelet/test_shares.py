@@ -35,7 +35,7 @@ GPU = "nvidia.com/gpu"
 
 @pytest.fixture
 async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[ServiceProcess]:
-    """The node's agent with two cards, registered."""
+    """The node's agent with two GPUs, registered."""
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder)]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
     async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as running:
@@ -52,7 +52,7 @@ def cards(facts: Facts) -> tuple[Device, ...]:
 
 
 def share(device: Device, memory_mib: int, container: str = "main", cores: int = 30) -> Share:
-    """Some of a card."""
+    """Return a share of a GPU."""
     return Share(container=container, device=device.id, memory_mib=memory_mib, cores=cores)
 
 
@@ -150,7 +150,7 @@ async def test_a_running_container_is_held_to_what_its_pod_was_resized_to(
 async def test_a_start_waits_for_its_binding(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """The kubelet may be faster than the ledger; nobody is refused for that."""
+    """A container start waits for the pod's binding in the ledger instead of failing."""
     assert agent.running
     card = cards(facts)[0]
     await facts.hold("a", NODE, share(card, 700), bound=False)
@@ -186,7 +186,7 @@ async def test_a_container_starts_again_after_anything_was_killed(
 async def test_init_containers_have_what_the_next_one_has(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """The kubelet gives both the same slot and does not say which of them starts."""
+    """An init container gets the share of the main container, because both have the same slot."""
     assert agent.running
     card = cards(facts)[0]
     await facts.hold("a", NODE, share(card, 2000), borrowed=(share(card, 500, "fetch"),))
@@ -200,7 +200,7 @@ async def test_init_containers_have_what_the_next_one_has(
 async def test_containers_of_one_pod_have_each_their_own(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """Also one with two cards beside one with one."""
+    """Each container of a pod gets its own devices and limits."""
     assert agent.running
     first, second = cards(facts)
     await facts.hold(
@@ -220,7 +220,8 @@ async def test_containers_of_one_pod_have_each_their_own(
 async def test_what_cannot_be_given_is_told_once_and_given_later(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """A card that is not here: the kubelet hears why each time, the ledger once."""
+    """A share of a missing device fails each start with the reason, but is recorded once in the
+    ledger."""
     assert agent.running
     gone = Device(
         id="GPU-gone", index=9, family="nvidia", model="T", memory_mib=900, physical_memory_mib=900
@@ -281,7 +282,7 @@ async def test_what_the_ledger_took_back_is_not_given(
 async def test_another_pods_name_on_a_slot_is_refused(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """The kubelet's two books and the ledger have to agree on who it is."""
+    """A slot that the kubelet assigned to another pod than the ledger did is refused."""
     assert agent.running
     await facts.hold("a", NODE, share(cards(facts)[0], 700))
     await kubelet.admit("a", "someone-else", GPU, {"main": 1})
@@ -290,7 +291,8 @@ async def test_another_pods_name_on_a_slot_is_refused(
 
 
 async def test_a_kubelet_that_comes_later_is_found(bus: Bus, facts: Facts, folder: Path) -> None:
-    """The agent is not ready before, and says why; it does not end."""
+    """An agent without a kubelet is not ready and says why; it registers once the kubelet
+    starts."""
     kubelet = FakeKubelet(folder)
     options = ["--node", NODE, "--simulate", "1xT4", "--kubelet", str(kubelet.folder)]
     options += ["--cdi", str(kubelet.cdi), "--state", str(folder / "state")]
@@ -308,7 +310,7 @@ async def test_a_kubelet_that_comes_later_is_found(bus: Bus, facts: Facts, folde
 async def test_a_folder_with_too_long_a_name_is_named(
     bus: Bus, facts: Facts, tmp_path: Path
 ) -> None:
-    """A socket could not be made below it: the agent ends, and says what to do."""
+    """An agent whose kubelet folder is too long for a socket exits and says what to do."""
     long = tmp_path / ("x" * 90)
     kubelet = FakeKubelet(long)
     (long / "device-plugins" / "kubelet.sock").touch()

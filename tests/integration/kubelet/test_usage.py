@@ -29,7 +29,7 @@ RECORD_S = 3
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """Two cards, for the agent's process too."""
+    """A fake driver with two GPUs, visible to the agent's process too."""
     with fake_driver(tmp_path, "2xT4") as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -56,7 +56,7 @@ async def agent(
 
 
 async def begun(kubelet: FakeKubelet, facts: Facts, uid: str, device: str) -> Path:
-    """A pod with 700 MiB of a card, started; the file of its region."""
+    """Start a pod with 700 MiB of a GPU, and return the path of its region file."""
     share = Share(container="main", device=device, memory_mib=700, cores=30)
     await facts.hold(uid, NODE, share)
     await kubelet.admit(uid, uid, GPU, {"main": 1})
@@ -67,7 +67,7 @@ async def begun(kubelet: FakeKubelet, facts: Facts, uid: str, device: str) -> Pa
 
 
 async def scraped(agent: ServiceProcess) -> dict[tuple[str, str], float]:
-    """By name and device, what the agent tells of containers, cards and strangers."""
+    """Return the agent's metrics of containers, GPUs and foreign processes, by name and device."""
     status, text = await agent.get("/metrics")
     assert status == 200
     found = {}
@@ -82,7 +82,7 @@ async def scraped(agent: ServiceProcess) -> dict[tuple[str, str], float]:
 async def test_A9_use_is_scraped_heard_and_recorded(
     agent: ServiceProcess, bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """The same numbers for whoever scrapes, whoever listens, and in the ledger."""
+    """Usage is the same in metrics, in messages and in the ledger."""
     first, second = driver.ids
     proc = kubelet.folder / "proc"
     await begun(kubelet, facts, UID, first)
@@ -155,7 +155,7 @@ async def test_a_region_learns_who_its_processes_are(
 async def test_what_was_used_survives_the_agent(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """Killed and started again, it says what went before within the next record."""
+    """A restarted agent includes the earlier usage in its next records."""
     await begun(kubelet, facts, UID, driver.ids[0])
     write(kubelet.folder / "proc", os.getpid(), uid=UID, container="main")
     driver.process(0, os.getpid(), 600)

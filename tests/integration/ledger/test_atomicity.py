@@ -28,7 +28,7 @@ async def test_a_batch_of_a_thousand_gets_consecutive_revisions(bus: Bus) -> Non
 
 
 async def test_a_batch_beyond_a_thousand_is_refused_unsent(bus: Bus) -> None:
-    """The limit is named before the server has to say it."""
+    """A batch of more than 1,000 drafts is refused with the limit before it is sent."""
     ledger = await bus.connect()
     with pytest.raises(InvalidDraft, match="at most 1000"):
         await ledger.append([draft() for _ in range(1001)])
@@ -64,7 +64,8 @@ async def test_a_batch_cut_short_stores_nothing(bus: Bus) -> None:
 
 
 async def test_too_many_open_batches_are_said_and_nothing_is_stored(bus: Bus) -> None:
-    """The server's reason reaches the writer, who may simply try again."""
+    """With too many open batches an append fails with the server's reason, and can be tried
+    again."""
     ledger = await bus.connect()
     for number in range(OPEN_BATCHES_OF_THE_SERVER):
         headers = {"Nats-Batch-Id": f"open-{number}", "Nats-Batch-Sequence": "1"}

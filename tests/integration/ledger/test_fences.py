@@ -22,7 +22,7 @@ async def test_a_stale_writer_is_refused_and_told_where_the_subject_stands(bus: 
 
 
 async def test_one_stale_fence_refuses_the_whole_batch_and_is_the_one_named(bus: Bus) -> None:
-    """Of three fenced subjects the stale one is named, and nothing of the batch is stored."""
+    """One stale fence of three is named in the error, and nothing of the batch is stored."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.b")])
     batch = [draft(f"workload.{name}", expect=0) for name in ("a", "b", "c")]
@@ -53,7 +53,7 @@ async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(bus: Bus
 async def test_a_later_fence_that_the_first_draft_lacks_is_refused_unsent(
     bus: Bus, first: int | None
 ) -> None:
-    """A fence that the server would not check is an error of the writer, said before sending."""
+    """A batch that fences a subject later than in its first draft is refused before it is sent."""
     ledger = await bus.connect()
     batch = [draft("workload.a", expect=first), draft("workload.a", expect=0)]
     with pytest.raises(InvalidDraft, match="fence a subject by its first draft"):

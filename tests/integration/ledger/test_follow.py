@@ -65,7 +65,7 @@ async def test_a_server_killed_while_read_from_and_written_to_costs_no_record(bu
 
 
 async def test_a_connection_cut_in_the_middle_costs_no_record(bus: Bus, proxy: Proxy) -> None:
-    """What was in flight when the network broke is read again, and nothing twice."""
+    """After a cut connection the reader reads what was in flight again, and nothing twice."""
     writer = await bus.connect()
     await writer.append([draft(payload=b"x" * 5000) for _ in range(900)])
     ledger = await bus.connect(port=proxy.port)
@@ -130,7 +130,7 @@ async def test_a_consumer_that_vanished_is_replaced(
 
 
 async def test_a_missing_beginning_is_a_hole(plain: PlainServer) -> None:
-    """A ledger whose oldest events are gone cannot be folded from the start."""
+    """Following from the start fails with LedgerHole if the oldest events were dropped."""
     ledger = await _stream_of(plain, 5, max_msgs=2)
     with pytest.raises(LedgerHole, match="oldest events were dropped") as hole:
         await ledger.follow(ignore)

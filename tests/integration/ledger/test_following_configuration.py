@@ -47,7 +47,7 @@ class Following:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What tells one configuration of these tests from another."""
+        """Return the names that identify a configuration in these tests."""
         return self.cluster.state.configuration.scheduler_names
 
     async def comes_to(self, *names: str) -> None:
@@ -74,7 +74,7 @@ async def following(bus: Bus, *, port: int = 0) -> AsyncIterator[Following]:
 
 
 def changed(*names: str) -> ConfigurationChanged:
-    """A configuration that is told from others by these names."""
+    """Return a configuration that these names identify."""
     return ConfigurationChanged(by="test", configuration=Configuration(scheduler_names=names))
 
 
@@ -112,7 +112,7 @@ async def test_the_newest_is_in_force_and_then_each_that_comes(bus: Bus, facts: 
 
 
 async def test_a_ledger_without_one_is_caught_up_with_at_once(bus: Bus, facts: Facts) -> None:
-    """Nobody waits for a document that nobody has applied."""
+    """A reader of a ledger without a configuration is caught up at once, with the default one."""
     await facts.submit("a")
     async with following(bus) as found:
         assert found.cluster.state.configuration == Configuration()
@@ -131,7 +131,8 @@ async def test_one_that_is_refused_changes_nothing(bus: Bus, facts: Facts) -> No
 
 
 async def test_what_comes_while_the_server_is_down_is_found(bus: Bus, facts: Facts) -> None:
-    """It says that it is out of touch, keeps what it has, and goes on where it was."""
+    """While the server is down a reader keeps its configuration, and reads changes after the
+    restart."""
     await facts.write(changed("first"))
     async with following(bus) as found:
         await bus.crash()
@@ -148,7 +149,7 @@ async def test_what_comes_while_the_server_is_down_is_found(bus: Bus, facts: Fac
 
 
 async def test_on_a_trimmed_ledger_it_begins_with_what_is_kept(bus: Bus, facts: Facts) -> None:
-    """Of the dropped beginning the configuration lies beside the snapshots."""
+    """On a trimmed ledger the reader starts with the configuration that was kept apart."""
     await facts.write(changed("first"))
     await facts.submit("a", "b")
     await keep(bus, 1)
@@ -191,7 +192,7 @@ async def test_what_came_and_was_dropped_while_it_was_away_is_found(
 
 
 async def test_trimming_and_a_lost_connection_end_nothing(bus: Bus, facts: Facts) -> None:
-    """A ledger that was trimmed far beyond the configuration is no reason to begin anew."""
+    """Trimming past the configuration and a lost connection do not restart the reader."""
     await facts.write(changed("first"))
     async with following(bus) as found:
         await facts.submit("a", "b")
@@ -224,7 +225,7 @@ async def test_a_ledger_made_anew_ends_it(bus: Bus, tmp_path: Path) -> None:
 
 
 async def test_an_event_of_a_newer_build_halts_it(bus: Bus, facts: Facts) -> None:
-    """What this build cannot read may be the configuration in force."""
+    """An event of a newer build halts the reader, because it may be the configuration in force."""
     await facts.write(changed("first"))
     event = (
         b'{"specversion":"1.0","type":"apportion.dev/ConfigurationChanged","schemaversion":99,'
@@ -241,7 +242,7 @@ async def test_an_event_of_a_newer_build_halts_it(bus: Bus, facts: Facts) -> Non
 
 
 async def test_what_we_did_not_keep_is_named(bus: Bus) -> None:
-    """A message in its place without a revision is not taken for a configuration."""
+    """A kept configuration without a revision is rejected."""
     bucket = Bucket((await bus.connect("bootstrap")).wire, BEGINNING)
     await bucket.put_alone("configuration", b"{}", {})
     with pytest.raises(BadObject, match="has revision ''"):

@@ -18,7 +18,7 @@ from tests.support.nats import Bus, draft, ignore, running_bus
 
 
 async def test_concurrent_writers_share_batches_and_learn_their_revisions(bus: Bus) -> None:
-    """A thousand writers need far fewer appends, and nobody gets another's revision."""
+    """A thousand concurrent writers need far fewer appends, and each gets its own revision."""
     outcomes: list[tuple[str, int]] = []
     ledger = await bus.connect(watch=lambda outcome, size, _s: outcomes.append((outcome, size)))
     async with GroupCommit(ledger) as commit:
@@ -46,7 +46,7 @@ async def test_a_lone_writer_does_not_wait_for_company(bus: Bus) -> None:
 
 
 async def test_one_stale_fence_sinks_nobody_else(bus: Bus) -> None:
-    """The refused writer is told; its neighbours of the same batch are stored."""
+    """A refused fence fails only its own writer; the others of the same batch are stored."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.3")])
     async with GroupCommit(ledger) as commit:
@@ -183,7 +183,7 @@ async def test_a_forbidden_draft_sinks_nobody_else(bus: Bus) -> None:
 
 
 async def test_a_full_ledger_is_told_to_every_writer(tmp_path: object) -> None:
-    """Nobody waits for space that does not come."""
+    """Every writer gets LedgerFull when the ledger is full; none waits."""
     async with running_bus(tmp_path / "data", max_bytes=1000) as bus:  # type: ignore[operator]
         ledger = await bus.connect()
         async with GroupCommit(ledger) as commit:
@@ -195,7 +195,7 @@ async def test_a_full_ledger_is_told_to_every_writer(tmp_path: object) -> None:
 
 
 async def test_the_queue_is_bounded_and_nothing_is_lost_by_waiting(bus: Bus) -> None:
-    """More writers than places wait for their turn."""
+    """Writers beyond the queue's limit wait for their turn, and all are stored."""
     ledger = await bus.connect()
     async with GroupCommit(ledger, queue_limit=4, max_drafts=3) as commit:
         writers = [asyncio.ensure_future(commit.append(draft())) for _ in range(50)]
@@ -233,7 +233,7 @@ async def test_few_drafts_go_one_by_one(bus: Bus) -> None:
 
 
 async def test_closing_stores_what_was_handed_in_and_takes_no_more(bus: Bus) -> None:
-    """Leaving the `with` flushes; a late writer is told."""
+    """Leaving the `with` stores what was handed in, and a later append fails."""
     ledger = await bus.connect()
     async with GroupCommit(ledger) as commit:
         writers = [asyncio.ensure_future(commit.append(draft())) for _ in range(20)]
@@ -244,7 +244,7 @@ async def test_closing_stores_what_was_handed_in_and_takes_no_more(bus: Bus) -> 
 
 
 async def test_a_cancelled_writer_does_not_disturb_the_others(bus: Bus) -> None:
-    """Whoever gives up is left out, or stored and not answered."""
+    """A cancelled writer does not affect the other writers of its batch."""
     ledger = await bus.connect()
     async with GroupCommit(ledger) as commit:
         writers = [asyncio.ensure_future(commit.append(draft())) for _ in range(10)]

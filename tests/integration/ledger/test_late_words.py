@@ -1,4 +1,4 @@
-"""Words about pods that ended meanwhile, as the doctor of a gateway finds them in a real ledger."""
+"""Events about pods that have ended, as a gateway's doctor finds them in a real ledger."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.support.nats import running_bus
 
 
 async def test_what_was_said_while_a_pod_ended_came_late(tmp_path: Path) -> None:
-    """Of a pod that had ended; not of one that nobody knows, and not what cannot be read."""
+    """Events refused because their pod had ended count as late; others do not."""
     async with running_bus(tmp_path / "nats") as bus:
         facts = Facts(bus)
         await facts.open()

@@ -69,7 +69,7 @@ async def test_what_would_be_read_as_something_else_is_not_sent(
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_subscription_given_up_does_not_end_the_connection(bus: Bus, turns: int) -> None:
-    """However far it had come: the server's answers to what nobody awaits are taken as well."""
+    """Cancelling a subscription at any point leaves the connection usable."""
     watcher = await bus.connect()
 
     async def receive(_message: Message) -> None: ...

@@ -1,4 +1,4 @@
-"""Pods that are moved, replaced or ended while somebody else ends them: nobody comes back."""
+"""Pods that are moved, replaced or ended while another user ends them are never recreated."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -55,7 +55,7 @@ async def live(ledger: JetStreamLedger) -> dict[str, PodSubmitted]:
 
 
 def answer(each: PodSubmitted) -> PodAnswer:
-    """What a gateway said of it while it was live."""
+    """Return a gateway's answer about a live pod."""
     return PodAnswer(each.namespace, each.name, each.uid, "placed", asks=each.shape.asks)
 
 
@@ -70,7 +70,8 @@ async def moving(ledger: JetStreamLedger) -> AsyncIterator[Anew]:
 async def test_a_pod_that_was_deleted_meanwhile_is_not_submitted_anew(
     bus: Bus, event_id: str
 ) -> None:
-    """And the others of its gang are moved all the same, whatever ids the server remembers."""
+    """A pod deleted during a move is not recreated, and the rest of its gang is moved
+    nonetheless."""
     ledger = await bus.connect("operator")
     one, two = pod("one"), pod("two")
     await submit(ledger, one, two)
@@ -87,7 +88,7 @@ async def test_a_pod_that_was_deleted_meanwhile_is_not_submitted_anew(
 async def test_a_pod_after_whose_move_a_ctrl_c_comes_is_told_of(
     bus: Bus, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was moved whole, so it is counted, and what was told on the way has as many pods."""
+    """A pod whose move is interrupted by Ctrl-C is moved completely, reported and counted."""
     ledger = await bus.connect("operator")
     one = pod("one")
     await submit(ledger, one)
@@ -107,7 +108,7 @@ async def test_a_pod_after_whose_move_a_ctrl_c_comes_is_told_of(
 
 
 async def test_two_who_drain_at_once_make_one_pod_of_one(bus: Bus) -> None:
-    """Both have listed it; the second finds it gone."""
+    """Two concurrent drains move a pod once: the second finds it gone."""
     ledger = await bus.connect("operator")
     one = pod("one")
     await submit(ledger, one)
@@ -119,7 +120,7 @@ async def test_two_who_drain_at_once_make_one_pod_of_one(bus: Bus) -> None:
 
 
 async def test_a_resized_pod_keeps_its_size(bus: Bus) -> None:
-    """What the gateway says that it asks for is what it asks for now."""
+    """A moved pod keeps its resized request."""
     ledger = await bus.connect("operator")
     one = pod("one", ask(memory_mib=4_000))
     await submit(ledger, one)
@@ -142,7 +143,8 @@ async def test_one_that_ended_before_keeps_no_other_from_ending(bus: Bus) -> Non
 
 
 async def test_of_two_who_replace_one_pod_the_second_is_told(bus: Bus) -> None:
-    """Both compared with the same live pod; what the second wanted is not lost without a word."""
+    """When two users replace one pod at once, the second fails and is asked to run the command
+    again."""
     ledger = await bus.connect("operator")
     one = pod("one")
     await submit(ledger, one)
@@ -160,7 +162,8 @@ async def test_of_two_who_replace_one_pod_the_second_is_told(bus: Bus) -> None:
 
 
 async def test_a_limit_is_said_anew_where_what_stands_last_is_no_event(bus: Bus) -> None:
-    """Bytes that change nothing for any reader are not what was said; said twice, it is once."""
+    """A limit is appended if the last record of its subject is no valid event, and then only
+    once."""
     ledger = await bus.connect("operator")
     queue = QueueObserved(queue="team", weight=2)
     await ledger.append([Draft(subject_of(queue), "torn", b"?")])

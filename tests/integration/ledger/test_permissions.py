@@ -37,16 +37,16 @@ EVENTS = {
     "operator.configuration": {"operator"},
     "unheard.of": set(),
 }
-"""Subject and who may append to it."""
+"""Each subject and the role that may append to it."""
 
 NO_READERS = {"bootstrap", "admission"}
 """One only makes and trims the stream, the other reads the configuration alone."""
 
 FOLDS = [role for role in ROLES if role != "auditor"]
-"""All but auditors, who read a copy, in an account without the ledger's consumers."""
+"""All roles but auditors, which read a copy in an account without the ledger's consumers."""
 
 SPEAKERS = ("agent", "extender", "gateway", "scheduler", "watcher")
-"""Roles of every account that say to all that they are there."""
+"""Roles of every account that send heartbeats to all."""
 
 API_OF_NOBODY = (
     f"$JS.API.STREAM.DELETE.{STREAM}",
@@ -128,7 +128,7 @@ async def test_a_batch_with_one_foreign_subject_is_refused_whole(bus: Bus) -> No
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_a_role_has_no_more_of_the_api_than_it_needs(bus: Bus, role: str) -> None:
-    """Only bootstrap makes the stream and drops its beginning; nobody deletes or restores it."""
+    """Each role has only the APIs that it needs; only bootstrap creates and trims the stream."""
     ledger = await bus.connect(role)
     for api in API_OF_NOBODY:
         if role == "auditor" and api.startswith("$JS.API.CONSUMER.DELETE"):
@@ -143,7 +143,7 @@ async def test_a_role_has_no_more_of_the_api_than_it_needs(bus: Bus, role: str) 
     assert await _may_send(ledger, f"{STORE_API}.DIRECT.GET.OBJ_{BUCKET}") == snapshots
     keeps = snapshots or role == "bootstrap"
     assert await _may_send(ledger, f"{STORE_API}.DIRECT.GET.OBJ_{BEGINNING}") == keeps
-    # An auditor is among auditors alone, in their account: nobody else's consumers are there.
+    # An auditor is in the auditors' account, which has no other consumers.
     others = set() if role == "auditor" else set(ROLES) - {role, "bootstrap", "auditor"}
     for verb, other in itertools.product(("CREATE", "INFO", "DELETE"), others):
         assert not await _may_send(ledger, f"$JS.API.CONSUMER.{verb}.{STREAM}.{other}-0"), other
@@ -152,7 +152,7 @@ async def test_a_role_has_no_more_of_the_api_than_it_needs(bus: Bus, role: str) 
 
 @pytest.mark.parametrize("role", [role for role in FOLDS if role not in NO_READERS])
 async def test_every_fold_can_read_the_whole_ledger(bus: Bus, role: str) -> None:
-    """Who folds all may read all: follow, the last revision, the last on a subject."""
+    """Every role with a fold can follow the ledger and read its last revisions."""
     watcher = await bus.connect("watcher")
     await watcher.append([draft("workload.a", payload=b"x" * 3000) for _ in range(1000)])
     await watcher.append([draft("workload.a", payload=b"x" * 3000) for _ in range(1000)])
@@ -167,7 +167,7 @@ async def test_every_fold_can_read_the_whole_ledger(bus: Bus, role: str) -> None
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_nobody_reads_the_replies_of_another(bus: Bus, role: str) -> None:
-    """Each role has its own inbox; the plain `_INBOX` is for auditors with tools of their own."""
+    """Each role has its own inbox; the plain `_INBOX` is for auditors with third-party tools."""
     ledger = await bus.connect(role)
     for other in ROLES:
         assert await _may_listen(ledger, f"_INBOX_{other}.x") == (other == role), other
@@ -187,7 +187,7 @@ async def test_only_binders_take_from_the_binders_queue(bus: Bus, role: str) -> 
     pull = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.binder"
     assert await _may_send(ledger, pull, b'{"batch":1,"no_wait":true}') == (role == "binder")
     ack = f"$JS.ACK.{STREAM}.binder.1.1.1.1.0"
-    wait_s = 2 if role == "binder" else 30  # nobody answers an acknowledgement of nothing
+    wait_s = 2 if role == "binder" else 30  # the server never answers a stray ack
     assert await _may_send(ledger, ack, b"+ACK", wait_s=wait_s) == (role == "binder")
 
 
@@ -201,7 +201,7 @@ async def test_only_binders_take_from_the_binders_queue(bus: Bus, role: str) -> 
     ],
 )
 async def test_the_webhook_reads_the_configuration_alone(bus: Bus, config: dict[str, Any]) -> None:
-    """A consumer that says one subject in its name and another in its settings is refused."""
+    """The webhook can create a consumer only for the configuration's subject."""
     ledger = await bus.connect("admission")
     common = {
         "name": "admission-0",
@@ -222,7 +222,8 @@ async def test_the_webhook_reads_the_configuration_alone(bus: Bus, config: dict[
 async def test_only_the_configuration_that_is_kept_is_read_without_the_snapshots(
     bus: Bus, role: str
 ) -> None:
-    """The webhook's own way beyond a dropped beginning; who may drop the beginning looks at it."""
+    """Only the webhook and the operator may read the kept configuration directly, and nothing
+    else."""
     ledger = await bus.connect(role)
     alone = f"{STORE_API}.DIRECT.GET.OBJ_{BEGINNING}.$O.{BEGINNING}.C"
     assert await _may_send(ledger, f"{alone}.configuration", b"") == (
@@ -233,7 +234,7 @@ async def test_only_the_configuration_that_is_kept_is_read_without_the_snapshots
 
 
 async def test_commands_go_from_the_operator_to_agents_and_back(bus: Bus) -> None:
-    """The operator asks, the agent answers, and no other role can pose as either."""
+    """Only the operator may send commands to agents, and only agents answer."""
     agent, operator = await bus.connect("agent"), await bus.connect("operator")
 
     async def answer(subject: str, payload: bytes) -> bytes:
@@ -250,7 +251,7 @@ async def test_commands_go_from_the_operator_to_agents_and_back(bus: Bus) -> Non
 
 
 async def test_choices_go_from_the_extender_to_schedulers_and_back(bus: Bus) -> None:
-    """Where a pod is to be placed is asked by the extender alone, and heard by schedulers alone."""
+    """Only the extender may ask for placements, and only schedulers hear it."""
     scheduler, extender = await bus.connect("scheduler"), await bus.connect("extender")
 
     async def answer(_subject: str, payload: bytes) -> bytes:
@@ -328,7 +329,7 @@ async def test_the_binders_queue_cannot_be_changed_under_another_name(bus: Bus) 
 
 
 async def test_an_auditor_reads_a_copy_that_follows(bus: Bus) -> None:
-    """All of it, in the same revisions, and what comes later; to him alone an answer comes back."""
+    """An auditor reads a live copy with the same revisions, and answers reach only the auditor."""
     watcher, auditor = await bus.connect("watcher"), await bus.connect("auditor")
     await watcher.append([draft("workload.a") for _ in range(300)])
     seen: list[int] = []
@@ -351,7 +352,7 @@ async def test_an_auditor_reads_a_copy_that_follows(bus: Bus) -> None:
     "role", ["auditor", "extender", "gateway", "operator", "scheduler", "watcher"]
 )
 async def test_what_is_said_to_all_is_heard_once(bus: Bus, role: str) -> None:
-    """Use and beats, which nobody stores, from whichever account they come."""
+    """Usage and heartbeats, which are not stored, reach every listener once across accounts."""
     listener = await bus.connect(role)
     heard: list[str] = []
 
@@ -378,7 +379,7 @@ async def test_what_is_said_to_all_is_heard_once(bus: Bus, role: str) -> None:
 
 
 async def test_an_auditor_hears_each_event_once_as_it_is_written(bus: Bus) -> None:
-    """Without a consumer: those of writers in the ledger's account, and of those beside it."""
+    """An auditor hears each event once when it is written, without a consumer, from any account."""
     auditor = await bus.connect("auditor")
     heard: list[str] = []
 
@@ -406,7 +407,7 @@ async def test_an_auditor_hears_each_event_once_as_it_is_written(bus: Bus) -> No
 
 @pytest.mark.parametrize(("role", "account"), [("gateway", "FRONT"), ("operator", "PEOPLE")])
 async def test_who_asks_what_he_may_is_told_so(bus: Bus, role: str, account: str) -> None:
-    """By the server itself, in his own account: what `apportion doctor` goes by."""
+    """Each user can query its own name, account and permissions, which `apportion doctor` uses."""
     ledger = await bus.connect(role)
     said = msgspec.json.decode(await ledger.request(USER_INFO, b"", 30))["data"]
     assert (said["user"], said["account"]) == (role, account)

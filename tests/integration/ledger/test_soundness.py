@@ -35,7 +35,7 @@ async def ledger(tmp_path: Path) -> AsyncIterator[JetStreamLedger]:
 
 
 async def deafen(ledger: JetStreamLedger, name: str) -> None:
-    """Change the consumer's filter to what nobody says; it goes on beating."""
+    """Set the consumer's filter to a subject without messages; it keeps sending heartbeats."""
     filter_subject = "apportion.v1.nothing"
     config = {**(await read_info(ledger.wire, name)).config, "filter_subject": filter_subject}
     config.pop("filter_subjects", None)
@@ -61,7 +61,8 @@ async def names(ledger: JetStreamLedger) -> list[str]:
 async def test_a_reader_that_was_made_deaf_hears_again(
     ledger: JetStreamLedger, subjects: tuple[str, ...]
 ) -> None:
-    """Its consumer is as it made it, until somebody changes the filter: named, and replaced."""
+    """A reader whose consumer's filter was changed reports it, replaces the consumer and misses
+    nothing."""
     heard: list[Record] = []
     following = await ledger.follow(heard.append, subjects=subjects)
     await ledger.append([draft()])
@@ -79,7 +80,7 @@ async def test_a_reader_that_was_made_deaf_hears_again(
 
 
 async def test_a_queue_that_was_changed_is_named(ledger: JetStreamLedger) -> None:
-    """Of several workers none may replace the shared place, so it stays named until put back."""
+    """A changed work queue is reported until it is restored, because several workers share it."""
     subject = "apportion.v1.placement.*"
     await ledger.work_queue("binder", [subject], ack_wait_s=5, max_in_flight=10)
     assert await ledger.look() == Look()

@@ -21,7 +21,7 @@ from tests.support.nats import Bus, PlainServer, draft, ignore, remake_stream, r
 
 
 async def test_the_stream_is_made_once_and_then_found(bus: Bus) -> None:
-    """Every service may ask for the stream to be there; the second time changes nothing."""
+    """Creating the stream a second time finds the existing one and changes nothing."""
     ledger = await bus.connect("watcher")
     await ledger.append([draft()])
     boot = await bus.connect("bootstrap")
@@ -31,14 +31,15 @@ async def test_the_stream_is_made_once_and_then_found(bus: Bus) -> None:
 
 
 async def test_the_server_writes_to_disk_before_it_acknowledges(bus: Bus) -> None:
-    """`sync_interval: always` is what the running server says of itself."""
+    """The running server reports `sync_interval: always`: it writes to disk before it
+    acknowledges."""
     async with aiohttp.request("GET", f"{bus.server.monitor_url}/jsz?config=true") as page:
         about = await page.json()
     assert about["config"]["sync_always"] is True
 
 
 async def test_more_replicas_than_servers_is_an_error_with_the_number(tmp_path: Path) -> None:
-    """One server cannot hold three copies, and says so to whoever set it up."""
+    """Creating a stream with more replicas than servers fails, and no stream exists afterwards."""
     server = EmbeddedServer(tmp_path / "data", port=-1)
     await server.start()
     boot = await connect(server.url_for("bootstrap"), name="test")
@@ -53,7 +54,7 @@ async def test_more_replicas_than_servers_is_an_error_with_the_number(tmp_path: 
 
 
 async def test_another_number_of_replicas_is_drift(bus: Bus) -> None:
-    """What the operator asked for and what is there are compared too."""
+    """A number of replicas other than the operator's is reported as drift."""
     with pytest.raises(LedgerDrifted, match="num_replicas is 1 on the server but must be 3"):
         await create_stream(await bus.connect("bootstrap"), replicas=3)
 
@@ -113,7 +114,7 @@ async def test_a_server_has_no_setting_that_nobody_has_looked_at(plain: PlainSer
 
 
 async def test_each_wrong_setting_of_a_real_stream_is_named(plain: PlainServer) -> None:
-    """For every setting that we rely on: the server took another value, and check says which."""
+    """For every setting that we rely on, `check` names a stream's wrong value."""
     assert WRONG.keys() | WITH.keys() == stream.WANTED.keys()
     ledger = await connect(plain.url, name="test")
     for setting in stream.WANTED:

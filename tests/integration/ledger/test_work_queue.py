@@ -1,4 +1,4 @@
-"""The shared queue on a server that crashes, and who may open it; its rules are a contract."""
+"""The shared queue on a server that crashes, and its permissions; a contract test has its rules."""
 
 import asyncio
 import json
@@ -114,7 +114,7 @@ async def test_a_worker_that_has_left_passes_on_what_still_comes(bus: Bus) -> No
 
 
 async def test_a_queue_that_was_deleted_cannot_say_how_much_waits(tmp_path: Path) -> None:
-    """That is said, and no number made up."""
+    """A deleted queue's backlog is an error, not a made-up number."""
     plain = PlainServer(tmp_path / "plain")
     await plain.start()
     ledger = await connect(plain.url, name="test")
