@@ -6,6 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
+from apportion.core.answers.reads import NO_PRICES
 from apportion.core.workloads.reading import TAKEN
 from tests.integration.console.cards import fail, recover
 from tests.support.browser.audit import offences
@@ -370,7 +371,7 @@ def test_a_report_is_there_as_files_and_says_whose_colour_is_whose(
     cluster.json("uncordon", "t4-1", "--by", "ann")
     with opened(browser, base, size=size) as page:
         visit(page, "#/reports?by=queue")
-        for words, name in (("CSV", "usage-by-queue.csv"), ("JSON", "usage-by-queue.json")):
+        for words, name in (("CSV", "cost-by-queue.csv"), ("JSON", "cost-by-queue.json")):
             with page.expect_download() as download:
                 page.get_by_role("link", name=words, exact=True).click()
             assert download.value.suggested_filename == name
@@ -378,8 +379,7 @@ def test_a_report_is_there_as_files_and_says_whose_colour_is_whose(
             visit(page, "#/reports")
         address = page.get_by_role("link", name="JSON", exact=True).get_attribute("href")
         assert parse_qs(urlsplit(address or "").query)["to"] == [told.value.json()["to"]]
-        expect(page.get_by_role("link", name="FOCUS")).to_have_count(0)
-        expect(page.locator("#main")).to_contain_text("apportion report cost --prices FILE")
+        expect(page.get_by_role("link", name="FOCUS")).to_have_count(1)
         expect(page.locator("#main")).not_to_contain_text("`")
         visit(page, "#/reports")
         spoken = page.locator("#chart")
@@ -422,11 +422,18 @@ def test_a_report_of_nothing_says_so(browser: Browser, base: str) -> None:
         )
         route.fulfill(json={**answer, "rows": empty, "steps": []})
 
+    def unpriced(route: Route) -> None:
+        asked.append(route.request.url)
+        problem = {
+            "error": "no price file",
+            "code": NO_PRICES,
+            "fix": "start it with --prices FILE",
+        }
+        route.fulfill(status=404, json=problem)
+
     with opened(browser, base) as page:
-        page.on(
-            "request", lambda made: asked.append(made.url) if "report/cost" in made.url else None
-        )
         page.route(re.compile("/api/v1/report/usage"), nothing)
+        page.route(re.compile("/api/v1/report/cost"), unpriced)
         visit(page, "#/reports")
         table = page.locator("table").first
         expect(page.locator("h1")).to_contain_text("No GPU-hours since")
@@ -435,7 +442,9 @@ def test_a_report_of_nothing_says_so(browser: Browser, base: str) -> None:
         page.locator('[data-by="user"]').click()
         expect(table.locator("tbody")).to_contain_text("0")
         expect(table.locator("tbody")).not_to_contain_text("0.00")
+        note = page.locator("#main").inner_text()
     assert len(asked) == 1
+    assert "--prices" in note
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])

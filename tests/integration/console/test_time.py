@@ -213,6 +213,7 @@ def test_the_time_bar_is_folded_and_stays_so(browser: Browser, base: str) -> Non
             page.reload()
             expect(track).to_be_hidden()
             expect(page.get_by_role("button", name="Play")).to_be_in_viewport()
+            expect(page.locator("h1")).to_be_visible()
             box = page.locator("#time").bounding_box()
             assert box is not None
             assert box["height"] < 50
