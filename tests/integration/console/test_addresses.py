@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.support.browser.audit import offences
 from tests.support.browser.chromium import NARROW, WIDE, opened, visit
+from tests.support.polling import wait_until
 from tests.support.standalone import Standalone
 
 
@@ -58,6 +59,10 @@ def test_a_change_for_a_pod_is_answered_about_that_pod(
         assert offences(page) == []
     manifest = BIG.encode()
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest, code=1)
+    wait_until(
+        lambda: "big" in {pod["name"] for pod in cluster.json("get", "pods")["items"]},
+        "the gateway to fold the pod",
+    )
     with opened(browser, base) as page:
         page.on("request", lambda request: asked.append(request.url))
         visit(page, "#/whatif?pod=default/big&add=1x16xH100-80GB")
