@@ -64,7 +64,7 @@ async def test_H8_a_pod_goes_for_one_of_higher_priority_and_both_are_told(world:
     await world.facts.count(PodRefused, 2)
     await world.delete("low")
     assert (await world.bound("high"))["spec"]["nodeName"] == "n1"
-    assert len(world.facts.of(PodBound)) == 2
+    assert len(await world.facts.count(PodBound, 2)) == 2
 
 
 async def test_a_pod_without_devices_that_was_put_onto_its_node_goes(world: KubeWorld) -> None:

@@ -380,6 +380,6 @@ def test_what_is_neither_created_nor_changed_is_not_looked_at(operation: str) ->
     """Other operations are admitted without a check."""
     forged = kube_pod("p", {}, annotations={"apportion.dev/shares": "[]"})
     for pod in (kube_pod("p", {"nvidia.com/gpu": "1"}), forged):
-        assert created(pod) != Admitted("not looked at")
+        assert created(pod) != Admitted("skipped")
         asked = Asked(operation=operation, pod=pod, namespace="team")
-        assert admit(asked, rules()) == Admitted("not looked at")
+        assert admit(asked, rules()) == Admitted("skipped")
