@@ -188,7 +188,7 @@ ROLES: Final = (
     ),
     Role(
         name="operator",
-        does="the command line: users' changes, and pods that they submit without Kubernetes",
+        does="the command line: records users' changes, and pods submitted without Kubernetes",
         account="PEOPLE",
         appends=("operator.>", "workload.*", "adoption.>", "cluster.>"),
         sends=(
