@@ -29,7 +29,7 @@ ENOUGH = 34
 
 
 class Worst(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The worst that the holder of an identity with this role can do, and what it cannot do."""
+    """What an attacker with an identity of this role can do, and what it cannot do."""
 
     role: str
     can: str
@@ -37,7 +37,7 @@ class Worst(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Attack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An attack that worked once, and what stops it."""
+    """An attack that once succeeded, and the defense against it."""
 
     id: int
     who: str
@@ -46,7 +46,7 @@ class Attack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A point that a reviewer asks for. `tests` are `path` or `path::function`."""
+    """A point on a reviewer's checklist. `tests` are `path` or `path::function`."""
 
     id: int
     asks: str
@@ -61,6 +61,8 @@ class Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     worst: tuple[Worst, ...]
     attack: tuple[Attack, ...]
     point: tuple[Point, ...]
+    label: dict[str, str] = {}
+    """Link texts of test functions; without one, the text is the function's name."""
 
 
 def rows() -> Rows:
@@ -72,17 +74,19 @@ def problems(table: Rows, roles: Iterable[Role] = ROLES) -> Iterator[str]:
     """Yield what is missing, and tests that do not exist."""
     known = [role.name for role in roles]
     if [each.role for each in table.worst] != known:
-        yield f"the worst of {', '.join(known)}: one row for each, in this order"
+        yield f"worst: write one row for each of {', '.join(known)}, in this order"
     for attack in table.attack:
         if not list(ROOT.glob(ATTACKS.format(attack.id))):
             yield f"attack {attack.id}: no {ATTACKS.format(attack.id)}"
     for point in table.point:
         if point.state == "met" and not point.tests:
-            yield f"point {point.id}: is met and shown by no test"
-        yield from (f"point {point.id}: {test} is not there" for test in absent(point.tests))
+            yield f"point {point.id}: its state is met, but it names no test"
+        yield from (f"point {point.id}: {test} does not exist" for test in absent(point.tests))
     met = sum(point.state == "met" for point in table.point)
     if met < ENOUGH:
-        yield f"{met} points are met, where {ENOUGH} are wanted"
+        yield f"{met} points are met; at least {ENOUGH} must be"
+    named = {test.partition("::")[2] for point in table.point for test in point.tests}
+    yield from (f"label: no point names {name}" for name in table.label if name not in named)
 
 
 def absent(tests: Iterable[str]) -> Iterator[str]:
@@ -116,7 +120,7 @@ def page(text: str, table: Rows, roles: Iterable[Role] = ROLES) -> str:
 
 
 def _identities(table: Rows, roles: Iterable[Role]) -> Iterator[str]:
-    yield "| role | does | appends | at worst | cannot |"
+    yield "| role | purpose | appends | if compromised, it can | it cannot |"
     yield "|---|---|---|---|---|"
     worst = {each.role: each for each in table.worst}
     for role in roles:
@@ -127,7 +131,7 @@ def _identities(table: Rows, roles: Iterable[Role]) -> Iterator[str]:
 
 
 def _attacks(table: Rows) -> Iterator[str]:
-    yield "| # | who | what they did | what stops it | test |"
+    yield "| # | attacker | attack | defense | test |"
     yield "|---|---|---|---|---|"
     for each in table.attack:
         pattern = ATTACKS.format(each.id)
@@ -136,17 +140,19 @@ def _attacks(table: Rows) -> Iterator[str]:
 
 def _points(table: Rows) -> Iterator[str]:
     met = sum(point.state == "met" for point in table.point)
-    yield f"{met} of {len(table.point)} are met."
+    yield f"{met} of {len(table.point)} points are met."
     yield ""
-    yield "| # | asked for | state | here | shown by |"
+    yield "| # | requirement | state | implementation | tests |"
     yield "|---|---|---|---|---|"
     for each in table.point:
-        shown = "<br>".join(map(_link, each.tests)) or "-"
+        shown = "<br>".join(_link(test, table.label) for test in each.tests) or "-"
         yield f"| {each.id} | {each.asks} | {each.state} | {each.here} | {shown} |"
 
 
-def _link(test: str) -> str:
+def _link(test: str, labels: dict[str, str]) -> str:
     path, _, name = test.partition("::")
+    if name in labels:
+        return f'[{labels[name]}](../../{path} "{name}")'
     words = (name or path.rpartition("/")[2].removesuffix(".py")).removeprefix("test_")
     return f"[{re.sub('_+', ' ', words)}](../../{path})"
 

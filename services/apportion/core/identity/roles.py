@@ -91,7 +91,7 @@ ROLES: Final = (
     ),
     Role(
         name="agent",
-        does="reports its nodes and hands out their shares",
+        does="reports on its nodes and gives containers their allocated devices",
         account="NODES",
         sends=(
             # events that the intake appends for it, and current usage, which is not stored
@@ -106,7 +106,7 @@ ROLES: Final = (
     ),
     Role(
         name="intake",
-        does="checks and appends what agents report; reads for agents; attests snapshots",
+        does="checks and appends agents' reports; reads the ledger for agents; attests snapshots",
         account="INTAKE",
         appends=("inventory.*", "allocation.*", "usage.*", "intake.*"),
         sends=(
@@ -166,7 +166,7 @@ ROLES: Final = (
     ),
     Role(
         name="gateway",
-        does="answers users and programs from its own fold; writes their cordons",
+        does="answers users and programs from its own copy of the state; records their cordons",
         account="FRONT",
         appends=("operator.node.*", "operator.device.*"),
         sends=("apportion.beat.gateway.>", "$SYS.REQ.USER.INFO"),
@@ -175,20 +175,20 @@ ROLES: Final = (
     ),
     Role(
         name="extender",
-        does="answers kube-scheduler and passes on the node that it chooses for a pod",
+        does="answers kube-scheduler and forwards the node that kube-scheduler chose for a pod",
         account="FRONT",
         sends=("apportion.beat.extender.>", "apportion.command.scheduler.*"),
         hears=("apportion.beat.>",),
     ),
     Role(
         name="admission",
-        does="the webhook: reads the configuration and appends nothing",
+        does="the webhook: checks and patches new pods; reads only the configuration",
         account="FRONT",
         reads="configuration",
     ),
     Role(
         name="operator",
-        does="the command line: what users change, and what they submit without Kubernetes",
+        does="the command line: records users' changes, and pods submitted without Kubernetes",
         account="PEOPLE",
         appends=("operator.>", "workload.*", "adoption.>", "cluster.>"),
         sends=(
@@ -213,7 +213,7 @@ ROLES: Final = (
     ),
     Role(
         name="callout",
-        does="tells the server the identity and the permissions of a ServiceAccount",
+        does="gives the NATS server the identity and permissions of a ServiceAccount",
         account=AUTH,
         reads="nothing",
         hears=("$SYS.REQ.USER.AUTH",),
