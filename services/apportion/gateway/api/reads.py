@@ -84,9 +84,7 @@ class LinesQuery(AtQuery, frozen=True, kw_only=True):
     limit: Annotated[
         int,
         Meta(
-            ge=1,
-            le=LIMIT_MAX,
-            description="Maximum pods to list in each group of equal requests.",
+            ge=1, le=LIMIT_MAX, description="Maximum pods to list in each group of equal requests."
         ),
     ] = PODS_SHOWN
 
