@@ -56,8 +56,8 @@ def document(endpoints: Iterable[Endpoint] = ENDPOINTS) -> dict[str, Any]:
         "info": {
             "title": "Apportion's API",
             "version": PREFIX.rpartition("/")[2],
-            "description": "What the gateway answers over HTTP from the ledger, and the few changes "
-            "that it accepts. See docs/tasks/use-the-api.md.",
+            "description": "What the gateway answers over HTTP from the ledger, and the few "
+            "changes that it accepts. See docs/tasks/use-the-api.md.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],

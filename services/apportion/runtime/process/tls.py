@@ -107,7 +107,8 @@ def load_pair(context: ssl.SSLContext, setting: str, certificate: Path, key: Pat
         fix = f"{why}; give the path of a PEM certificate and of its unencrypted PEM key"
         raise ConfigError(setting, str(certificate), fix) from None
     except OSError as error:
-        fix = f"the certificate or its key cannot be read ({error.strerror}); give the paths of PEM files"
+        why = f"the certificate or its key cannot be read ({error.strerror})"
+        fix = f"{why}; give the paths of PEM files"
         raise ConfigError(setting, str(certificate), fix) from None
 
 
