@@ -33,11 +33,12 @@ NUMBERED = {"revision"}
 """Path parameters that are whole numbers; all others are names."""
 AUDIENCES = {
     Audience.EVERYONE: "anyone, without a token",
-    Audience.KNOWN: "anyone with a valid token; an act also needs a right, as `cordon` of `nodes`",
-    Audience.DOCTOR: "people with the right `get` of `doctor`",
-    Audience.LEDGER: "people with the right `get` of `ledger`",
-    Audience.TENANTS: "people with the right `get` of `ledger`; and people with `get` of `pods` in "
-    "some namespaces, in whose answer all that is of others is hidden",
+    Audience.KNOWN: "anyone with a valid token; a change also needs a permission, such as `cordon` "
+    "on `nodes`",
+    Audience.DOCTOR: "people with the permission `get` on `doctor`",
+    Audience.LEDGER: "people with the permission `get` on `ledger`",
+    Audience.TENANTS: "people with the permission `get` on `ledger`; and people with `get` on "
+    "`pods` in some namespaces: data of other namespaces is hidden from them",
 }
 NAMED_BY = 4
 """A row of the parameter table names at most this many endpoints."""
@@ -55,8 +56,8 @@ def document(endpoints: Iterable[Endpoint] = ENDPOINTS) -> dict[str, Any]:
         "info": {
             "title": "Apportion's API",
             "version": PREFIX.rpartition("/")[2],
-            "description": "What the gateway answers over HTTP from the ledger, and the few acts "
-            "that it takes. See docs/tasks/use-the-api.md.",
+            "description": "What the gateway answers over HTTP from the ledger, and the few "
+            "changes that it accepts. See docs/tasks/use-the-api.md.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],

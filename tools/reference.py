@@ -143,8 +143,8 @@ For anyone whose pod is pending. `apportion why`, the API and the ledger name th
 refusal by one of these codes. If a unit is below the code, the refusal also says how much is needed
 and how much is available. A client must accept unknown codes: newer builds may add some.
 
-The fix is for a pod that waits for others. If it would not fit even on an empty node, use a larger
-device or node, or request less, unless the fix says otherwise.""",
+The fix assumes that the pod would fit on an empty node. If it would not, use a larger device or
+node, or request less, unless the fix says otherwise.""",
         *parts,
     )
 

@@ -10,7 +10,7 @@ from apportion_schemas import Configuration
 from tests.tidy.tree import ROOT
 
 GUIDE = ROOT / "docs/reference/configuration.md"
-HEAD = ["| key | meaning | default | obeyed by |", "|---|---|---|---|"]
+HEAD = ["| key | meaning | default | read by |", "|---|---|---|---|"]
 
 
 def default_of(path: str) -> str:
@@ -25,7 +25,7 @@ def default_of(path: str) -> str:
         made = field.default_factory
         value = field.default if made is msgspec.NODEFAULT else made()
     if value is msgspec.NODEFAULT:
-        return "must be said"
+        return "required"
     written = msgspec.json.encode(value).decode().strip('"')
     return {"null": "-", "": "-", "[]": "none"}.get(written, f"`{written}`")
 
@@ -34,7 +34,7 @@ def table() -> list[str]:
     """Return the table of keys that the guide must contain."""
     return HEAD + [
         f"| `{key.path}`{f' (or `{key.also}`)' if key.also else ''} | {key.meaning} "
-        f"| {default_of(key.path)} | {key.obeyed_by} |"
+        f"| {default_of(key.path)} | {key.read_by} |"
         for key in KEYS
     ]
 

@@ -92,7 +92,7 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
     "--ignore-xid",
     "ignored_xids",
     "NUMBER",
-    "Keep a GPU healthy after this XID. Repeatable.",
+    "Do not mark a GPU unhealthy because of this XID. Repeatable.",
     type=click.IntRange(1, XID_MAX),
 )
 @many(

@@ -116,7 +116,8 @@ class VolumeBinding:
                 waits = seen is not None and seen.state == "first-consumer"
                 if not waits and not claim.spec.volume_name:
                     raise _Impossible(
-                        f"claim {name} has no volume, and its storage class does not wait for a pod"
+                        f"claim {name} is not bound to a volume, and its storage class does not "
+                        "use WaitForFirstConsumer"
                     )
                 waiting.append(claim)
             # Smallest first, so that no claim takes a volume that only a larger one could use.

@@ -58,7 +58,7 @@ SERVICES = tuple(
               "[default: the fleet of the existing ledger, else 8 nodes with H100, A100, V100, T4, "
               "L40S and Ascend310P]")  # fmt: skip
 @click.option("--nodes", type=click.IntRange(1, 20_000), metavar="N",
-              help="Number of nodes with --fleet SPEC.")  # fmt: skip
+              help="Number of nodes to simulate; only with --fleet SPEC.")  # fmt: skip
 @click.option("--gpus", type=click.Choice(["simulated", "local"]), default="simulated",
               show_default=True,
               help="local: use the GPUs of this machine, without samples.")  # fmt: skip

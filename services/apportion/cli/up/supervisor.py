@@ -212,8 +212,8 @@ class Supervisor:
         def pipe() -> int:
             if self._pipe is None:
                 raise UpFailed(
-                    f"cannot start the {child.name}: the sentinel is not running; start the "
-                    "server first"
+                    f"cannot start the {child.name}: the sentinel, which stops the services if "
+                    "`up` is killed, is not running; run `apportion up` again"
                 )
             return self._pipe.fileno()
 

@@ -1,4 +1,4 @@
-"""Every key with its meaning and the services that obey it, for the guide.
+"""Every key with its meaning and the services that read it, for the guide.
 
 Invariant: the table has exactly the keys of `Configuration`, in its order (tested)."""
 
@@ -15,7 +15,7 @@ class Key(NamedTuple):
 
     path: str
     meaning: str
-    obeyed_by: str
+    read_by: str
     also: str = ""
 
 
@@ -70,9 +70,9 @@ KEYS: tuple[Key, ...] = (
     Key("nodeconfig[].filterdevices.index",
         "devices of this node that are not offered, by their index", AGENT),
     Key("policy.nodes",
-        "how nodes are ranked, from this change on; the latest of this and "
-        "`apportion policy set` applies", SCHEDULER),
-    Key("policy.devices", "how devices of a node are ranked, likewise", SCHEDULER),
+        "how nodes are ranked; `apportion policy set` sets it too, and whichever was set last "
+        "applies", SCHEDULER),
+    Key("policy.devices", "how the devices of a node are ranked; the same applies", SCHEDULER),
     Key("policy.weights",
         "weights of `cpu`, `memory` and `devices`, 0 to 1000 each, if nodes are ranked by load "
         "(`binpack`, `spread`)", SCHEDULER),

@@ -111,5 +111,6 @@ def login_choice(
         read_rows(choice.tokens)  # report errors before the start
     if not choice.wanted and not choice.public and not is_own_machine(listen.host):
         fix = f"other machines can reach it; add a login ({LOGINS}), listen on 127.0.0.1, or "
-        raise ConfigError("--listen", str(listen), f"{fix}use --open if access is restricted")
+        fix += "if a firewall or proxy already restricts access, use --open"
+        raise ConfigError("--listen", str(listen), fix)
     return choice

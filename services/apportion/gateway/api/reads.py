@@ -82,7 +82,10 @@ class LinesQuery(AtQuery, frozen=True, kw_only=True):
     """The parameters of the groups of waiting pods."""
 
     limit: Annotated[
-        int, Meta(ge=1, le=LIMIT_MAX, description="Maximum pods to list per request.")
+        int,
+        Meta(
+            ge=1, le=LIMIT_MAX, description="Maximum pods to list in each group of equal requests."
+        ),
     ] = PODS_SHOWN
 
 
@@ -143,7 +146,7 @@ def _page(make: Callable[[State, Any], msgspec.Struct]) -> Make:
 REVISION = Read(
     path="revision", name="revision", answer=RevisionAnswer, audience=TENANTS,
     make=lambda view, *_: RevisionAnswer(revision=view.state.revision),
-    summary="The gateway's revision, and why no pod can be placed or started now, if so",
+    summary="The gateway's revision; if no pod can be placed or started now, also the cause",
 )  # fmt: skip
 FLEET = Read(
     path="fleet", name="fleet", answer=FleetAnswer, audience=TENANTS, query=FleetQuery,

@@ -104,10 +104,11 @@ def load_pair(context: ssl.SSLContext, setting: str, certificate: Path, key: Pat
         why = f"the certificate or its key cannot be read ({_reason(error)})"
         if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
             why = "the private key does not belong to the certificate"
-        fix = f"{why}; name a PEM certificate and its unencrypted PEM key"
+        fix = f"{why}; give the path of a PEM certificate and of its unencrypted PEM key"
         raise ConfigError(setting, str(certificate), fix) from None
     except OSError as error:
-        fix = f"the certificate or its key cannot be read ({error.strerror}); name PEM files"
+        why = f"the certificate or its key cannot be read ({error.strerror})"
+        fix = f"{why}; give the paths of PEM files"
         raise ConfigError(setting, str(certificate), fix) from None
 
 
@@ -117,11 +118,11 @@ def read_pem(setting: str, path: str) -> str:
         with Path(path).open("rb") as file:
             found = file.read(BYTES_MAX + 1)
     except OSError as error:
-        fix = f"the file cannot be read ({error.strerror}); name a PEM file"
+        fix = f"the file cannot be read ({error.strerror}); give the path of a PEM file"
         raise ConfigError(setting, path, fix) from None
     if len(found) > BYTES_MAX:
         raise ConfigError(
-            setting, path, f"the file has more than {BYTES_MAX} bytes; name a PEM file"
+            setting, path, f"the file has more than {BYTES_MAX} bytes; give the path of a PEM file"
         )
     return found.decode("ascii", errors="replace")
 
@@ -147,7 +148,7 @@ def _stamp(setting: str, path: str) -> tuple[int, int, int]:
     try:
         found = Path(path).stat()
     except OSError as error:
-        fix = f"the file cannot be read ({error.strerror}); name a PEM file"
+        fix = f"the file cannot be read ({error.strerror}); give the path of a PEM file"
         raise ConfigError(setting, path, fix) from None
     return found.st_mtime_ns, found.st_ino, found.st_size
 

@@ -119,5 +119,5 @@ def keys(*, as_json: bool) -> None:
         return
     made = Rows("KEY", "USED BY", "MEANING", wraps=("MEANING",))
     for key in KEYS:
-        made.add_row(key.path, key.obeyed_by, key.meaning)
+        made.add_row(key.path, key.read_by, key.meaning)
     console().print(made)

@@ -44,8 +44,8 @@ _OPTIONS = (
                  help="Archive of events that were trimmed from the ledger; repeat for more, "
                  "oldest first."),
     click.option("--account", default=ACCOUNT, show_default=True, metavar="NAME",
-                 help="BillingAccountId for --format focus; requires --prices unless it is the "
-                 "default."),
+                 help="BillingAccountId for --format focus. Any value but the default requires "
+                 "--prices."),
     click.option("--format", "form", type=click.Choice(FORMATS), default="table",
                  show_default=True,
                  help="Output format; focus is CSV with the columns of FOCUS 1.0."),

@@ -111,7 +111,7 @@ class Unit(Enum):
     MIB = "MiB"
     MILLI_CPU = "CPU"
     CORES = "cores"
-    PIECES = "pieces"
+    UNITS = "units"
     SLOTS = "slots"
     PLACES = "MIG placements"
     AI_CPUS = "AI CPUs"

@@ -248,7 +248,7 @@ ROOM: tuple[Cause[NodeCheck], ...] = (
 NEEDS: tuple[Cause[NodeCheck], ...] = (
     Cause(_C.EXTENDED_RESOURCE_INSUFFICIENT, "not enough of an extended resource on the node",
           "wait for pods on the node to end, or use a node with more of the resource", HOST,
-          unit=Unit.PIECES,
+          unit=Unit.UNITS,
           fix_when_empty="use a node with enough of the resource", check=extended,
           wanted=lambda shape: shape.node.extended),
     Cause(_C.HOST_PORT_TAKEN, "another pod on the node uses the host port",

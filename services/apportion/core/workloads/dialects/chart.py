@@ -1,11 +1,13 @@
 """Check sections of HAMi's and Volcano's configuration files against what is fixed here.
 
-Invariant: a section is accepted if it says what is so here anyway. Anything else is refused by its
-key, with the fix."""
+Invariant: a section is accepted if it asks only for what Apportion always does. Anything else is
+refused by its key, with the fix."""
 
-from typing import Any
+from typing import Any, Final
 
 from apportion.core.workloads.document import ManifestError, below, shown
+
+AS_IN_CHART: Final = "write it as in HAMi's chart"
 
 
 def expect(value: object, nothing: tuple[object, ...], path: str, fix: str) -> None:
@@ -24,12 +26,12 @@ def same(section: dict[str, Any], expected: dict[str, Any], path: str) -> None:
 def an_object(value: object, path: str) -> dict[str, Any]:
     """Return the value if it is an object; raises ManifestError if not."""
     if not isinstance(value, dict):
-        raise ManifestError(path, value, "is not an object", "write it as in the original chart")
+        raise ManifestError(path, value, "is not an object", AS_IN_CHART)
     return value
 
 
 def a_list(value: object, path: str) -> list[Any]:
     """Return the value if it is a list; raises ManifestError if not."""
     if not isinstance(value, list):
-        raise ManifestError(path, value, "is not a list", "write it as in the original chart")
+        raise ManifestError(path, value, "is not a list", AS_IN_CHART)
     return value
