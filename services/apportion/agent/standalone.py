@@ -88,7 +88,7 @@ class RunNode:
         self._serving = False
 
     def not_ready(self) -> list[str]:
-        """Why no command can be started yet."""
+        """Return why no command can be started yet."""
         return [] if self._serving else ["not ready to start commands yet"]
 
     async def serve(self, ledger: Ledger) -> None:

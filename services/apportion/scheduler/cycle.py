@@ -144,7 +144,7 @@ class Contention:
 
     @property
     def apart(self) -> bool:
-        """True if the scheduler should try its own nodes first."""
+        """Return True if the scheduler should try its own nodes first."""
         return self._calm < CALM_DECISIONS
 
     def look(self, *, others_wait: bool) -> None:
@@ -356,7 +356,7 @@ async def _serve_choices(ledger: Ledger, chosen: ExternalChoices, stir: Callable
 def fence(
     events: Iterable[DecisionEvent], state: State, publisher: Publisher, fences: Fences
 ) -> list[Draft]:
-    """The fenced and chained drafts of one decision, in order."""
+    """Return the fenced and chained drafts of one decision, in order."""
     chains: dict[str, str] = {}
     drafts, time = [], publisher.time()
 
@@ -393,7 +393,7 @@ def fence(
 
 
 def _id(event: DecisionEvent, state: State) -> str:
-    """The message id, which fences the pod: one placement and one voiding per attempt.
+    """Return the message id, which fences the pod: one placement and one voiding per attempt.
 
     An adopted pod may have been voided or evicted in an earlier life, so its ids also have the
     revision of its submission. An eviction's id has its beneficiary, because an eviction for a pod

@@ -98,7 +98,7 @@ class ShareLifecycle:
         return pods
 
     def loops(self) -> list[Callable[[], Coroutine[None, None, None]]]:
-        """The loops to run until cancelled."""
+        """Return the loops to run until cancelled."""
         return [
             self._advise, self._tidy, self._resize, self._report_daemons, self.breaches.report,
         ]  # fmt: skip

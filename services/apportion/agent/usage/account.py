@@ -56,7 +56,7 @@ class _Share(_Sums):
 
     @property
     def key(self) -> Key:
-        """The same as `Use.key`."""
+        """Return the same as `Use.key`."""
         return self.pod, self.container, self.device, self.instance
 
     def add_use(self, use: Use, seconds: float) -> None:
@@ -76,7 +76,7 @@ class _Unshared(_Sums):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The unique key of a program."""
+        """Return the unique key of a program."""
         return self.device, self.command, self.pod
 
 
@@ -121,7 +121,7 @@ class Account:
             self._unshared.setdefault(key, _Unshared(*key)).add(memory // _MIB, seconds)
 
     def records(self, node: str) -> Iterator[UsageRecorded]:
-        """The events of a closed account, as few as hold it; none if nothing was used."""
+        """Return the events of a closed account, as few as hold it; none if nothing was used."""
         shares = list(_used(ShareUsed, self._shares.values()))
         most = sorted(self._unshared.values(), key=lambda each: -each.memory_mib_seconds)
         unshared = tuple(_used(UnsharedUsed, most[:UNSHARED_MAX]))
@@ -133,7 +133,7 @@ class Account:
             )
 
     def to_saved(self) -> _Saved:
-        """The account in its form on disk."""
+        """Return the account in its form on disk."""
         shares, unshared = list(self._shares.values()), list(self._unshared.values())
         return _Saved(self.began_s, shares, unshared, self.ended_s)
 

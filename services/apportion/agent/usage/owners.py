@@ -42,7 +42,7 @@ class Owners:
         self._known: dict[int, tuple[tuple[str, str], Owner]] = {}
 
     def of(self, pid: int) -> Owner | None:
-        """The owner of a process; None if there is no such process any more."""
+        """Return the owner of a process; None if there is no such process any more."""
         folder = f"{self._proc}/{pid}"
         life = _life(folder)
         known = self._known.get(pid)
@@ -96,7 +96,7 @@ class Books(Protocol):
     Invariant: a pod that is not in the books uses nothing on the node that could be reclaimed."""
 
     async def pods(self) -> set[str]:
-        """The uids of the pods. Raises NotPrepared if they cannot be known now."""
+        """Return the uids of the pods. Raises NotPrepared if they cannot be known now."""
 
     def owner(self, pid: int) -> Owner | None:
-        """The owner of a process; None if it has ended."""
+        """Return the owner of a process; None if it has ended."""

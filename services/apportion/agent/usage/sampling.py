@@ -83,7 +83,7 @@ class Sampling:
 
     @property
     def look(self) -> Look:
-        """The result of the last sample."""
+        """Return the result of the last sample."""
         return self._look
 
     def expose(self, metrics: Metrics, also: tuple[Names, ...]) -> None:

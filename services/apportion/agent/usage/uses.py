@@ -52,7 +52,7 @@ def read(regions: Regions, now_s: float) -> dict[Container, dict[str, Reading]]:
 def wrong_pids(
     readings: Mapping[Container, Mapping[str, Reading]], pids: Mapping[Container, Mapping[int, int]]
 ) -> dict[Container, Mapping[int, int]]:
-    """The `pids` of containers whose region has another node id for one of its processes."""
+    """Return the `pids` of containers whose region has another node id for one of its processes."""
     return {
         container: known
         for container, known in pids.items()
@@ -117,7 +117,7 @@ class Use(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """The unique key of this use on the node."""
+        """Return the unique key of this use on the node."""
         return self.pod, self.container, self.device, self.instance
 
 

@@ -105,7 +105,7 @@ class _Event(Struct, frozen=True, rename="camel"):
 
     @property
     def revision(self) -> int:
-        """The ledger's revision when this event was last written."""
+        """Return the ledger's revision when this event was last written."""
         text = (self.metadata.annotations or {}).get(REVISION, "")
         return int(text) if text.isdecimal() else 0
 
@@ -378,7 +378,7 @@ class Telling:
 
 
 def _place_of(tale: Tale) -> str:
-    """The key of a queued event; a newer event with the same key replaces it."""
+    """Return the key of a queued event; a newer event with the same key replaces it."""
     return tale.uid if tale.unschedulable else _event_name(tale)
 
 

@@ -333,7 +333,7 @@ class PublicUrl(msgspec.Struct, frozen=True):
 
     @property
     def secure(self) -> bool:
-        """True if browsers use HTTPS."""
+        """Return True if browsers use HTTPS."""
         return self.origin.startswith("https:")
 
 

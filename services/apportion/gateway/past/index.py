@@ -124,7 +124,7 @@ class Index:
 
     @property
     def revision(self) -> int:
-        """The revision up to which everything is committed; 0 if nothing is."""
+        """Return the revision up to which everything is committed; 0 if nothing is."""
         return int(self.kept("revision") or b"0")
 
     @property

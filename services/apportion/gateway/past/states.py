@@ -70,7 +70,7 @@ class Checkpoints:
 
     @property
     def bytes(self) -> int:
-        """The size of all checkpoints on disk."""
+        """Return the size of all checkpoints on disk."""
         return sum(self._bytes.values())
 
     def load(self, revision: int) -> State | None:
@@ -157,7 +157,7 @@ class PastStates:
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """The revisions of the cached states."""
+        """Return the revisions of the cached states."""
         return tuple(self._kept)
 
     async def at(self, revision: int) -> State:

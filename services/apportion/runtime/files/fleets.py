@@ -209,7 +209,7 @@ def _csv_entries(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
 
 
 def _features(devices: Sequence[Device]) -> dict[str, str]:
-    """The labels that NVIDIA's GPU feature discovery gives a node, from its first GPU."""
+    """Return the labels that NVIDIA's GPU feature discovery gives a node, from its first GPU."""
     found = [device for device in devices if device.family == NVIDIA]
     return (
         {

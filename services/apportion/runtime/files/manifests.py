@@ -52,7 +52,7 @@ class Document:
 
     @property
     def content(self) -> object:
-        """The document's content as JSON-like values."""
+        """Return the document's content as JSON-like values."""
         return self.parsed.content
 
     @property

@@ -76,7 +76,7 @@ class Follower:
 
     @property
     def running(self) -> bool:
-        """True if it may still deliver."""
+        """Return True if it may still deliver."""
         return self._task is not None and not self._task.done()
 
     async def caught_up(self) -> None:
@@ -303,7 +303,7 @@ class ConfigurationFollower(Follower):
 
     @property
     def in_touch(self) -> bool:
-        """True if a new configuration would arrive now."""
+        """Return True if a new configuration would arrive now."""
         return self._live != 0
 
     def _count(self, record: Record) -> None:
@@ -339,7 +339,7 @@ class ConfigurationLedger:
 
     @property
     def in_touch(self) -> bool:
-        """True if a new configuration would arrive now."""
+        """Return True if a new configuration would arrive now."""
         return self._follower is not None and self._follower.in_touch
 
     async def follow(

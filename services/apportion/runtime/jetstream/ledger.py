@@ -256,7 +256,7 @@ class JetStreamLedger:
 
     @property
     def connected(self) -> bool:
-        """True if the server can be reached now."""
+        """Return True if the server can be reached now."""
         return self.wire.connected
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:

@@ -179,7 +179,7 @@ class LeavingClient(Client):
 
     @property
     def ssl_context(self) -> SSLContext:
-        """The context for the files as they are now."""
+        """Return the context for the files as they are now."""
         if self._tls is None:
             return super().ssl_context
         try:
@@ -220,7 +220,7 @@ class LeavingClient(Client):
 
     @property
     def own_password(self) -> str | None:
-        """The password in the URL of the current server."""
+        """Return the password in the URL of the current server."""
         return self._current_server.uri.password if self._current_server else None
 
     async def _process_op_err(self, e: Exception) -> None:

@@ -51,7 +51,7 @@ class Stored(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> Key:
-        """What an attestation names: the revision and the digest of the bytes."""
+        """Return what an attestation names: the revision and the digest of the bytes."""
         return self.revision, self.entry.digest
 
 

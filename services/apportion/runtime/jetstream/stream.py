@@ -146,7 +146,7 @@ class Stored(msgspec.Struct, frozen=True):
 
     @property
     def record(self) -> Record:
-        """The record as readers get it."""
+        """Return the record as readers get it."""
         return Record(self.seq, self.subject, self.data)
 
 

@@ -36,7 +36,7 @@ class Wire(Protocol):
 
     @property
     def user(self) -> str:
-        """The user we connect as; empty if the server has no users."""
+        """Return the user we connect as; empty if the server has no users."""
 
     @property
     def owner(self) -> str:
@@ -44,7 +44,7 @@ class Wire(Protocol):
 
     @property
     def connected(self) -> bool:
-        """True if a message sent now would go out."""
+        """Return True if a message sent now would go out."""
 
     async def wait_connected(self, timeout_s: float) -> None:
         """Return once connected. Raises LedgerUnavailable after `timeout_s`."""

@@ -69,12 +69,12 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """True if the request succeeded."""
+        """Return True if the request succeeded."""
         return self.status < HTTP_ERRORS
 
     @property
     def passing(self) -> bool:
-        """True if the server is overloaded or failed, so that a retry may succeed."""
+        """Return True if the server is overloaded or failed, so that a retry may succeed."""
         return self.status == TOO_MANY or self.status >= SERVER_ERROR
 
     def refusal(self) -> KubeRefused:
@@ -374,7 +374,7 @@ class Reach:
         self.problem = "the API server has not answered yet"
 
     def not_ready(self) -> list[str]:
-        """Why the service is not ready; empty if the API server answers."""
+        """Return why the service is not ready; empty if the API server answers."""
         return [self.problem] if self.problem else []
 
     async def run(self) -> None:

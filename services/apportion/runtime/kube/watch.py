@@ -310,7 +310,7 @@ class Watch:
 
     @property
     def in_step(self) -> bool:
-        """True if the audience has everything, from a list that is not in doubt."""
+        """Return True if the audience has everything, from a list that is not in doubt."""
         return self._synced.is_set() and not self.problem
 
     def doubt(self, since_s: float) -> None:

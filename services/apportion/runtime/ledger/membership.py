@@ -88,7 +88,7 @@ class Membership:
         ).set_function(lambda: len(self.members))
 
     def not_ready(self) -> list[str]:
-        """Why this member does not take part in the work; empty once it does."""
+        """Return why this member does not take part in the work; empty once it does."""
         return [] if self._joined.is_set() else ["waiting for the other replicas to report"]
 
     async def joined(self) -> None:
@@ -190,13 +190,13 @@ class Attendance:
         self._since_s = self._clock.monotonic()
 
     def absent(self) -> bool:
-        """True if no member is alive; False until this listener could have heard one."""
+        """Return True if no member is alive; False until this listener could have heard one."""
         since_s = self._since_s
         listened = since_s is not None and self._clock.monotonic() - since_s > SILENT_S
         return listened and not self.members()
 
     def frozen(self) -> str:
-        """Why a live member cannot work; empty if all can."""
+        """Return why a live member cannot work; empty if all can."""
         said = (self._heard[member].frozen for member in self.members())
         return next(filter(None, said), "")
 

@@ -177,7 +177,7 @@ class Subscription(Protocol):
 
     @property
     def position(self) -> int:
-        """The newest revision delivered; before the first, the one before `start`."""
+        """Return the newest revision delivered; before the first, the one before `start`."""
 
     @property
     def lag(self) -> int:
@@ -185,7 +185,7 @@ class Subscription(Protocol):
 
     @property
     def stalled(self) -> bool:
-        """True if the ledger has had records for a while that did not arrive."""
+        """Return True if the ledger has had records for a while that did not arrive."""
 
     @property
     def stored_ns(self) -> int:
@@ -206,7 +206,7 @@ class Delivery(Protocol):
 
     @property
     def record(self) -> Record:
-        """The record that was handed out, as in the ledger."""
+        """Return the record that was handed out, as in the ledger."""
 
     @property
     def attempt(self) -> int:
@@ -277,16 +277,16 @@ class Ledger(Readable, Protocol):
         """Return True if these drafts were stored together, as they are."""
 
     async def last_revision(self) -> int:
-        """The newest revision; 0 if the ledger is empty."""
+        """Return the newest revision; 0 if the ledger is empty."""
 
     async def first_revision(self) -> int:
-        """The oldest revision that still exists, or the next one; 1 unless trimmed."""
+        """Return the oldest revision that still exists, or the next one; 1 unless trimmed."""
 
     async def last_on_subject(self, subject: str) -> int:
-        """The newest revision on one subject; 0 if it has none any more."""
+        """Return the newest revision on one subject; 0 if it has none any more."""
 
     async def record_at(self, revision: int) -> Record | None:
-        """The record at that revision; None if there is none. Raises LedgerUnavailable."""
+        """Return the record at that revision; None if there is none. Raises LedgerUnavailable."""
 
     async def work_queue(
         self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int

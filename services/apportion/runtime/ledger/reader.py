@@ -45,7 +45,7 @@ class Fold(Protocol[C_co]):
 
     @property
     def rules(self) -> Rules:
-        """The rules by which the ledger is read."""
+        """Return the rules by which the ledger is read."""
 
     def apply(self, record: Record, event: Event) -> C_co:
         """Apply the event at `record.revision`."""
@@ -148,7 +148,7 @@ class Reader(Generic[C]):
         return self._subscription.stored_ns if self._subscription else 0
 
     def not_ready(self) -> list[str]:
-        """Why a service with this reader is not ready; empty once folded up to now."""
+        """Return why a service with this reader is not ready; empty once folded up to now."""
         if self.halted:
             return [self.halted]
         if self._subscription and self._subscription.stalled:

@@ -57,7 +57,7 @@ class Found(NamedTuple):
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """What the receipt asserts about the ledger."""
+        """Return what the receipt asserts about the ledger."""
         return self.receipt.checkpoint
 
 

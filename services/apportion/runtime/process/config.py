@@ -83,7 +83,7 @@ class ServiceConfig(msgspec.Struct, frozen=True):
 
     @property
     def reach(self) -> Reach:
-        """How the service connects to its ledger."""
+        """Return how the service connects to its ledger."""
         return Reach(self.nats_url, self.nats_key, self.nats_token, self.ledger_key)
 
 

@@ -118,7 +118,7 @@ class Service:
             self.log.warning("cannot announce the stop, stopping anyway", error=str(failure))
 
     def reasons_against_ready(self) -> list[str]:
-        """Why the service is not ready; empty if it is."""
+        """Return why the service is not ready; empty if it is."""
         if self.phase != "running":
             return [self.phase]
         if not self._checks:
@@ -127,7 +127,7 @@ class Service:
         return reasons + self.soundness.not_ready()
 
     def frozen(self) -> str:
-        """Why the ledger takes nothing from this process (a key of `FREEZES`), or empty."""
+        """Return why the ledger takes nothing from this process (a key of `FREEZES`), or empty."""
         if self.soundness.drifted():
             return "ledger-drifted"
         trouble = self.soundness.trouble()

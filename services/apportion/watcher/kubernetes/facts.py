@@ -106,7 +106,7 @@ class Revisions:
         return self.fences.expected(newest, folded=self._state.revision)
 
     def of(self, data: Payload) -> int:
-        """The revision that the next event with this payload must expect."""
+        """Return the revision that the next event with this payload must expect."""
         return self.expected(self._newest.get(subject_of(data), 0))
 
 
@@ -182,12 +182,12 @@ class Facts:
                 yield Adoption(data, assumed=assumed)
 
     def adoption(self, data: PodAdopted) -> Fact:
-        """The event that the ledger adopts the pod with its devices."""
+        """Return the event that the ledger adopts the pod with its devices."""
         expect = self._revisions.of(data)
         return Fact(data, f"{data.pod}/adopted/{expect}", expect)
 
     def conflict(self, data: PodAdopted, problem: str) -> Iterator[Fact]:
-        """The event that the ledger cannot account for the pod's devices."""
+        """Return the event that the ledger cannot account for the pod's devices."""
         about = data.submitted
         return self.difference(
             DifferenceFound(
@@ -200,7 +200,7 @@ class Facts:
         )
 
     def difference(self, data: DifferenceFound) -> Iterator[Fact]:
-        """The event that cluster and ledger differ, unless the ledger has it already."""
+        """Return the event that cluster and ledger differ, unless the ledger has it already."""
         if self._state.differing.get(data.pod) != data:
             yield self._fact(data)
 
@@ -290,7 +290,7 @@ class Facts:
                 yield self._fact(NodeGone(node=name))
 
     def groups_of(self, uids: Iterable[str]) -> dict[str, None]:
-        """The gangs of those pods that need a placement."""
+        """Return the gangs of those pods that need a placement."""
         drafts = (pod.draft for uid in uids if (pod := self._view.pods.get(uid)) is not None)
         return dict.fromkeys(draft.group for draft in drafts if draft and draft.group)
 

@@ -29,7 +29,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def version(self) -> int:
-        """The API server's revision of the object."""
+        """Return the API server's revision of the object."""
         return number(self.resource_version)
 
 
@@ -58,7 +58,7 @@ class Marks(ABC):
 
     @abstractmethod
     def everything(self) -> dict[str, None]:
-        """All keys that matter, in the cluster or in the ledger."""
+        """Return all keys that matter, in the cluster or in the ledger."""
 
     def mark(self, key: str) -> None:
         """Mark an object to be compared again."""
@@ -102,13 +102,13 @@ def readable(
 
 
 def known_as(has: Mapping[str, Any], key: str) -> Any:
-    """The ledger's entry of that key; namespaced objects are by namespace, then by name."""
+    """Return the ledger's entry of that key; namespaced objects are by namespace, then by name."""
     namespace, _, name = key.rpartition("/")
     return has.get(namespace, {}).get(name) if namespace else has.get(name)
 
 
 def keys_of(has: Mapping[str, Any]) -> Iterator[str]:
-    """The keys of all objects of a kind in the ledger."""
+    """Return the keys of all objects of a kind in the ledger."""
     for key, known in has.items():
         yield from (f"{key}/{name}" for name in known) if isinstance(known, dict) else (key,)
 
@@ -152,7 +152,7 @@ class Mirror(Marks, Generic[V]):
         return dict.fromkeys((*self.entries, *keys_of(self._has())))
 
     def differences(self, names: Iterable[str]) -> Iterator[Payload]:
-        """The events about these objects that the ledger lacks."""
+        """Return the events about these objects that the ledger lacks."""
         for name in names:
             wanted: Any = self.entries.get(name)
             known = known_as(self._has(), name)

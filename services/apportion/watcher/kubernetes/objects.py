@@ -128,7 +128,7 @@ class _Given(_Kube, frozen=True):
 
     @property
     def parts(self) -> tuple[bytes, bytes]:
-        """The resources in effect and the allocated ones, as undecoded JSON."""
+        """Return the resources in effect and the allocated ones, as undecoded JSON."""
         return bytes(self.resources), bytes(self.allocated_resources)
 
 
@@ -489,7 +489,7 @@ def _amounts(
     ours: frozenset[str],
     infeasible: bool,  # noqa: FBT001 - part of the cache key
 ) -> NodeConstraints:
-    """What a pod takes of its node. Cached, because pods of one template have the same.
+    """Return what a pod takes of its node. Cached, because pods of one template have the same.
 
     `infeasible`: the node will never do the resize that the spec requests."""
     overhead, resources, given_to_pod = of_pod
@@ -521,7 +521,7 @@ def _resized(
     infeasible: bool,
     without: Mapping[str, object] = MappingProxyType({}),
 ) -> _Resources:
-    """The resources of a container or pod, or what its kubelet gave it if that is more.
+    """Return the resources of a container or pod, or what its kubelet gave it if that is more.
 
     As in kube-scheduler 1.36. `without` is the pod's overhead, which its status includes."""
     spec = _decode_resources(raw) or _Resources()
@@ -552,7 +552,7 @@ def _minded(
     namespace: str,
     labels: tuple[tuple[str, str], ...],
 ) -> tuple[tuple[HostPort, ...], tuple[PodTerm, ...]]:
-    """The host ports and required anti-affinity of a pod that another scheduler placed.
+    """Return the host ports and required anti-affinity of a pod that another scheduler placed.
 
     Cached, because pods of one template have the same. If they cannot be read they are ignored:
     the API server and that scheduler accepted them."""

@@ -53,7 +53,7 @@ class PodGroupView(Marks):
         return None if served is None else unread(gang, served)
 
     def everything(self) -> dict[str, None]:
-        """All gangs, in the cluster or in the ledger."""
+        """Return all gangs, in the cluster or in the ledger."""
         return dict.fromkeys((*self.declared, *self._state.groups))
 
     def differences(self, names: Iterable[str]) -> Iterator[PodGroupObserved | PodGroupGone]:

@@ -195,7 +195,7 @@ class ClusterView:
         self.stirred.set()
 
     def version_of(self, node: NodeObserved) -> int:
-        """The server's revision up to which this view knows the node and its pods."""
+        """Return the server's revision up to which this view knows the node and its pods."""
         reached = min(self.audiences[kind].version for kind in ("pods", "nodes", "csinodes"))
         return max(node.version, self.touched.get(node.node, 0), reached)
 
@@ -297,12 +297,12 @@ class ClusterView:
 
 
 def placed_on(pod: PodState | None, node: str) -> bool:
-    """True if the ledger has the pod on that node."""
+    """Return True if the ledger has the pod on that node."""
     return pod is not None and pod.placement is not None and pod.placement.node == node
 
 
 def change_of(view: PodView) -> PodChanged:
-    """The event with the current values of what may change in a pod."""
+    """Return the event with the current values of what may change in a pod."""
     return PodChanged(
         uid=view.uid,
         labels=view.labels,
@@ -314,7 +314,7 @@ def change_of(view: PodView) -> PodChanged:
 
 
 def says_otherwise(pod: PodState, view: PodView) -> bool:
-    """True if the ledger has other values of what may change in a pod."""
+    """Return True if the ledger has other values of what may change in a pod."""
     about, now = pod.submitted, view.amounts
     needs = about.shape.node
     same = (needs.cpu_milli, needs.memory_mib) == (now.cpu_milli, now.memory_mib)

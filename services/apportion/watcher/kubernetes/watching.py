@@ -171,7 +171,7 @@ class KubernetesWatching:
             self._view.mark_pod(uid)
 
     def not_ready(self) -> list[str]:
-        """Why the watcher is not ready; empty while it is in step with the cluster."""
+        """Return why the watcher is not ready; empty while it is in step with the cluster."""
         late = [self._unsettled] if self._unsettled else []
         return late + any_problem(self._watches)
 

@@ -39,7 +39,7 @@ class Observation:
     whole: bool = True
 
     def lacks(self, key: str) -> bool:
-        """True if the pod is certainly not wanted."""
+        """Return True if the pod is certainly not wanted."""
         return key not in self.pods and (self.whole or key in self.seen)
 
 
@@ -52,15 +52,15 @@ class Source:
 
     @property
     def problems(self) -> int:
-        """The number of documents, files and names that are not usable now."""
+        """Return the number of documents, files and names that are not usable now."""
         return 0
 
     def uid(self, key: str, incarnation: int) -> str:
-        """The uid of the n-th pod of that `namespace/name`, counted from 1."""
+        """Return the uid of the n-th pod of that `namespace/name`, counted from 1."""
         raise LookupError(f"no manifest has pod {key} ({incarnation})")
 
     def incarnation(self, key: str, uid: str) -> int:  # noqa: ARG002 - no pod is ours
-        """The inverse of `uid`; 0 if the pod is not of this source."""
+        """Return the inverse of `uid`; 0 if the pod is not of this source."""
         return 0
 
     async def observe(self, configuration: Configuration = DEFAULT) -> Observation:  # noqa: ARG002
@@ -155,7 +155,7 @@ class Known:
 
 
 def next_facts(source: Source, known: Known, state: State, wanted: Observation) -> list[Fact]:
-    """The events to append now: pods that left, or else gangs, or else pods that came.
+    """Return the events to append now: pods that left, or else gangs, or else pods that came.
 
     One kind at a time, each on the state that the previous one made. A fold forgets a gang with
     its last pod, so gangs are declared after pods have left and before their pods come."""

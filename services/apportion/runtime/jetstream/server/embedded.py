@@ -205,7 +205,7 @@ class EmbeddedServer:
 
     @property
     def port(self) -> int:
-        """The port that clients connect to."""
+        """Return the port that clients connect to."""
         return self.credentials.port
 
     @property

@@ -65,7 +65,7 @@ class Member(msgspec.Struct, frozen=True):
 
     @property
     def user(self) -> User:
-        """The user in the configuration; an added auditor reads under its own name."""
+        """Return the user in the configuration; an added auditor reads under its own name."""
         shared = self.role == self.name == "auditor"
         identity = Identity(self.role, self.name, self.nodes, shared=shared)
         variable = "" if self.nkey else password_variable(self.name)
