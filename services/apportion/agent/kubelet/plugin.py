@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 def slot_names(resource: str, count: int, key: bytes) -> list[str]:
     """Return names such as `gpu-1f8c…` of a resource's slots; they follow from `key`.
 
-    Names are unguessable, because a container could get another pod's share by naming its slot."""
+    The names cannot be guessed, so no container gets another pod's share by naming its slot."""
     prefix = resource.rpartition("/")[2][:_PREFIX_MAX]
     seeds = (f"{resource} {number}".encode() for number in range(count))
     return [f"{prefix}-{hmac.digest(key, seed, 'sha256').hex()[:_DIGITS]}" for seed in seeds]

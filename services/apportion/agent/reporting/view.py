@@ -2,8 +2,8 @@
 
 Invariants: a claim is due exactly while the ledger has its placement and binding, but neither an
 answer nor a void. Anyone may write a pod's annotations (PodAdopted), so a node with a kubelet
-gives an adopted pod nothing without proof: either this ledger had voided just this placement
-before, or the pod runs by a placement of ours and the node's own book has these shares for it."""
+gives an adopted pod nothing without proof: either this ledger had voided the same placement
+before, or the pod runs by our placement and the node's own book has these shares for the pod."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Daemons:
                 raise NotMade(f"the MPS daemon of {card} rejects the memory limit: {said}")
 
     async def keep(self, needed: Mapping[str, int]) -> dict[str, bool]:
-        """Stop unneeded daemons, restart dead ones; return for each needed one if it runs.
+        """Stop unneeded daemons and restart dead ones; return if each dead one runs again.
 
         `needed` is the largest share of each device in MiB."""
         died: dict[str, bool] = {}

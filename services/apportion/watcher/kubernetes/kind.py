@@ -16,7 +16,7 @@ Problem = Callable[[str, str], None]
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    """What every object has: its name, its namespace if it is in one, and its revision."""
+    """The metadata of every object: its name, its namespace if any, and its revision."""
 
     name: str
     namespace: str = ""
@@ -24,7 +24,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def key(self) -> str:
-        """Its key: `namespace/name`, or its name if it has no namespace."""
+        """Return the object's key: `namespace/name`, or only its name without a namespace."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     @property
@@ -41,7 +41,7 @@ _decode = skipping(msgspec.json.Decoder(_Object).decode)
 
 
 def metadata_of(raw: bytes) -> Metadata:
-    """Decode the part of any object that is readable whatever the rest is."""
+    """Decode the metadata of an object, even if the rest is unreadable."""
     return _decode(raw).metadata
 
 
@@ -82,7 +82,7 @@ def readable(
     key: Callable[[Metadata], str] = lambda meta: meta.key,
     keeps: bool = True,
 ) -> Kind[V]:
-    """A kind whose unreadable objects are problems and, unless it `keeps` them, count as absent."""
+    """Return a kind that reports unreadable objects and, unless it `keeps` them, drops them."""
 
     def read_named(raw: bytes) -> tuple[str, V | None, int]:
         meta = metadata_of(raw)
@@ -114,7 +114,7 @@ def keys_of(has: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_news(wanted: Any, known: Any) -> bool:
-    """True if the ledger differs in more than the version, and does not have a later version."""
+    """Return True if the ledger's values differ and are not of a later version."""
     version = getattr(known, "version", None)
     if version is None:
         return bool(wanted != known)
@@ -123,7 +123,7 @@ def is_news(wanted: Any, known: Any) -> bool:
 
 
 class Mirror(Marks, Generic[V]):
-    """Objects of one kind in the cluster, and what the ledger `has` of them."""
+    """The objects of one kind in the cluster, and the ledger's entries for them in `has`."""
 
     def __init__(
         self,
