@@ -1,4 +1,4 @@
-"""The auth callout: nats-server asks it at every connect who a ServiceAccount is.
+"""The auth callout: at every connect, nats-server asks it to identify the ServiceAccount.
 
     CONNECT (name, token) ──► nats-server ──► callout ──► TokenReview at the API server
                                    ◄── a short-lived user, signed, with the table's permissions

@@ -143,7 +143,7 @@ async def body(
             clock=service.clock,
             publisher=publisher,
             metrics=service.metrics,
-            # All members hear the agents; only the first writes.
+            # All schedulers receive the agents' beats; only the first one writes.
             leads=lambda: membership.members[:1] == (membership.member,),
         )
         if agent_grace_s:

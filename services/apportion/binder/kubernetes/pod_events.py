@@ -1,6 +1,6 @@
 """Writes Kubernetes events of pods, and the pods' condition PodScheduled.
 
-Of the reasons why a pod waits, only the newest is written; everything that happened to it is.
+Only the newest reason why a pod waits is written, but every event that happened to the pod.
 Names and contents come from the ledger, so several binders write an event once. Invariants:
 events yield to bindings; every bound pod that still exists gets its event eventually; an event
 that the API server keeps failing delays no other; the queue is bounded, and bindings beyond it

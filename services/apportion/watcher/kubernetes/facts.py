@@ -119,7 +119,7 @@ class Facts:
         self._revisions = revisions
 
     def ends(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Return ends of the ledger's pods that no longer have or need anything."""
+        """Yield the end of each pod in the ledger that no longer has or needs anything."""
         for uid in uids:
             known = self._state.pods.get(uid)
             rejected = self._state.rejected.get(uid)
@@ -161,7 +161,7 @@ class Facts:
         return ""
 
     def adoptions(self, uids: Iterable[str]) -> Iterator[Adoption]:
-        """Return the pods on a node without a placement in the ledger, and their devices."""
+        """Yield the pods on a node without a placement in the ledger, and their devices."""
         for uid in uids:
             pod = self._view.pods.get(uid)
             if pod is None or pod.claim is None or pod.ended or uid in self._state.pods:
@@ -205,7 +205,7 @@ class Facts:
             yield self._fact(data)
 
     def annotations(self) -> Iterator[Fact]:
-        """Return differences between the ledger and the annotated shares of bound pods."""
+        """Yield differences between the ledger and the annotated shares of bound pods."""
         for uid, pod in self._view.pods.items():
             known = self._state.pods.get(uid)
             placed = known.placement if known else None
@@ -233,7 +233,7 @@ class Facts:
                 )
 
     def arrivals(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Return the pods that need a placement, and the pods that cannot be read."""
+        """Yield the pods that need a placement, and the pods that cannot be read."""
         for uid in uids:
             pod = self._view.pods.get(uid)
             if pod is None or uid in self._state.pods or pod.ended or pod.node or pod.deleting:
@@ -263,7 +263,7 @@ class Facts:
             yield Fact(data, f"{pod.uid}/rejected/{expect}", expect)
 
     def changes(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Return changes of pods' labels, gates, CPU, memory or deletion."""
+        """Yield changes of pods' labels, gates, CPU, memory or deletion."""
         for uid in uids:
             pod, known = self._view.pods.get(uid), self._state.pods.get(uid)
             if pod is None or known is None or pod.ended:
@@ -277,7 +277,7 @@ class Facts:
                 yield Fact(change_of(pod), f"{uid}/changed/{newest}", expect)
 
     def nodes(self, names: Iterable[str]) -> Iterator[Fact]:
-        """Return the nodes that came, changed or left."""
+        """Yield the nodes that came, changed or left."""
         for name in names:
             view = self._view.nodes.get(name)
             state = self._state.nodes.get(name)
@@ -295,11 +295,11 @@ class Facts:
         return dict.fromkeys(draft.group for draft in drafts if draft and draft.group)
 
     def groups(self, names: Iterable[str]) -> Iterator[Fact]:
-        """Return the gangs that the ledger lacks or has with other values."""
+        """Yield the gangs that the ledger lacks or has with other values."""
         yield from map(self._fact, self._view.pod_groups.differences(names))
 
     def mirrored(self, marked: Marked) -> Iterator[Fact]:
-        """Return differences in queues, quotas, disruption budgets and namespaces."""
+        """Yield differences in queues, quotas, disruption budgets and namespaces."""
         for kind, mirror in self._view.mirrors.items():
             yield from map(self._fact, mirror.differences(marked.others.get(kind, ())))
 

@@ -44,7 +44,7 @@ LEFT_MAX = 10_000
 
 @dataclass(slots=True, eq=False)
 class Marked:
-    """What must be compared: pods by uid, the others by kind and name, in order of marking."""
+    """The objects to compare: pods by uid, others by kind and name, in order of marking."""
 
     pods: dict[str, None] = field(default_factory=dict)
     nodes: dict[str, None] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Marked:
 
 
 class ClusterView:
-    """Pods, nodes, gangs, queues, quotas and disruption budgets of one cluster."""
+    """The pods, nodes, gangs, queues, quotas and disruption budgets of one cluster."""
 
     def __init__(self, reader: ObjectReader, state: State) -> None:
         self._reader = reader
@@ -146,7 +146,7 @@ class ClusterView:
         return marked
 
     def everything(self) -> Marked:
-        """Everything in the cluster or in the ledger, for a whole comparison."""
+        """Return all objects in the cluster or in the ledger, for a whole comparison."""
         return Marked(
             pods=dict.fromkeys((*self.pods, *self.gone)),
             nodes=dict.fromkeys((*self.nodes, *self._observed())),
@@ -154,7 +154,7 @@ class ClusterView:
         )
 
     def mark(self, data: Payload) -> None:
-        """Mark what this event is about."""
+        """Mark the objects that this event is about."""
         match data:
             case PodSubmitted() | PodChanged() | PodRejected() | PodGone():
                 self.mark_pod(data.uid)
@@ -183,7 +183,7 @@ class ClusterView:
                 self.mark_pod(uid)
 
     def came(self, uid: str) -> None:
-        """The ledger now has the pod. If it has left in the meantime, it ends."""
+        """Note that the ledger now has the pod; a pod that has left meanwhile then ends."""
         if uid in self._left:
             del self._left[uid]
             self.note_gone(uid, DELETED)
@@ -200,16 +200,16 @@ class ClusterView:
         return max(node.version, self.touched.get(node.node, 0), reached)
 
     def unread(self, uids: Iterable[str]) -> list[PodView]:
-        """Pods on nodes whose claims were not read, because the ledger had them until now."""
+        """Return pods on nodes whose claims are unread, because the ledger had the pods so far."""
         views = (self.pods.get(uid) for uid in uids if uid not in self._state.pods)
         return [view for view in views if view is not None and view.unread and not view.ended]
 
     def unseen(self) -> list[str]:
-        """Pods of the ledger that the cluster is not known to have."""
+        """Return the pods of the ledger that this view of the cluster lacks."""
         return [uid for uid in self._live() if uid not in self.pods and uid not in self.gone]
 
     def unbound(self) -> list[PodView]:
-        """Pods that are bound in the ledger but have no node in the cluster."""
+        """Return the pods that are bound in the ledger but have no node in the cluster."""
         bound = (Phase.BOUND, Phase.ALLOCATED)
         views = (self.pods.get(uid) for uid, pod in self._state.pods.items() if pod.phase in bound)
         return [

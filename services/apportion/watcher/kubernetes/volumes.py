@@ -1,4 +1,4 @@
-"""The cluster's volumes, and what they mean for the volume claims that pods mount.
+"""The cluster's volumes, and their effect on the volume claims that pods mount.
 
 Invariant: the ledger only has claims that are mounted by a pod of the ledger, or by one that
 another scheduler placed."""

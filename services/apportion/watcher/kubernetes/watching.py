@@ -158,7 +158,7 @@ class KubernetesWatching:
             self._view.came(data.uid)
 
     def _look_again(self, uid: str) -> bool:
-        """Mark a pod that the ledger released or took; return True if it runs on a node."""
+        """Mark a pod that the ledger released or added; return True if the pod is on a node."""
         pod = self._view.pods.get(uid)
         if pod is None or not pod.node or pod.ended:
             return False
