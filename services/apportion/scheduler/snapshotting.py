@@ -1,6 +1,6 @@
 """Writes snapshots from time to time, next to the cycle.
 
-Any scheduler does that if the newest snapshot is old; two at once do no harm. Invariant: a decision
+Any scheduler writes one if the newest is old; two at once do no harm. Invariant: a decision
 waits for at most one slice of a snapshot. A failed snapshot only costs the next restart time."""
 
 import asyncio

@@ -80,7 +80,7 @@ _encode = msgspec.json.Encoder().encode
 class Tale(Struct, frozen=True, kw_only=True):
     """An event to write; `unschedulable` also sets the pod's condition.
 
-    `revision` tells repeated events apart. `renews`: it was written before and is still true."""
+    `revision` distinguishes repeated events. `renews`: an event that is still true."""
 
     uid: str
     namespace: str
@@ -464,8 +464,8 @@ HEALTH = (DeviceHealthChanged, NodeObserved, NodeReported)
 class FailedDevices:
     """The failed devices of each node at the last check.
 
-    A device fails by its agent's event, by a mark on its node, or because its agent no longer
-    reports it. Invariant: each failure is reported once, and a recovery only if its failure was."""
+    A device fails by its agent's event, by a mark on its node, or if the agent no longer reports
+    the device. Invariant: each failure is reported once, and a recovery only if its failure was."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -492,9 +492,9 @@ class FailedDevices:
 class UndeclaredGangs:
     """The gangs without a PodGroup at the last check.
 
-    It usually comes shortly after the pods, so schedulers do not report such a gang. If it never
-    comes, the owner needs an event. Invariant: each pod is reported once, and only if two checks
-    found no PodGroup."""
+    The PodGroup usually comes soon after the pods, so schedulers do not report the gang. If it
+    never comes, the owner needs an event. Invariant: each pod is reported once, and only if two
+    checks found no PodGroup."""
 
     def __init__(self, state: State) -> None:
         self._state = state

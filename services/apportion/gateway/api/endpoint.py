@@ -19,7 +19,7 @@ JSON = "application/json"
 
 
 class Audience(Enum):
-    """Who may call an endpoint, if the gateway has a login."""
+    """The users who may call an endpoint, if the gateway has a login."""
 
     EVERYONE = "everyone"
     KNOWN = "any user"

@@ -79,7 +79,7 @@ def _mark(revision: int, time: str, kind: str, parts: bytes, event: str) -> Mark
 
 
 class Index:
-    """The index in one file. Reads see what was noted, committed or not."""
+    """The index in one file; reads see all notes, committed or not."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,6 +1,6 @@
 """States as of any revision: the nearest earlier state, and the records after it.
 
-The nearest one is a cached state, one of our checkpoints, a scheduler's snapshot, or the empty
+The nearest state is a cached one, one of our checkpoints, a scheduler's snapshot, or the empty
 state. Invariants: `at(r)` equals the fold of everything up to `r`; cached states are bounded."""
 
 import asyncio
@@ -92,7 +92,7 @@ class Checkpoints:
         return State(rules=copy.deepcopy(self.rules))
 
     def clear(self) -> None:
-        """Remove all: they are of another ledger."""
+        """Remove all checkpoints, because they are of another ledger."""
         for revision in list(self.revisions):
             self.forget(revision)
 

@@ -111,7 +111,7 @@ class Known:
         return [key for key in wanted.pods if key not in self.latest]
 
     def spend(self, pod: PodSubmitted) -> None:
-        """Record an id that the server knows; an id that was not folded is in a snapshot's past."""
+        """Record a pod's id that the server knows, which a snapshot may have forgotten."""
         key = f"{pod.namespace}/{pod.name}"
         self.recall(key, self._source.incarnation(key, pod.uid))
 

@@ -35,9 +35,9 @@ class ByHand:
     """Ends evicted pods that users submitted, and submits them again.
 
     Without Kubernetes no other service releases the pods, and pods that preempt them would wait.
-     Invariant: a pod (a gang as a whole) ends and is submitted again in one atomic batch,
-    fenced by the last revision on each pod's subject. So none is lost, and none returns that
-    another client ended."""
+    Invariant: a pod (a gang as a whole) ends and is submitted again in one atomic batch,
+    fenced by the last revision on each pod's subject. So no pod is lost, and
+    no pod returns that another client ended."""
 
     def __init__(self, source: Source, state: State, publisher: Publisher) -> None:
         self._source = source
