@@ -140,7 +140,7 @@ class Gate:
         return request.secure if self._public is None else self._public.secure
 
     async def guard(self, request: web.Request, handle: Handle) -> web.StreamResponse:
-        """Answer the request if its user is permitted to."""
+        """Answer the request if its user may see the answer."""
         try:
             return await self._guarded(request, handle)
         except RequestRefused as refused:

@@ -17,7 +17,7 @@ KEY_ID_CHARS = 16
 
 
 class KeyInvalid(Exception):
-    """The file contains no such key; the message names it."""
+    """The file contains no usable key; the message names the file."""
 
 
 class SigningKey:

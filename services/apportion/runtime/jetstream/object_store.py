@@ -23,7 +23,7 @@ _DIGEST = "SHA-256="
 
 
 class BadObject(LedgerError):
-    """The stored object is not what was put there."""
+    """The stored object differs from the bytes that were put."""
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
