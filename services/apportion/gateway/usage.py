@@ -80,7 +80,7 @@ class Uses:
 def packed_use(node: NodeState, sample: UsageSample) -> PackedUse:
     """Return how busy each pod is on each of its devices, from 0 to 1.
 
-    The value is the used fraction of its compute, or of its memory if the compute is unknown."""
+    The value is the used part of the pod's compute, or of its memory if compute is unknown."""
     parts: dict[tuple[str, int], tuple[float, float]] = {}
     for share in sample.shares:
         state = node.by_id.get(share.device)

@@ -26,7 +26,7 @@ class Moments:
         self._now = now
 
     async def since(self, field: str, text: str) -> int:
-        """Return the same as `revision`, but the first event for a time before the ledger."""
+        """Return `revision`, or the first event for a time before a complete ledger."""
         try:
             return await self.revision(field, text)
         except RequestRefused as refused:

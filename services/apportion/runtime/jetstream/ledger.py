@@ -165,7 +165,7 @@ class Appender:
     async def _fence_refusal(
         self, drafts: Sequence[Draft], fences: dict[str, int], error: ApiError
     ) -> LedgerError:
-        """Return the error of the fence that refused; None if the draft is stored already."""
+        """Return FenceRefused, or DuplicateRefused if the single draft is stored already."""
         suspects = list(fences.items())
         if len(suspects) > 1:
             newest = error.description.rpartition(" ")[2]

@@ -1,4 +1,4 @@
-"""The ledger's contract: what writers append, what readers get, and the errors.
+"""The ledger's contract: the appends of writers, the deliveries to readers, and the errors.
 
 Services depend on this module and not on a client library.
 Invariants: an append is all or nothing; each record is delivered once, in revision order; a gap
@@ -37,7 +37,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class LedgerError(Exception):
-    """Any error of the ledger; the message has what failed, the value and the fix."""
+    """Any error of the ledger; the message has the failed action, the value and the fix."""
 
 
 class InvalidDraft(LedgerError):
@@ -105,7 +105,7 @@ class OutcomeUnknown(LedgerError):
 
 
 class LedgerUnavailable(LedgerError):
-    """The ledger cannot be reached or takes no appends now; nothing was stored."""
+    """The ledger cannot be reached or accepts no appends now; nothing was stored."""
 
     def __init__(self, why: str = "", *, again_s: float = 0.0) -> None:
         super().__init__(why)
@@ -181,7 +181,7 @@ class Subscription(Protocol):
 
     @property
     def lag(self) -> int:
-        """Number of records that the server had yet to send when it sent the last one."""
+        """Return the number of records still to be sent when the server sent the last one."""
 
     @property
     def stalled(self) -> bool:
@@ -189,10 +189,10 @@ class Subscription(Protocol):
 
     @property
     def stored_ns(self) -> int:
-        """When the server stored the last record that it sent, in ns since 1970; else 0."""
+        """Return when the server stored the last sent record, in ns since 1970; else 0."""
 
     async def caught_up(self) -> None:
-        """Return once all that the ledger had when `follow` began is delivered."""
+        """Return once every record that the ledger had when `follow` began is delivered."""
 
     async def join(self) -> None:
         """Return when stopped. Raises a LedgerError, or the error of `deliver`."""
@@ -210,13 +210,13 @@ class Delivery(Protocol):
 
     @property
     def attempt(self) -> int:
-        """1 on the first delivery, more after each `retry` or timeout."""
+        """Return 1 on the first delivery, and more after each `retry` or timeout."""
 
     async def ack(self) -> None:
-        """Acknowledge, or raise LedgerUnavailable; even so it may be delivered again."""
+        """Acknowledge, or raise LedgerUnavailable; even so, redelivery is possible."""
 
     async def retry(self, delay_s: float) -> None:
-        """Have it delivered again to some worker after `delay_s`."""
+        """Return the record to the queue, for any worker after `delay_s`."""
 
     async def progress(self) -> None:
         """Restart the acknowledgement timeout, because work continues."""
@@ -251,7 +251,7 @@ class Request(Protocol):
 
 
 class Readable(Protocol):
-    """What a reader needs of the stream, or of the part that it may read."""
+    """The stream, or the part that a user may read, as readers need it."""
 
     async def follow(
         self,
@@ -274,7 +274,7 @@ class Ledger(Readable, Protocol):
         LedgerUnavailable, LedgerFull, LedgerDrifted, NotPermitted."""
 
     async def holds(self, drafts: Sequence[Draft]) -> bool:
-        """Return True if these drafts were stored together, as they are."""
+        """Return True if exactly these drafts were stored together."""
 
     async def last_revision(self) -> int:
         """Return the newest revision; 0 if the ledger is empty."""
@@ -283,7 +283,7 @@ class Ledger(Readable, Protocol):
         """Return the oldest revision that still exists, or the next one; 1 unless trimmed."""
 
     async def last_on_subject(self, subject: str) -> int:
-        """Return the newest revision on one subject; 0 if it has none any more."""
+        """Return the newest revision on one subject; 0 if the subject has no records."""
 
     async def record_at(self, revision: int) -> Record | None:
         """Return the record at that revision; None if there is none. Raises LedgerUnavailable."""
@@ -305,7 +305,7 @@ class Ledger(Readable, Protocol):
     async def take_requests(
         self, subject: str, take: Callable[[Request], None], *, group: str
     ) -> Callable[[], Awaitable[None]]:
-        """Receive requests, each by one member of `group`; return what ends it.
+        """Receive requests, each in one process of `group`; return a function to stop.
 
         Raises LedgerUnavailable, NotPermitted."""
 

@@ -1,9 +1,9 @@
-"""How a client connects to the ledger: server URLs, user and credentials.
+"""The connection settings of the ledger's clients: server URLs, user and credentials.
 
 The credential is an Ed25519 seed (`--nats-key`), of which only signatures leave this machine; a
 token (`--nats-token`), read again for each connection because its file changes; or a password in
 the URL.
-Invariants: no message contains any of them; only its owner can read a seed's file."""
+Invariants: no message contains a credential; only its owner can read a seed's file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEDGER_KEY_BYTES_MIN = 32
 
 
 class InvalidKey(ValueError):
-    """Not a usable NATS key; the message says why and does not contain the key."""
+    """The NATS key is not usable; the message has the reason but not the key."""
 
 
 class KeyPair:
@@ -123,7 +123,7 @@ class CannotShow(Exception):
 
 
 class Reach(msgspec.Struct, frozen=True):
-    """Server URLs, separated by commas, and key or token unless they have a password."""
+    """Comma-separated server URLs, and a key or token unless the URLs have a password."""
 
     url: str
     key: Path | None = None

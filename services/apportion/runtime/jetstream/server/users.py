@@ -221,7 +221,7 @@ class Users:
 
     @_alone
     def revoke(self, name: str) -> Member:
-        """Remove a user and its key. Raises UsersFailed, also if it cannot be added."""
+        """Remove a user and its key. Raises UsersFailed, also if the role is an offline one."""
         found = self.read()
         gone = next((member for member in found.members if member.name == name), None)
         if gone is None:
