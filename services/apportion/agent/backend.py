@@ -43,7 +43,7 @@ class Load(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What `keep_instances` did with the MIG instances of a device."""
+    """The result of `keep_instances` for the MIG instances of a device."""
 
     gone: tuple[MigInstance, ...]  # destroyed
     held: tuple[MigInstance, ...]  # not needed, but in use according to the driver

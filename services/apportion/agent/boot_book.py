@@ -31,7 +31,7 @@ class BootBook(Generic[T]):
     def __init__(
         self, path: Path, proc: Path, kind: type[T], *, outlives_boot: bool = False
     ) -> None:
-        """`proc` is the kernel's /proc; if it is unreadable, boots cannot be told apart."""
+        """`proc` is the kernel's /proc; if unreadable, the book cannot detect a reboot."""
         self._path = path
         try:
             boot = (proc / _BOOT).read_text("ascii").strip()

@@ -197,7 +197,7 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
 async def _simulate_use(
     service: Service, session: Session, agent: Agent, nodes: Sequence[Node], record_s: float
 ) -> None:
-    # No event of a node says that a pod has ended, so this folds the whole ledger.
+    # No event of a node reports that a pod has ended, so this folds the whole ledger.
     cluster = StateFold(await session.restored(), quiet=True)
     # Metrics of its own: those of the service are about the agent's reader.
     reader = Reader(

@@ -72,7 +72,7 @@ class Places(Struct, frozen=True):
 
 
 def may_administer(status: Path = Path("/proc/self/status")) -> bool:
-    """Return True if this process has CAP_SYS_ADMIN (`CapEff` of proc(5)) or cannot tell."""
+    """Return True if this process has CAP_SYS_ADMIN (`CapEff` of proc(5)), or if unknown."""
     try:
         lines = status.read_text("ascii").splitlines()
         effective = next(line for line in lines if line.startswith("CapEff:"))

@@ -122,7 +122,7 @@ class Binding:
         ).set_function(lambda: len(self._tasks))
 
     def not_ready(self) -> list[str]:
-        """Return why this binder takes no more deliveries; empty while it does."""
+        """Return why this binder accepts no more deliveries; empty while it does."""
         return [self._unread] if self._unread else []
 
     async def run(self, queue: WorkQueue, reader: Reader[Change]) -> None:

@@ -35,7 +35,7 @@ _EXTRA: Final = "authentication.kubernetes.io/"
 
 
 class NoToken(ValueError):
-    """The token is not accepted; the message says why without showing the token."""
+    """The token is not accepted; the message has the reason but not the token."""
 
 
 class Limited(Exception):

@@ -95,7 +95,7 @@ class Showing:
         )
 
     async def run(self) -> None:
-        """Answer agents until cancelled. Raises a group with what `_listen` raises."""
+        """Answer agents until cancelled. Raises a group with the errors of `_listen`."""
         await self._reader.caught_up()
         async with asyncio.TaskGroup() as self._tasks:
             leave = await self._listen()

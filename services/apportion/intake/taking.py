@@ -365,11 +365,11 @@ class Taking:
         ).set_function(lambda: self._lanes.unanswered)
 
     def not_ready(self) -> list[str]:
-        """Return why no reports are taken yet; empty once the intake listens."""
+        """Return why no reports are accepted yet; empty once the intake listens."""
         return [] if self._listening else ["not listening to agents yet"]
 
     async def run(self) -> None:
-        """Take reports until the reader halts. Raises what `append` raises."""
+        """Accept reports until the reader halts. Raises the errors of `append`."""
         await self._reader.caught_up()
         async with asyncio.TaskGroup() as self._tasks:
             leave = await self._ledger.take_requests(SUBJECTS_OF_ALL, self.take, group=GROUP)

@@ -82,7 +82,7 @@ def command(
 def leave_alone() -> None:
     """Exclude all present objects from garbage collection.
 
-    The folded state lives long, and each scan of it would block decisions for 0.1 s."""
+    The folded state is long-lived, and each scan of it would block decisions for 0.1 s."""
     gc.collect()
     gc.freeze()
 

@@ -151,7 +151,7 @@ class ClaimDoor:
                     for name, device in names.items()
                 ]
             )
-            # The kubelet forgets devices whose health it does not hear again.
+            # The kubelet forgets devices whose health is not sent again.
             await asyncio.sleep(HEALTH_S)
 
     async def _prepare(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC

@@ -23,7 +23,7 @@ class Holder(Struct, frozen=True):
     pod: str
     namespace: str
     name: str
-    # Several if an init container has the same slots: the kubelet does not say which one starts.
+    # Several if an init container has the same slots: the kubelet does not name the starting one.
     containers: tuple[str, ...]
     resource: str
     slots: tuple[str, ...]

@@ -222,7 +222,7 @@ class Xids:
     def wait(self, wait_s: float) -> Any:
         """Wait up to `wait_s`; return a critical XID, else True if the GPUs must be checked."""
         if self._events is None:
-            time.sleep(wait_s)  # the driver was away at the last look
+            time.sleep(wait_s)  # the driver was away at the last check
             return True
         try:
             event = nvml.nvmlEventSetWait_v2(self._events, max(1, int(wait_s * 1_000)))
@@ -231,7 +231,7 @@ class Xids:
             return False
         except nvml.NVMLError:
             # A GPU fell off the bus, or the driver restarts. One lost GPU breaks the set for all:
-            # the next look makes another set of those that answer.
+            # the next check makes another set of the GPUs that answer.
             if self._stumbled:
                 time.sleep(wait_s)
             self._stumbled = True
@@ -272,7 +272,7 @@ class Xids:
                 yield cut, xid
 
     def check_place(self, device: str, wanted: MigInstance) -> None:
-        """Raises NotMade if an instance on these slices had a critical XID recently."""
+        """Raise NotMade if an instance on these slices had a critical XID recently."""
         for cut, xid in self.faults(device):
             if overlap(cut, wanted):
                 raise NotMade(
@@ -319,7 +319,7 @@ class Loads:
         return loads
 
     def _cores(self, device: str, card: Any) -> dict[int, int] | None:
-        """Percent of the GPU's compute by process since the last reading; None if not reported."""
+        """Return percent of the GPU's compute by process since the last reading, or None."""
         since_us = self._seen_us.get(device, 0)
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(card, since_us)
@@ -334,7 +334,7 @@ class Loads:
         return {pid: min(round(fmean(each)), 100) for pid, each in rates.items()}
 
     def _monitored(self, device: str, card: Any, number: int) -> int | None:
-        """Percent of an instance's compute since the last reading, if the GPU has a monitor."""
+        """Return percent of an instance's compute since the last reading, or None."""
         key = device, number
         with suppress(nvml.NVMLError):
             if not nvml.nvmlGpmQueryDeviceSupport(card).isSupportedDevice:

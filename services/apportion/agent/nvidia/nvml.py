@@ -42,7 +42,7 @@ from apportion.runtime.process.clock import Clock
 from apportion_schemas import Device, MigInstance, MigSize
 
 PROBE_S = 10.0
-_WAIT_S = 1.0  # The longest wait for an XID at a time; a look at the GPUs may have to wait as long.
+_WAIT_S = 1.0  # The longest wait for an XID at a time; a GPU check may have to wait as long.
 _SLOW_S = 0.2  # after this long without an answer, the next GPU is read concurrently
 _MIG_SLOTS = 7
 _MIB = 1 << 20

@@ -1,7 +1,7 @@
 """The part of the ledger about one agent's nodes on which the agent acts.
 
-Invariants: a claim is due exactly while the ledger has its placement and binding, but neither an
-answer nor a void. Anyone may write a pod's annotations (PodAdopted), so a node with a kubelet
+Invariants: a claim is due exactly while it is placed and bound in the ledger and neither answered
+nor voided. Any client may write a pod's annotations (PodAdopted), so a node with a kubelet
 gives an adopted pod nothing without proof: either this ledger had voided the same placement
 before, or the pod runs by our placement and the node's own book has these shares for the pod."""
 
@@ -106,7 +106,7 @@ class NodeView:
     placed: dict[_Key, dict[int, PodPlaced]] = field(default_factory=dict)
     bound: set[_Key] = field(default_factory=set)
     # Claims of the pods bound last, answered or not, because a container may start again long after
-    # its pod was answered. No event tells an agent that a pod is gone, so the oldest claims are
+    # its pod was answered. No event shows an agent that a pod is gone, so the oldest claims are
     # dropped, except those of pods that are `there` according to the node's books.
     held: dict[str, Claim] = field(default_factory=dict)
     there: frozenset[str] = frozenset()
@@ -199,7 +199,7 @@ class FleetView:
     def __init__(
         self, nodes: Iterable[str], *, remember: bool = False, rules: Rules | None = None
     ) -> None:
-        """`remember`: keep claims after they are answered, for a kubelet that asks for them."""
+        """`remember`: keep answered claims, for a kubelet that requests them again."""
         self._remember = remember
         self.rules = rules or Rules()
         self.nodes = {name: NodeView() for name in nodes}

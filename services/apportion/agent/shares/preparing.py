@@ -118,7 +118,7 @@ class SharePreparing:
         return prepared.edits
 
     def _check_doubtful(self, claim: Claim) -> None:
-        # Anyone may have written the phase and annotations of the pod.
+        # Any client may have written the phase and annotations of the pod.
         book = self.handed
         if not claim.doubtful or book is None or book.entries.get(claim.pod) == _digest(claim):
             return

@@ -78,7 +78,7 @@ class Owners:
 
 def _life(folder: str) -> tuple[str, str] | None:
     try:
-        # The start time tells the process from a later one with the same id.
+        # The start time distinguishes the process from a later one with the same id.
         program, _, fields = _text(f"{folder}/stat").rpartition(")")
         return program, fields.split()[_STARTED]
     except (OSError, IndexError):

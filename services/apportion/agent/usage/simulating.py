@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 NODES_PER_S: Final = 200  # of the whole fleet: a large one is sampled less often
 SAMPLE_MAX_S: Final = 30.0  # a gateway forgets a node after a minute without a sample
-FIRST_S: Final = 30.0  # the first record of a node comes early, for a person who waits for it
+FIRST_S: Final = 30.0  # the first record of a node comes early, for a user who waits for it
 RECORDS_PER_S: Final = 2  # of the whole fleet; real nodes write one an hour each
 _LOOK_S: Final = 1.0
 _WAVE_S: Final = 600.0  # period of a load's slow variation

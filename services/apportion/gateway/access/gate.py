@@ -267,7 +267,7 @@ def _refuse_other_sites(request: web.Request, public: PublicUrl | None) -> None:
 
     Old browsers may send the cookie with it, although it is SameSite=Strict."""
     origin = request.headers.get(hdrs.ORIGIN)
-    # Without --public-url our origin is the host that was asked.
+    # Without --public-url our origin is the request's host.
     if origin is not None and (
         urlsplit(origin).netloc != request.host if public is None else origin != public.origin
     ):

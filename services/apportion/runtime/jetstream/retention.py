@@ -37,7 +37,7 @@ async def droppable(
 ) -> Droppable:
     """Return how much of the beginning may be dropped, within the operator's limits.
 
-    Any role that may read can ask. Raises CannotDrop, ArchiveError, OSError, LedgerError."""
+    Any role that may read can call this. Raises CannotDrop, ArchiveError, OSError, LedgerError."""
     info = await stream.check(ledger.wire)
     opening = await asyncio.to_thread(read_opening, archive)
     if opening.created != info.created:

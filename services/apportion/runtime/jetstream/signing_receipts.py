@@ -88,7 +88,7 @@ class _Signing:
         self.made: list[Found] = []
 
     def take(self, record: Record) -> None:
-        """Take the next record. Raises _Done after the last one."""
+        """Process the next record. Raises _Done after the last one."""
         self._cluster.take(record)
         state, before = self._cluster.state, self._before
         if record.revision % TOLD_EVERY == 0:

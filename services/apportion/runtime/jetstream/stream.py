@@ -122,7 +122,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """Result of a check of the ledger's settings."""
+    """The result of a check of the ledger's settings."""
 
     drifted: tuple[str, ...] = ()  # settings that differ
     lost: int = 0  # records

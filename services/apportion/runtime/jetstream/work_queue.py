@@ -1,4 +1,4 @@
-"""The shared queue: several replicas take records from one durable consumer.
+"""The shared queue, from which replicas fetch records through one durable consumer.
 
 Invariant: a record leaves the queue only by an explicit `ack`; if a worker dies or is silent
 past the timeout, another one gets its records. Delivery is at least once: nats-server 2.15.1

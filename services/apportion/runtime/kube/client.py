@@ -378,7 +378,7 @@ class Reach:
         return [self.problem] if self.problem else []
 
     async def run(self) -> None:
-        """Ask the server for its version every few seconds, until cancelled."""
+        """Request the server's version every few seconds, until cancelled."""
         while True:
             try:
                 await self._api.get(VERSION)

@@ -209,7 +209,7 @@ class Attendance:
         for member, said in here.items():
             name = _name(member)
             came_s[name] = max(said.first_s, came_s.get(name, said.first_s))
-        # An earlier process of the same name counts only if it is heard after the later one.
+        # An earlier process of the same name counts only if its beat is newer than the later one's.
         return tuple(sorted(each for each in here if here[each].last_s >= came_s[_name(each)]))
 
     async def _note(self, subject: str, payload: bytes) -> None:

@@ -71,7 +71,7 @@ class FenceRefused(LedgerError):
         )
         self.subject = subject
         self.expected = expected
-        self.found = found  # the newest revision there; None if the server did not say
+        self.found = found  # the newest revision there; None if the server did not report it
 
 
 class DuplicateRefused(LedgerError):
@@ -87,7 +87,7 @@ class DuplicateRefused(LedgerError):
             f"the ledger already has an event with one of these ids{where}: {shown}; "
             "treat it as done, or use a new id for a new event"
         )
-        self.ids = tuple(ids)  # all of a batch, for which the server does not say which one
+        self.ids = tuple(ids)  # all of a batch, for which the server does not report which one
         self.revision = revision  # of the first copy, known for a single draft
         self.same = same  # the stored event is the one to write, or was dropped since
 
@@ -109,11 +109,11 @@ class LedgerUnavailable(LedgerError):
 
     def __init__(self, why: str = "", *, again_s: float = 0.0) -> None:
         super().__init__(why)
-        self.again_s = again_s  # delay before a retry that the refusal asks for
+        self.again_s = again_s  # delay before a retry that the refusal requests
 
 
 class NotServed(LedgerUnavailable):
-    """The server answers, but no stream or service takes this request."""
+    """The server answers, but no stream or service accepts this request."""
 
 
 class LedgerFull(LedgerError):

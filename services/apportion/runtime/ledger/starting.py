@@ -11,7 +11,7 @@ from apportion_schemas.catalogue import token
 from apportion_schemas.quantities import Name, Text
 
 SUBJECT = "apportion.command.scheduler.place"
-CONTAINER: Final = "run"  # the only container of a pod that stands for a command
+CONTAINER: Final = "run"  # the only container of a pod that represents a command
 # environment variable with the pod's uid, inherited by all that the command starts
 MARK: Final = "APPORTION_POD"
 # Owner kinds of such pods: a command, or a container engine.
@@ -33,7 +33,7 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 def is_command(owner: str) -> bool:
-    """Return True if the pod of this owner stands for a command."""
+    """Return True if the pod of this owner represents a command."""
     kind, slash, _ = owner.partition("/")
     return bool(slash) and kind in {PROCESS, *ENGINES}
 

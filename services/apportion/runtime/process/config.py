@@ -59,7 +59,7 @@ class ConfigError(Exception):
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where to listen; port 0 picks a free port."""
+    """The address to listen on; port 0 picks a free port."""
 
     host: str
     port: int

@@ -241,7 +241,7 @@ class PodView:
     attempt: str = ""
     draft: PodDraft | None = None  # or `problem`, while it needs a placement from us
     problem: ManifestError | None = None
-    claim: Claim | None = None  # the devices that it says it has, if bound and not in the ledger
+    claim: Claim | None = None  # the devices in its annotations, if bound and not in the ledger
     unread: bool = False  # the ledger had it, so `claim` was not read
 
 

@@ -1,6 +1,6 @@
 """The cluster as its API server reports it, and which objects to compare with the ledger.
 
-Invariant: a pod counts as gone only if the server said so: by a deletion, by a list that began
+Invariant: a pod counts as gone only if the server reports it: by a deletion, by a list that began
 after the pod was in the ledger, or in the answer to a query for that pod."""
 
 import asyncio
@@ -137,7 +137,7 @@ class ClusterView:
         }
 
     def take(self) -> Marked:
-        """Return what is marked, and unmark it."""
+        """Return the marked objects, and unmark them."""
         for raw in self.claims.take():
             self.audiences["pods"].seen(raw)
         marked, self.marked = self.marked, Marked()

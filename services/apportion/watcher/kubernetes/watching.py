@@ -1,4 +1,4 @@
-"""The watcher's loop over a cluster: take what is marked, compare, append, fold, repeat.
+"""The watcher's loop over a cluster: collect marks, compare, append, fold, repeat.
 
 Invariant: the fold includes everything that the ledger had when the change was read, so a
 binding is never seen before its placement."""

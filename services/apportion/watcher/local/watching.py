@@ -67,7 +67,7 @@ class ByHand:
             await ledger.last_on_subject(f"{SUBJECTS}.workload.{token(pod.uid)}") for pod in unit
         ]
         if max(fences) > basis:
-            return  # a newer event is not folded yet: look again after it
+            return  # a newer event is not folded yet: check again after it
         try:
             await ledger.append(self._drafts(unit, fences, basis))
         except (FenceRefused, DuplicateRefused):
