@@ -1,8 +1,8 @@
 """The `apportion admission` command and its process.
 
-It reads one subject of the ledger, the configuration, and writes nothing. Invariant: once it has
-read a configuration, it judges pods by the newest one it has, even while the ledger is
-unreachable."""
+The webhook reads one subject of the ledger, the configuration, and writes nothing. Invariant:
+once it has a configuration, it judges pods by the newest one it has read, even while the ledger
+is unreachable."""
 
 import sys
 from functools import partial

@@ -78,8 +78,8 @@ _decode = from_outside(msgspec.json.Decoder(_Review).decode)
 class Reviews:
     """Answers reviews by the configuration in force.
 
-    `unready` returns why there is no answer yet, or "". `scheduler` is the one of our
-    `schedulers` that is filled in. `writer` is the user who may write our annotations. `dra`
+    `unready` returns why there is no answer yet, or "". `scheduler` is the default of our
+    `schedulers` for new pods. `writer` is the user who may write our annotations. `dra`
     permits ResourceClaims."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """The port through which an agent reads and changes the devices of its node, of any vendor.
 
-Invariant: `inventory` is complete at the time of the call, and `changed` returns whenever it may
-have changed, so an agent that reports after each `changed` misses no change."""
+Invariant: `inventory` is complete at the time of the call, and `changed` returns whenever the
+inventory may have changed, so an agent that reports after each `changed` misses no change."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -12,7 +12,7 @@ from apportion_schemas import Device, MigInstance
 
 
 class DevicesUnavailable(Exception):
-    """The node's devices cannot be read. The message gives what was tried and the fix."""
+    """The node's devices cannot be read. The message names the attempted call and the fix."""
 
 
 class NotMade(Exception):
@@ -24,7 +24,7 @@ class InTheWay(NotMade):
 
 
 class Running(NamedTuple):
-    """A process on a device: bytes and percent of compute, None if not reported."""
+    """A process on a device: memory in bytes and percent of compute; None if not reported."""
 
     pid: int
     memory: int | None
@@ -38,16 +38,16 @@ class Load(NamedTuple):
     memory: int
     cores: int | None
     instance: MigInstance | None = None
-    # those of a device with MIG instances are in its instances' loads
+    # the processes of a device with MIG instances are in its instances' loads
     processes: tuple[Running, ...] = ()
 
 
 class Kept(NamedTuple):
-    """What `keep_instances` did with the MIG instances of a device."""
+    """The result of `keep_instances` for the MIG instances of a device."""
 
     gone: tuple[MigInstance, ...]  # destroyed
     held: tuple[MigInstance, ...]  # not needed, but in use according to the driver
-    foreign: tuple[MigInstance, ...]  # not made by this agent, so they stay
+    foreign: tuple[MigInstance, ...]  # not made by this agent, so never destroyed
 
 
 class DeviceBackend(Protocol):
@@ -55,20 +55,20 @@ class DeviceBackend(Protocol):
 
     @property
     def driver(self) -> str:
-        """The driver's version, for display; empty if unknown."""
+        """Return the driver's version, for display; empty if unknown."""
 
     @property
     def simulated(self) -> bool:
-        """True if the devices are simulated."""
+        """Return True if the devices are simulated."""
 
     async def inventory(self) -> tuple[Device, ...]:
         """Return every device with its health, by index. Raises DevicesUnavailable."""
 
     async def changed(self) -> None:
-        """Return when the inventory may differ from what it was at the last call."""
+        """Wait until the inventory may differ from the one at the last call."""
 
     def hung(self) -> tuple[str, ...]:
-        """The devices about which a call into the driver has not returned, for display."""
+        """Return the devices with a call into the driver that has not returned, for display."""
 
     async def make_instance(
         self,
@@ -83,8 +83,8 @@ class DeviceBackend(Protocol):
         Destroys conflicting instances that this agent made, unless they are `needed` or in use.
         Raises InTheWay if a conflicting instance is needed or in use. Raises NotMade if the
         instance is impossible, would have less memory than `least_mib` (what the ledger charges
-        for the share), or conflicts with one that this agent did not make. Raises OSError if it
-        cannot be recorded as ours."""
+        for the share), or conflicts with one that this agent did not make. Raises OSError if the
+        instance cannot be recorded as ours."""
 
     async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> Kept:
         """Destroy instances of ours that are neither `needed` nor in use. Raises NotMade,
@@ -96,11 +96,11 @@ class DeviceBackend(Protocol):
     async def hold_memory(self, device: str, cgroup: Path, memory: int) -> bool:
         """Limit the processes of the cgroup in folder `cgroup` to `memory` bytes of the device.
 
-        Return True if the driver enforces it, False if it has no such limits. Raises NotMade if
-        it refuses this limit, or if the device is not on this node."""
+        Return True if the driver enforces the limit, False if the driver has no such limits.
+        Raises NotMade if the driver refuses this limit, or if the device is not on this node."""
 
     async def loads(self) -> tuple[Load, ...]:
-        """The current use of every device that answers, and of its MIG instances."""
+        """Return the current use of every device that answers, and of its MIG instances."""
 
     async def close(self) -> None:
         """Release the driver. The backend cannot be used afterwards."""

@@ -1,7 +1,7 @@
 """A file of entries that an agent needs again after it was killed.
 
-Invariant: entries are on disk even with concurrent and failed writes. Those of an earlier boot
-are dropped, because none of its containers or commands runs; unless they prove something else,
+Invariant: entries are on disk even with concurrent and failed writes. A reboot ends all containers
+and commands, so entries of an earlier boot are dropped. A book that `outlives_boot` keeps them,
 because a kubelet starts the containers of the same pod again after a reboot."""
 
 import logging
@@ -26,12 +26,12 @@ class _File(Struct, Generic[T]):
 
 
 class BootBook(Generic[T]):
-    """Entries by name. They are dropped after a reboot, unless the book `outlives_boot`."""
+    """Entries by name, which are dropped after a reboot unless the book `outlives_boot`."""
 
     def __init__(
         self, path: Path, proc: Path, kind: type[T], *, outlives_boot: bool = False
     ) -> None:
-        """`proc` is the kernel's /proc; if it is unreadable, boots cannot be told apart."""
+        """`proc` is the kernel's /proc; if unreadable, the book cannot detect a reboot."""
         self._path = path
         try:
             boot = (proc / _BOOT).read_text("ascii").strip()
@@ -51,7 +51,7 @@ class BootBook(Generic[T]):
 
     @property
     def entries(self) -> dict[str, T]:
-        """The entries by name. Read only: a later write replaces the dict."""
+        """Return the entries by name. Read only: a later write replaces the dict."""
         return self._file.entries
 
     def note(self, name: str, entry: T) -> None:
@@ -61,7 +61,7 @@ class BootBook(Generic[T]):
                 self._save(self._file.entries | {name: entry})
 
     def strike(self, *names: str) -> None:
-        """Delete those entries that exist. Raises OSError, and then the book is unchanged."""
+        """Delete the entries that exist. Raises OSError, and then the book is unchanged."""
         with self._writing:
             left = {name: each for name, each in self._file.entries.items() if name not in names}
             if len(left) < len(self._file.entries):

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Backends(NamedTuple):
-    """Which devices the agent reports: those of this machine, or simulated ones."""
+    """The devices that the agent reports: this machine's or simulated ones."""
 
     node: str
     simulated: Sequence[SimulatedNode] = ()
@@ -155,7 +155,7 @@ def _note_handing_out(node: Node, places: Places) -> None:
 
 
 async def body(service: Service, backends: Backends, places: Places | None = None) -> None:
-    """Run the agent until cancelled. If `places` is given, its node hands out shares."""
+    """Run the agent until cancelled. With `places`, the agent's node hands out shares."""
     simulated = [each.name for each in backends.simulated]
     node = backends.node if not simulated else simulated[0] if len(simulated) == 1 else ""
     async with open_session(service, node=node) as session:
@@ -197,7 +197,7 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
 async def _simulate_use(
     service: Service, session: Session, agent: Agent, nodes: Sequence[Node], record_s: float
 ) -> None:
-    # No event of a node says that a pod has ended, so this folds the whole ledger.
+    # No event of a node reports that a pod has ended, so this folds the whole ledger.
     cluster = StateFold(await session.restored(), quiet=True)
     # Metrics of its own: those of the service are about the agent's reader.
     reader = Reader(

@@ -1,4 +1,4 @@
-"""Command-line options of an agent that hands out shares; they become its `Places`."""
+"""Command-line options of an agent that hands out shares, which become its `Places`."""
 
 import functools
 import shlex
@@ -104,7 +104,7 @@ _OPTIONS = (
 
 
 def places_options(command: Command) -> Command:
-    """Add the options, and pass the command the `places` that they make, or None."""
+    """Add the options; the command gets the resulting `Places` or None as `places`."""
 
     def run(**given: Any) -> None:
         if given["kubelet"] and given["runs"]:

@@ -46,21 +46,21 @@ class Places(Struct, frozen=True):
     mps_offered: bool = False  # offer devices in MPS mode
 
     def may_be_unheld(self, namespace: str) -> bool:
-        """True if containers of this namespace may decline HAMi-core."""
+        """Return True if containers of this namespace may decline HAMi-core."""
         return not {"*", namespace}.isdisjoint(self.unheld_namespaces)
 
     @property
     def mps(self) -> Path:
-        """The folders of MPS daemons, which share memory through files in them."""
+        """Return the folders of MPS daemons, which share memory through files in them."""
         return self.run / "mps"
 
     @property
     def preload(self) -> Path:
-        """The file that becomes `/etc/ld.so.preload` in containers."""
+        """Return the file that becomes `/etc/ld.so.preload` in containers."""
         return self.state / "ld.so.preload"
 
     def of_grants(self) -> grants.Node:
-        """The paths on the node that grants name."""
+        """Return the node's paths to which grants refer."""
         return grants.Node(
             shares=str(self.state / "shares"),
             mps=str(self.mps),
@@ -72,7 +72,7 @@ class Places(Struct, frozen=True):
 
 
 def may_administer(status: Path = Path("/proc/self/status")) -> bool:
-    """True if this process has CAP_SYS_ADMIN (`CapEff` of proc(5)), or if that is unreadable."""
+    """Return True if this process has CAP_SYS_ADMIN (`CapEff` of proc(5)), or if unknown."""
     try:
         lines = status.read_text("ascii").splitlines()
         effective = next(line for line in lines if line.startswith("CapEff:"))
@@ -82,7 +82,7 @@ def may_administer(status: Path = Path("/proc/self/status")) -> bool:
 
 
 def needed_glibc(library: Path) -> str:
-    """The newest glibc version that a library needs, as `2.34`, by its symbols; empty if unknown.
+    """Return the newest glibc version in a library's symbols, such as `2.34`, or "".
 
     The loader of an image with an older glibc ignores the library."""
     try:
@@ -95,7 +95,7 @@ def needed_glibc(library: Path) -> str:
 def label_for_containers(
     paths: Iterable[Path], selinux: Path = Path("/sys/fs/selinux/enforce")
 ) -> None:
-    """Let containers use these paths under SELinux; what is made in them inherits the label."""
+    """Label these paths so that containers can use them under SELinux; new files inherit it."""
     if not selinux.exists():
         return
     for path in paths:

@@ -95,7 +95,7 @@ class SimulatedBackend:
         return ()
 
     async def close(self) -> None:
-        """See `DeviceBackend`; nothing is held."""
+        """See `DeviceBackend`; there is nothing to release."""
 
     def restore(self, known: Iterable[Device]) -> None:
         """Restore failures, which only the ledger remembers, after a restart of the agent."""

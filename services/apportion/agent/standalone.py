@@ -60,7 +60,7 @@ class RunNode:
     def __init__(
         self, agent: Agent, node: Node, places: Places, *, metrics: Metrics, clock: Clock
     ) -> None:
-        """Raises ConfigError if its state cannot be written or `proc` is not a /proc."""
+        """Check the folders. Raises ConfigError if state is not writable or `proc` no /proc."""
         self._agent = agent
         self._node = node
         self._places = places
@@ -88,7 +88,7 @@ class RunNode:
         self._serving = False
 
     def not_ready(self) -> list[str]:
-        """Why no command can be started yet."""
+        """Return why no command can be started yet."""
         return [] if self._serving else ["not ready to start commands yet"]
 
     async def serve(self, ledger: Ledger) -> None:
@@ -182,7 +182,7 @@ _in_mounts = re.compile(rf"/shares/([^/\s]+)_{CONTAINER}/?\s").findall
 
 
 class Run(Struct, frozen=True):
-    """A command by its first process, which may end before others or before its container does."""
+    """A command, identified by its first process, which may end before others or its container."""
 
     life: Life
     in_container: bool
@@ -199,7 +199,7 @@ class Runs:
         self._book = BootBook(folder / _SAVED, proc, Run)
 
     def see(self, life: Life) -> None:
-        """Raises NotPrepared if there is no such process on this machine."""
+        """Check that the process is on this machine. Raises NotPrepared if not."""
         if not lives(life, self._proc):
             raise NotPrepared(
                 f"the agent does not see process {life.pid}; start the command outside of "
@@ -208,7 +208,7 @@ class Runs:
             )
 
     def begin(self, pod: str, life: Life, *, in_container: bool) -> None:
-        """Record a command. Raises NotPrepared if it is not on this machine, OSError."""
+        """Record a command. Raises OSError, and NotPrepared if it is not on this machine."""
         self.see(life)
         # Only root can read the environments of other users' processes.
         own = os.geteuid()
@@ -220,7 +220,7 @@ class Runs:
         self._book.strike(pod)
 
     def on_host(self, pod: str) -> bool:
-        """True if the pod is a command that runs directly on the machine, not in a container."""
+        """Return True if the pod is a command that runs directly on the machine."""
         run = self._book.entries.get(pod)
         return run is not None and not run.in_container
 

@@ -35,7 +35,7 @@ from apportion_schemas.quantities import TEXT_MAX
 
 T = TypeVar("T")
 BIND_TIMEOUT_S = 20.0
-# After this long without news of it, a delivery goes to another binder. A slow binder reports
+# After this long without progress, a delivery goes to another binder. A slow binder reports
 # progress earlier.
 ACK_WAIT_S = 6.0
 BATCH = 256
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """The pod is bound to the node of the placement, now or already."""
+    """The pod is bound to the placement's node, by this call or an earlier one."""
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -77,14 +77,14 @@ class Target(Protocol):
         """Bind the pod. An error is returned as an outcome, not raised."""
 
     async def evict(self, evicted: PodEvicted) -> Failed | None:
-        """Start to end the pod; None once it is ending or gone. May be called again."""
+        """Start to end the pod; return None once the pod is ending or gone. Repeatable."""
 
     async def resize(self, resized: PodResized) -> Failed | None:
-        """Write the pod's new shares to it. `final` if the pod no longer exists."""
+        """Write the new shares to the pod; the outcome is `final` if the pod is gone."""
 
 
 class LocalTarget:
-    """Without an API server: the node's agent acts on the ledger's PodBound."""
+    """The target without an API server: the node's agent acts on the ledger's PodBound."""
 
     async def bind(self, placed: PodPlaced) -> Outcome:  # noqa: ARG002 - nothing can go wrong
         """See `Target`."""
@@ -122,13 +122,13 @@ class Binding:
         ).set_function(lambda: len(self._tasks))
 
     def not_ready(self) -> list[str]:
-        """Return why this binder takes no more deliveries; empty while it does."""
+        """Return why this binder accepts no more deliveries; empty while it does."""
         return [self._unread] if self._unread else []
 
     async def run(self, queue: WorkQueue, reader: Reader[Change]) -> None:
         """Handle deliveries until cancelled, or until one cannot be read by this build.
 
-        Then it finishes those in progress. Raises LedgerError if a retry cannot help."""
+        Finishes the deliveries in progress. Raises LedgerError if a retry cannot help."""
 
         def ended(task: asyncio.Task[None]) -> None:
             del self._tasks[task]
@@ -157,7 +157,7 @@ class Binding:
                     await delivery.progress()
 
     async def _fetch(self, queue: WorkQueue, reader: Reader[Change]) -> list[Delivery]:
-        """Fetch deliveries that the fold has passed; give back those that it never will."""
+        """Fetch deliveries that the fold has passed; return the others to the queue."""
         room = IN_FLIGHT_MAX - len(self._tasks)
         try:
             deliveries = await queue.fetch(min(BATCH, room), FETCH_TIMEOUT_S)
@@ -185,7 +185,7 @@ class Binding:
             _log.info("revision %d not acknowledged: %s", delivery.record.revision, error)
 
     async def settle(self, delivery: Delivery) -> None:
-        """Handle a delivery that the fold has passed. Raises LedgerError to get it again."""
+        """Handle a delivery that the fold has passed. Raises LedgerError for a redelivery."""
         record = delivery.record
         try:
             placed = self._state.rules.read(record.revision, record.subject, record.payload).data

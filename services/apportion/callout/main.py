@@ -46,7 +46,7 @@ def issuer(secret: str) -> KeyPair:
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """Which tokens are accepted, for which accounts, and for how long."""
+    """The accepted tokens, the accounts that they are for, and their lifetime."""
 
     kube: KubeChoice
     audience: str

@@ -1,4 +1,4 @@
-"""Reviews ServiceAccount tokens at the API server: whose, in which pod, on which node.
+"""Reviews ServiceAccount tokens at the API server, which returns account, pod and node.
 
 Invariants: a token counts only if the API server accepts it for our audience; the node is the
 pod's own. A host whose tokens are refused costs one review per second, and delays no other host
@@ -35,11 +35,11 @@ _EXTRA: Final = "authentication.kubernetes.io/"
 
 
 class NoToken(ValueError):
-    """The token is not accepted; the message says why without showing the token."""
+    """The token is not accepted; the message has the reason but not the token."""
 
 
 class Limited(Exception):
-    """Not reviewed: too many refusals of this host or connections of this token."""
+    """The token is not reviewed: the host had too many refusals or the token connections."""
 
 
 class Reviewed(Struct, frozen=True):

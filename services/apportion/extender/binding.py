@@ -1,4 +1,4 @@
-"""Binding for kube-scheduler: passes its choice to our schedulers and awaits the result.
+"""Binds for kube-scheduler: passes its choice to our schedulers and awaits the result.
 
 A scheduler places the pod on the chosen node behind the usual fences, a binder binds it, and the
 extender answers when the ledger has the outcome. Invariant: an answer without an error means
@@ -64,8 +64,8 @@ class ExtenderBinding:
         """Wait until all earlier choices are placed or refused, or a timeout passes.
 
         kube-scheduler filters for the next pod while the last one is being bound. Without the
-        wait, both would get the same devices; it does not retry the refused one until something
-        else happens in the cluster."""
+        wait, both would get the same devices, and kube-scheduler would not retry the refused pod
+        until something else happens in the cluster."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DECIDED_TIMEOUT_S):
                 await self._decided.wait()

@@ -1,6 +1,6 @@
 """The `apportion extender` command and its process.
 
-Invariant: it answers from a fold of the whole ledger, and only once that has caught up."""
+Invariant: the extender answers from a fold of the whole ledger, once that has caught up."""
 
 import sys
 from pathlib import Path

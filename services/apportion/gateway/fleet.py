@@ -128,8 +128,8 @@ _Key = tuple[Family, tuple[str, ...]]
 class FleetSums:
     """The fleet metrics of one fold. Pass each change to `observe` after `FleetRows`.
 
-    They are by namespace and model, so the number of series does not depend on the number of
-    nodes. Every gateway exports the same values: take the maximum, not the sum. Invariant: a
+    Metrics are by namespace and model, so the number of series does not depend on the number
+    of nodes. Every gateway exports the same values: take the maximum, not the sum. Invariant: a
     scrape costs only the nodes that changed since the last one, and shows the state at one
     revision."""
 

@@ -60,7 +60,7 @@ ELSE = "; behind a proxy, start the gateway with a login or --open"
 
 
 class Places(Struct, frozen=True, kw_only=True):
-    """Where one gateway answers; over plain HTTP without `files`."""
+    """The addresses on which one gateway answers; over plain HTTP without `files`."""
 
     api: Address
     login: LoginChoice
@@ -145,7 +145,7 @@ def command(
 
 
 class Gateway:
-    """One gateway process, with what outlives a single life of its body."""
+    """One gateway process, with the parts that outlive a single run of its body."""
 
     def __init__(self, places: Places) -> None:
         self._places = places

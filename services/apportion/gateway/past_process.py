@@ -2,8 +2,8 @@
 
     python -m apportion.gateway.past_process SOCKET FOLDER [ARCHIVES [PRICES]]
 
-It prints a line to standard output once it listens, and ends when its standard input closes,
-which is when the gateway is gone. Invariant: the gateway waits for nothing here but answers."""
+The process prints a line to standard output once it listens, and ends when its standard input
+closes, because the gateway is gone. Invariant: the gateway only waits for the process's answers."""
 
 import asyncio
 import contextlib
@@ -186,7 +186,7 @@ NAME = "past"
 
 
 class PastProcess:
-    """One process, with what outlives a single life of its body."""
+    """One process, with the parts that outlive a single run of its body."""
 
     def __init__(
         self, socket: Path, kept: Path, archives: Path | None, prices: Path | None

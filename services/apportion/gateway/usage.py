@@ -1,6 +1,6 @@
 """The newest usage sample of each node, for the picture of the fleet; nothing is stored.
 
-Rows are numbered as they are heard, so that a client gets those after the number that it has.
+Rows are numbered as they arrive, so that a client gets the rows after its last number.
 Invariant: memory is bounded: a sample of an unknown node, or with more shares than its node has,
 is dropped; a silent node is forgotten."""
 
@@ -80,7 +80,7 @@ class Uses:
 def packed_use(node: NodeState, sample: UsageSample) -> PackedUse:
     """Return how busy each pod is on each of its devices, from 0 to 1.
 
-    That is the compute it uses of its part, or the memory if the compute is unknown."""
+    The value is the used part of the pod's compute, or of its memory if compute is unknown."""
     parts: dict[tuple[str, int], tuple[float, float]] = {}
     for share in sample.shares:
         state = node.by_id.get(share.device)

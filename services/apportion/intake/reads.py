@@ -50,10 +50,10 @@ from apportion.runtime.service.limits import AtOnce, Pace, TooMany
 # An agent sends about forty requests at its start, then two every 30 seconds.
 EACH_PER_S: Final = 10.0
 EACH_BURST: Final = 200.0
-# An agent requests its part of the state once in each life; it costs us milliseconds.
+# An agent requests its part of the state once after each start; it costs us milliseconds.
 PARTS_PER_S: Final = 0.2
 PARTS_BURST: Final = 8.0
-# Limits on waiting requests: after a restart of the NATS server all agents ask at once.
+# Limits on waiting requests: after a restart of the NATS server all agents send at once.
 TOGETHER_MAX: Final = 64
 WAITING_MAX: Final = 16_384
 WAITING_EACH: Final = 4
@@ -68,7 +68,7 @@ _log = get_logger(__name__)
 
 
 class Showing:
-    """Answers agents' read requests during one life of the intake."""
+    """Answers agents' read requests during one run of the intake's body."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Showing:
         )
 
     async def run(self) -> None:
-        """Answer agents until cancelled. Raises a group with what `_listen` raises."""
+        """Answer agents until cancelled. Raises a group with the errors of `_listen`."""
         await self._reader.caught_up()
         async with asyncio.TaskGroup() as self._tasks:
             leave = await self._listen()
@@ -129,7 +129,7 @@ class Showing:
             if self._tasks is None:
                 raise RuntimeError
             self._tasks.create_task(work, name=f"reading of {node}")
-        except RuntimeError:  # this life has not begun or is ending
+        except RuntimeError:  # this run has not begun or is ending
             work.close()
             self._waiting.leave(node)
 
@@ -177,7 +177,7 @@ class _Done(Exception): ...
 
 
 class Attesting:
-    """Attests snapshots during one life of the intake."""
+    """Attests snapshots during one run of the intake's body."""
 
     def __init__(
         self,

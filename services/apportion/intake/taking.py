@@ -1,4 +1,4 @@
-"""Judges the reports of agents and appends them: one lane per node, all lanes concurrently.
+"""Judges and appends the reports of agents, in one lane per node; lanes run concurrently.
 
 An accepted event is encoded again, so none of the sender's bytes reach the ledger. Invariants:
 each request is answered at most once, and the agent retries. A lane and all lanes together are
@@ -210,7 +210,7 @@ class Lanes:
         self.taken = self.unanswered = 0
 
     def of(self, node: str, now_s: float) -> Lane | None:
-        """Return the lane of `node`, or None if there are too many: only under attack."""
+        """Return the lane of `node`, or None if there are too many, as under attack."""
         lane = self._lanes.get(node)
         if lane is None:
             if len(self._lanes) >= LANES_MAX:
@@ -228,7 +228,7 @@ class Lanes:
 
 
 class Held(Struct, frozen=True):
-    """What one binding gave a pod: its name, the node, the devices, and since when."""
+    """The result of one binding: the pod's name, the node, the devices and the start."""
 
     name: str
     node: str
@@ -329,7 +329,7 @@ def _seconds(event: Event) -> float:
 
 
 class Taking:
-    """Handles agents' reports during one life of the intake."""
+    """Handles agents' reports during one run of the intake's body."""
 
     def __init__(
         self,
@@ -344,7 +344,7 @@ class Taking:
         free: Callable[[int], float] = lambda _bytes: 1.0,
         spend: Callable[[int], None] = lambda _bytes: None,
     ) -> None:
-        """`free` returns the fraction that stays free after that many bytes are spent."""
+        """`free` returns the fraction of the ledger that stays free after that many bytes."""
         self._state = state
         self._free = free
         self._spend = spend
@@ -365,11 +365,11 @@ class Taking:
         ).set_function(lambda: self._lanes.unanswered)
 
     def not_ready(self) -> list[str]:
-        """Return why no reports are taken yet; empty once the intake listens."""
+        """Return why no reports are accepted yet; empty once the intake listens."""
         return [] if self._listening else ["not listening to agents yet"]
 
     async def run(self) -> None:
-        """Take reports until the reader halts. Raises what `append` raises."""
+        """Accept reports until the reader halts. Raises the errors of `append`."""
         await self._reader.caught_up()
         async with asyncio.TaskGroup() as self._tasks:
             leave = await self._ledger.take_requests(SUBJECTS_OF_ALL, self.take, group=GROUP)
@@ -393,7 +393,7 @@ class Taking:
             lane.work = self._begin(self._work(lane), f"intake of {node}")
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None] | None:
-        """Start `work` as a task, or drop it before this life began or once it ends."""
+        """Start `work` as a task; drop it before this run begins and once it ends."""
         if self._tasks is not None:
             try:
                 return self._tasks.create_task(work, name=name)
@@ -460,8 +460,8 @@ class Taking:
     def _within_budget(self, lane: Lane, draft: Draft) -> Draft | Answer:
         """Return the draft, or a retry if the ledger or the node's budget is too full.
 
-        Operators and schedulers need the reserve for repairs. Usage records can wait; a
-        container cannot."""
+        Operators and schedulers need the reserve for repairs. Usage records can wait, unlike
+        containers that start."""
         of_usage = draft.subject.startswith(_USAGE)
         reserve = RESERVE_OF_USAGE if of_usage else RESERVE
         size_bytes = len(draft.payload)
@@ -616,7 +616,7 @@ class Refusals:
         )
 
     def note(self, node: str, refusal: Refusal) -> None:
-        """Count a refusal of this node's agent, and report it if it is due."""
+        """Count a refusal of this node's agent, and report it unless it was reported."""
         self._refused.labels(refusal.cause).inc()
         if refusal.cause in EXPECTED:
             return

@@ -1,7 +1,7 @@
 """The HiGHS solver for the linear program behind the prices.
 
-It runs without Python's global lock, so decisions continue in the meantime. One thread and the
-simplex method make it deterministic."""
+The solver runs without Python's global lock, so decisions continue in the meantime. One thread and
+the simplex method make it deterministic."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ TIME_LIMIT_S: Final = 60.0
 
 
 class NoPrices(Exception):
-    """The program has no usable solution; the message says why."""
+    """The program has no usable solution; the message has the reason."""
 
 
 def solve(program: Program) -> Solution:

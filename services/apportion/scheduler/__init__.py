@@ -4,4 +4,4 @@
 scheduler connects to nothing but the ledger. If it dies, its restart or another replica folds the
 ledger and continues; decisions that were not appended are made again.
 
-Invariant: it decides only on a state that includes its own last decision."""
+Invariant: a scheduler decides only on a state that includes its own last decision."""

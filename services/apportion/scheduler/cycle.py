@@ -75,7 +75,7 @@ _log = logging.getLogger(__name__)
 
 
 class DecisionsRefused(Exception):
-    """Fences refused too many decisions in a row, although the fold was up to date."""
+    """The fences refused too many decisions in a row, although the fold was up to date."""
 
 
 class DecisionMetrics:
@@ -106,15 +106,15 @@ class DecisionMetrics:
         )
 
     def lost(self, outcome: str, *, placed: int, again: int) -> None:
-        """Count a decision that was not taken whole: `refused` by a fence, or `unknown`.
+        """Count a decision that the ledger did not store whole: `refused` or `unknown`.
 
-        `placed` pods are placed nevertheless, `again` pods need another decision."""
+        `placed` pods were placed nevertheless; `again` pods need another decision."""
         self._decisions.labels(outcome).inc()
         self.placements.inc(placed)
         self._again.inc(again)
 
     def note(self, decision: Decision, seconds: float) -> None:
-        """Count a decision that the ledger has taken."""
+        """Count a decision that the ledger has stored."""
         self._decisions.labels("taken").inc()
         self.decision_seconds.observe(seconds)
         self.placements.inc(len(decision.placed))
@@ -144,11 +144,11 @@ class Contention:
 
     @property
     def apart(self) -> bool:
-        """True if the scheduler should try its own nodes first."""
+        """Return True if the scheduler should try its own nodes first."""
         return self._calm < CALM_DECISIONS
 
     def look(self, *, others_wait: bool) -> None:
-        """Update before a decision; `others_wait`: pods are pending for other members."""
+        """Update before a decision; `others_wait`: pods are pending for other schedulers."""
         self._calm = 0 if others_wait else self._calm + 1
 
     def refused(self) -> None:
@@ -182,7 +182,7 @@ class Cycle:
         self._chosen = ExternalChoices(state, self.engine.columns)
 
     def share(self, member: str, members: Sequence[str]) -> None:
-        """Decide for `member`'s part of the pods among `members`, starting now."""
+        """Decide, from now on, for the pods of scheduler `member` among `members`."""
         self.engine.own(shard(member, members))
         self._stirred.set()
 
@@ -201,8 +201,8 @@ class Cycle:
     ) -> None:
         """Decide whenever there is something to decide, until cancelled.
 
-        `joined` is awaited before the first decision. Raises DecisionsRefused: the derived data
-        must be wrong."""
+        `joined` is awaited before the first decision. Raises DecisionsRefused if the derived
+        data must be wrong."""
         await _serve_choices(self._ledger, self._chosen, self._stirred.set)
         await joined()
         await reader.caught_up()
@@ -237,7 +237,7 @@ class Cycle:
                 await self._stirred.wait()
 
     def _decide(self, events_max: int) -> Decision:
-        """The next decision: first pods whose node kube-scheduler has chosen, then others."""
+        """Return the next decision: pods whose node kube-scheduler chose come first."""
         if self.engine.held_until:
             self.engine.tell_time(_micros(self._clock))
         if not self._chosen.prepare():
@@ -313,8 +313,8 @@ def _micros(clock: Clock) -> int:
 async def commit(ledger: Ledger, drafts: Sequence[Draft], *, together: bool) -> int:
     """Append the drafts of one decision in order; return the last one's revision.
 
-    Raises what `Ledger.append` raises. Unless `together`, some of a few drafts may be stored even
-    then."""
+    Raises the errors of `Ledger.append`. Unless `together`, some of a few drafts may be stored
+    even after an error."""
     if together or len(drafts) > FEW_DRAFTS:
         return (await ledger.append(drafts))[-1]
     newest: dict[str, int] = {}
@@ -336,7 +336,7 @@ _write_heard = msgspec.json.Encoder().encode
 
 
 async def _serve_choices(ledger: Ledger, chosen: ExternalChoices, stir: Callable[[], None]) -> None:
-    """Receive choices from now on; each calls `stir`."""
+    """Receive choices from now on, and call `stir` for each."""
 
     async def take(_subject: str, payload: bytes) -> bytes:
         try:
@@ -356,7 +356,7 @@ async def _serve_choices(ledger: Ledger, chosen: ExternalChoices, stir: Callable
 def fence(
     events: Iterable[DecisionEvent], state: State, publisher: Publisher, fences: Fences
 ) -> list[Draft]:
-    """The fenced and chained drafts of one decision, in order."""
+    """Return the fenced and chained drafts of one decision, in order."""
     chains: dict[str, str] = {}
     drafts, time = [], publisher.time()
 
@@ -393,9 +393,9 @@ def fence(
 
 
 def _id(event: DecisionEvent, state: State) -> str:
-    """The message id, which fences the pod: one placement and one voiding per attempt.
+    """Return the message id, which fences the pod: one placement and one voiding per attempt.
 
-    An adopted pod may have been voided or evicted in an earlier life, so its ids also have the
+    An adopted pod's placement may have been voided or evicted before, so its ids also have the
     revision of its submission. An eviction's id has its beneficiary, because an eviction for a pod
     that is gone must not block one for the next. A refusal has the revision of the state."""
     pod = state.pods[event.pod]

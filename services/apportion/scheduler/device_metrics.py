@@ -19,7 +19,7 @@ Names = Literal["apportion", "hami", "volcano"]
 
 
 def _gauges(prefix: str, meaning: str, labels: str, names: str) -> tuple[Family, ...]:
-    """Gauges with these labels; labels and names are separated by spaces."""
+    """Build gauges with these labels; labels and names are separated by spaces."""
     return tuple(
         Family(f"{prefix}{name}", f"{meaning}: {name.replace('_', ' ')}.", tuple(labels.split()))
         for name in names.split()
@@ -148,7 +148,7 @@ def _devices(state: State) -> Iterator[tuple[NodeState, DeviceState]]:
 
 
 def _shares(pods: Iterable[PodState]) -> Iterator[tuple[PodState, str, str, int, int]]:
-    """Pod, container, device, MiB and percent; MIG instances of a device are added up."""
+    """Yield pod, container, device, MiB and percent; a device's MIG instances are summed."""
     for pod in pods:
         if pod.placement is None:
             continue

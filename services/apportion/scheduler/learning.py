@@ -1,4 +1,4 @@
-"""Learn prices: after enough pods, solve for their worth and append the prices.
+"""Learns prices: after enough pods, solves a linear program and appends its prices.
 
 The solver runs in a thread and never blocks the cycle. Invariant: if several schedulers learn at
 once, one append is taken; prices apply from the revision at which the ledger took them."""

@@ -82,7 +82,7 @@ def command(
 def leave_alone() -> None:
     """Exclude all present objects from garbage collection.
 
-    The folded state lives long, and each scan of it would block decisions for 0.1 s."""
+    The folded state is long-lived, and each scan of it would block decisions for 0.1 s."""
     gc.collect()
     gc.freeze()
 
@@ -143,7 +143,7 @@ async def body(
             clock=service.clock,
             publisher=publisher,
             metrics=service.metrics,
-            # All members hear the agents; only the first writes.
+            # All schedulers receive the agents' beats; only the first one writes.
             leads=lambda: membership.members[:1] == (membership.member,),
         )
         if agent_grace_s:

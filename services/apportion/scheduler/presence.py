@@ -1,13 +1,13 @@
-"""Record in the ledger which agents fall silent, and which are heard again.
+"""Records in the ledger which agents fall silent, and which send beats again.
 
     beats ──► last heard, by node ──► silent for the grace ──► NodeSilent, fenced
                                  └──► a silent one is heard ──► NodeHeard, fenced
     an agent's last beat, before it stops ──────────────────────► NodeSilent, fenced, at once
 
-All schedulers listen and the first member writes. Invariants: of concurrent writes one is taken,
+All schedulers listen and the first one writes. Invariants: of concurrent writes one is stored,
 because each expects the node's last event; time counts only while this process runs and the server
-answers, so a stopped process or an unavailable server makes no agent silent; nodes that no agent
-has reported have no such events."""
+answers, so a stopped process or an unavailable server makes no agent silent; a node that no agent
+has reported gets no such events."""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class Presence:
-    """One scheduler's record of agents; `leads` is true if it is the one that writes."""
+    """One scheduler's record of agents; `leads` is true in the scheduler that writes."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Presence:
     async def run(self, reader: Reader[Change], *, grace_s: int = GRACE_S) -> None:
         """Record agents that fall silent for `grace_s`, or return, until cancelled.
 
-        If the server does not permit it, only a warning is logged: agents are then never silent."""
+        If the server does not permit beats, only a warning is logged: no agent is then silent."""
         self._grace_s = grace_s
         await reader.caught_up()
         try:
@@ -103,7 +103,7 @@ class Presence:
             self._some_changed.set()
 
     async def _count(self, reader: Reader[Change]) -> None:
-        """Count time in rounds; one counts for at most a beat, however long it took."""
+        """Count time in rounds; a round counts for at most a beat, however long it took."""
         before = self._clock.monotonic()
         while True:
             await self._clock.pause(AGENT_BEAT_S)
@@ -129,7 +129,7 @@ class Presence:
                 await self._tell(reader, silent, self._grace_s)
 
     async def _follow(self, reader: Reader[Change]) -> None:
-        """Record agents that are about to stop, and silent ones that are heard again."""
+        """Record agents that are about to stop, and silent agents that send beats again."""
         while True:
             await self._some_changed.wait()
             self._some_changed.clear()

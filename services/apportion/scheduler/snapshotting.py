@@ -1,6 +1,6 @@
-"""Write snapshots from time to time, next to the cycle.
+"""Writes snapshots from time to time, next to the cycle.
 
-Any scheduler does that if the newest snapshot is old; two at once do no harm. Invariant: a decision
+Any scheduler writes one if the newest is old; two at once do no harm. Invariant: a decision
 waits for at most one slice of a snapshot. A failed snapshot only costs the next restart time."""
 
 import asyncio
@@ -81,7 +81,7 @@ class Snapshotting:
         return new >= self._every_events or (late and new >= min(FEW_EVENTS, self._every_events))
 
     async def write(self) -> None:
-        """Write a snapshot, unless another scheduler has just written one.
+        """Write a snapshot unless another scheduler has just written one.
 
         Raises LedgerFull, LedgerUnavailable or NotPermitted if it could not be stored."""
         stored = await self._snapshots.written()

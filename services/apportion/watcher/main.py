@@ -111,7 +111,7 @@ def command(*, folder: Path | None, by_hand: bool, config: ServiceConfig, **give
 
 
 class PodReading(NamedTuple):
-    """Whose pods are ours, whose annotations count, and whether ResourceClaims are read."""
+    """The owners of our pods and trusted annotations, and whether ResourceClaims are read."""
 
     schedulers: frozenset[str]
     writers: frozenset[str] = WRITERS

@@ -27,7 +27,7 @@ class Call(NamedTuple):
     streams: bool = False
 
     def on(self, channel: grpc.aio.Channel) -> Callable[..., Any]:
-        """The method as a function that calls it over this channel."""
+        """Return a function that calls the method over this channel."""
         kind = channel.unary_stream if self.streams else channel.unary_unary
         return kind(  # type: ignore[no-any-return]
             self.path,
@@ -36,7 +36,7 @@ class Call(NamedTuple):
         )
 
     def served(self, answer: Callable[..., Awaitable[Any] | Any]) -> grpc.RpcMethodHandler:
-        """The method as a server's handler, answered by this function."""
+        """Return a server's handler for the method that answers with this function."""
         kind = (
             grpc.unary_stream_rpc_method_handler
             if self.streams

@@ -1,7 +1,7 @@
 """The meaning of a slot, as a CDI specification that runtimes read when they create a container.
 
-One file per slot. NVIDIA's edits for a device (nodes, driver libraries, hooks) are copied into
-it, because a runtime that is given our device is not given NVIDIA's. Invariant: a file is
+Each slot has one file. NVIDIA's edits for a device (nodes, driver libraries, hooks) are copied
+into the file, because a runtime that gets our device does not get NVIDIA's. Invariant: a file is
 complete or absent, and exists only while its slot is in use."""
 
 import logging
@@ -34,12 +34,12 @@ Json = dict[str, Any]
 
 
 def device_name(slot: str) -> str:
-    """The fully qualified CDI name of a slot."""
+    """Return the fully qualified CDI name of a slot."""
     return f"{KIND}={slot}"
 
 
 class Specifications:
-    """The files of our slots in one folder, and NVIDIA's there or in `others`."""
+    """The CDI files of our slots in one folder, and NVIDIA's files there or in `others`."""
 
     def __init__(
         self, folder: Path, others: Sequence[Path] = (), proc: Path = Path("/proc")
@@ -84,7 +84,7 @@ class Specifications:
         return self._folder / f"{_PREFIX}{slot}.json"
 
     def _foreign(self, cards: Sequence[str]) -> tuple[str, list[Json]]:
-        """The CDI version, and the edits for all devices and for each of these; see nvidia-ctk.
+        """Return the CDI version, the edits for all devices, and those of each GPU; see nvidia-ctk.
 
         NVIDIA's specification has a device by its UUID, or by a name of another strategy
         (`--device-name-strategy`) with its device node. A device in MIG mode only gets the edits

@@ -1,8 +1,8 @@
-"""Decide at `Allocate` what a container gets, if the container runtime does not support CDI.
+"""Decides at `Allocate` what a container gets if the container runtime does not support CDI.
 
-The kubelet names no pod there, but the ledger leaves only one that it can be about
-(`core.ledger.turns`). The answer names the container it is meant for, which is checked at
-`PreStartContainer`. The kubelet's checkpoint keeps it, so nothing needs to be saved here.
+The kubelet names no pod in `Allocate`, but by the ledger only one pod can be next
+(`core.ledger.turns`). The answer names its intended container, which is checked at
+`PreStartContainer`. The kubelet's checkpoint keeps the answer, so this module saves nothing.
 Invariant: `Allocate` never fails and takes at most `PATIENCE_S`; if in doubt, it gives nothing."""
 
 import asyncio
@@ -21,7 +21,7 @@ from apportion_schemas import Device, Share
 
 PATIENCE_S: Final = 2.0  # the kubelet admits no other pod in the meantime
 # How long a binding may lag behind the kubelet while another pod is still to be bound. The known
-# claim may belong to a pod that is gone, which no event tells an agent.
+# claim may belong to a pod that is gone, which no event reports to an agent.
 SETTLE_S: Final = 0.25
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 NOTHING: Final = "void"  # as the value of `VISIBLE`: NVIDIA's runtime gives the container nothing
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Handing:
-    """Answers the `Allocate` of one node."""
+    """Answers the `Allocate` calls of one node."""
 
     holders: Holders
     view: NodeView
@@ -41,7 +41,7 @@ class Handing:
     families: Callable[[str], Collection[str]]  # the device families that a resource name counts
 
     async def answer(self, resource: str, slots: int) -> Any:
-        """Answer the kubelet for a container that gets so many slots."""
+        """Answer the kubelet for a container that gets these slots."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 claim, container = await self._meant(resource, slots)
@@ -98,7 +98,7 @@ class Handing:
 
 
 def answered(edits: Edits, to: str) -> Any:
-    """The kubelet's answer with these edits and the container that they are meant for."""
+    """Return the answer to the kubelet: these edits and the container that should get them."""
     one = pb.Allocated(annotations={HANDED_TO: to})
     one.env.update(edits.env)
     for mount in edits.mounts:

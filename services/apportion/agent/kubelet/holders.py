@@ -1,10 +1,10 @@
 """Find which pod has a slot: PodResources gives names, the kubelet's checkpoint gives uids.
 
-PodResources (v1) has no init containers and no uids, the checkpoint no names but ended pods as
-well. A restarted kubelet lists no pod until it has heard of its pods. So a pod is over if this
-same kubelet was seen to run it and names it no longer. Invariants: a slot has exactly one pod;
-if the kubelet's books disagree, the search fails. No pod is over while one of its containers may
-run, whatever restarts."""
+PodResources (v1) lacks init containers and uids; the checkpoint lacks names and contains ended
+pods. A restarted kubelet lists no pod until the API server has sent its pods. So a pod is over
+only if the same kubelet no longer lists it. Invariants: a slot has exactly one pod;
+if the kubelet's books disagree, the search fails. Whatever restarts, no pod is over while one of
+its containers may run."""
 
 import asyncio
 import os
@@ -45,12 +45,12 @@ class _Entry(Struct, rename="pascal"):
     resource_name: str
     # A list up to Kubernetes 1.19, then by NUMA node.
     device_ids: _Ids = msgspec.field(name="DeviceIDs", default=None)
-    # Our encoded answer to `Allocate`: what it is given.
+    # Our encoded answer to `Allocate`: what the container gets.
     answer: bytes | None = msgspec.field(name="AllocResp", default=None)
 
     @property
     def ids(self) -> frozenset[str]:
-        """All ids, of every NUMA node."""
+        """Return the device ids of every NUMA node."""
         found = self.device_ids or []
         lists = found.values() if isinstance(found, dict) else [found]
         return frozenset(each for some in lists for each in some or ())
@@ -72,7 +72,7 @@ class Holders:
     """`Books` of one kubelet: its checkpoint, its PodResources socket, and prepared claims.
 
     `prepared` maps a claim's uid to its pod's, because the checkpoint lacks pods that only have
-    claims. A claim is in it from before anything is made for it until it is unprepared.
+    claims. `prepared` has a claim from before its preparation begins until it is unprepared.
     `amounts` are resources of memory and cores, whose devices are no slots."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Holders:
         self._seen: tuple[_File, _Data] | None = None
 
     async def find(self, resource: str, slots: frozenset[str]) -> Holder:
-        """The container that has exactly these slots. Raises NotPrepared if it is not certain."""
+        """Return the container with exactly these slots. Raises NotPrepared if uncertain."""
         entries = [
             entry
             for entry in await asyncio.to_thread(self._entries)
@@ -115,7 +115,7 @@ class Holders:
         return Holder(pods.pop(), namespace, name, containers, resource, named_slots, handed)
 
     async def foreign(self, resource: str, slots: frozenset[str]) -> bool:
-        """True if another plugin handed these devices out and was replaced. Raises NotPrepared."""
+        """Return True if a replaced plugin handed these devices out. Raises NotPrepared."""
         answers = [
             entry.answer or b""
             for entry in await asyncio.to_thread(self._entries)
@@ -124,7 +124,7 @@ class Holders:
         return bool(answers) and not any(_OURS in answer for answer in answers)
 
     async def allocated(self, resource: str) -> dict[str, set[str]]:
-        """The containers with slots of the resource, by pod uid. Raises NotPrepared."""
+        """Return the containers with slots of the resource, by pod uid. Raises NotPrepared."""
         found: dict[str, set[str]] = {}
         for entry in await asyncio.to_thread(self._entries):
             if entry.resource_name == resource:
@@ -132,7 +132,7 @@ class Holders:
         return found
 
     async def pods(self) -> set[str]:
-        """The uids not over or with a claim; no others use devices here. Raises NotPrepared."""
+        """Return the uids of all pods that may use devices here. Raises NotPrepared."""
         known = {entry.pod_uid for entry in await asyncio.to_thread(self._entries)}
         by_claim = self._prepared.entries.values() if self._prepared is not None else ()
         return (known - self._over).union(by_claim)
@@ -142,7 +142,7 @@ class Holders:
         return self._owners.of(pid)
 
     def slots(self) -> set[str]:
-        """The slots of containers that may run and of prepared claims. Raises NotPrepared."""
+        """Return the slots of claims and of containers that may run. Raises NotPrepared."""
         claims = self._prepared.entries if self._prepared is not None else ()
         held = (
             entry.ids
@@ -152,7 +152,7 @@ class Holders:
         return {claim_slot(claim) for claim in claims}.union(*held)
 
     async def look(self) -> None:
-        """Find out which pods are over since the last call. Raises NotPrepared."""
+        """Find the pods that ended since the last call. Raises NotPrepared."""
         kubelet = self._started()
         if kubelet != self._kubelet:
             self._kubelet, self._ran = kubelet, set()
@@ -187,7 +187,7 @@ class Holders:
         self._ran = (self._ran | runs) - self._over
 
     def bare(self, pod: str, namespace: str, name: str, container: str) -> bool:
-        """True if the kubelet ran the container without any plugin's device at the last look."""
+        """Return True if the kubelet last listed the container without any plugin's device."""
         given = self._listed.get((namespace, name), {}).get(container)
         return given == set() and (pod, container) not in self._handed
 
@@ -199,7 +199,7 @@ class Holders:
             return 0
 
     def registered(self) -> set[str]:
-        """The resources that the kubelet treats as a plugin's devices. Raises NotPrepared."""
+        """Return the resources that the kubelet counts as plugin devices. Raises NotPrepared."""
         found = self._read()
         entries = {entry.resource_name for entry in found.pod_device_entries or ()}
         return entries.union(found.registered_devices or ())
@@ -263,5 +263,5 @@ def _handed(answer: bytes) -> Handed:
 
 
 def claim_slot(claim: str) -> str:
-    """The CDI name of a claim, by its uid."""
+    """Return the CDI name of a claim, by its uid."""
     return f"claim-{claim}"

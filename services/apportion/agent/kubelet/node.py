@@ -1,9 +1,9 @@
 """The agent on a node with a kubelet: its device plugins and its DRA plugin.
 
-The device plugins have a slot for every share that the devices can be cut into, healthy or not:
-the scheduler decides who gets which, and the kubelet's counting must not get in its way.
+The device plugins offer a slot for every share into which the devices can be cut, healthy or
+not, so that the kubelet's counting never blocks a placement of the scheduler.
 Invariant: a claim answered without an error is in the book of prepared claims, and everything
-that its containers need is in place. Every step can be repeated."""
+that the claim's containers need exists. Every step can be repeated."""
 
 import asyncio
 import logging
@@ -86,11 +86,11 @@ class ClaimDoor:
         self._problem = "the DRA plugin is not registered with the kubelet yet"
 
     def not_ready(self) -> list[str]:
-        """Why the kubelet does not ask us for claims."""
+        """Return why the kubelet cannot send us claims; empty if it can."""
         return [self._problem] if self._problem else []
 
     async def serve(self) -> None:
-        """Serve the kubelet, which finds us by our socket, until cancelled. Raises ConfigError."""
+        """Serve the kubelet, which discovers our socket, until cancelled. Raises ConfigError."""
         try:
             while True:
                 there = self._socket.is_socket() and self._registration.is_socket()
@@ -151,7 +151,7 @@ class ClaimDoor:
                     for name, device in names.items()
                 ]
             )
-            # The kubelet forgets devices whose health it does not hear again.
+            # The kubelet forgets devices whose health is not sent again.
             await asyncio.sleep(HEALTH_S)
 
     async def _prepare(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
@@ -220,7 +220,7 @@ class ClaimDoor:
 
 
 class KubeletNode:
-    """One node, with the folders that `places` names and the kubelet's folder `kubelet`."""
+    """One node, with the folders in `places` and the kubelet's folder `kubelet`."""
 
     def __init__(
         self,
@@ -293,7 +293,7 @@ class KubeletNode:
         return count_names(manifest_config(self._agent.configuration).dialects)
 
     def not_ready(self) -> list[str]:
-        """What the kubelet does not know yet."""
+        """Return which plugins the kubelet has not registered yet; empty if none."""
         claims = self.claims.not_ready() if self._dra else []
         return self.door.not_ready() + claims
 
@@ -336,7 +336,7 @@ class KubeletNode:
                     yield Breach(claim.pod, share.container, share.device, "unheld")
 
     async def _offer(self) -> None:
-        # The slots of the last life are offered before the ledger is read. A pod that is admitted
+        # The slots are offered before the ledger is read. A pod that is admitted
         # while the kubelet does not know us fails for good; one that starts too early is retried.
         before = _saved(self._offered)
         amounts = _saved(self._amounts_before)
@@ -414,7 +414,7 @@ class FrontDoor:
         self._registered: set[str] = set()
 
     def not_ready(self) -> list[str]:
-        """The count names that the kubelet does not know."""
+        """Return the count names that the kubelet has not registered."""
         if not self._plugins:
             return ["no device is offered to the kubelet yet"]
         return [
@@ -424,7 +424,7 @@ class FrontDoor:
         ]
 
     async def offer(self, counts: Mapping[str, int]) -> None:
-        """Set the number of slots of each count name; one that is missing has none."""
+        """Set the number of slots of each count name; a missing count name has none."""
         for resource in (*self._plugins, *counts):
             if resource not in self._plugins:
                 self._plugins[resource] = self._plugin(resource)

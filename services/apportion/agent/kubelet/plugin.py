@@ -1,7 +1,7 @@
-"""The device plugin of one count name: hands out slots, and gives them their meaning later.
+"""The device plugin of one count name, which hands out slots and gives them a meaning later.
 
 Invariants: `Allocate` never fails, because that would fail the pod for good. A container starts
-only after `prepare` has said what it gets."""
+only after `prepare` has returned what the container gets."""
 
 import asyncio
 import hmac
@@ -37,9 +37,9 @@ _log = logging.getLogger(__name__)
 
 
 def slot_names(resource: str, count: int, key: bytes) -> list[str]:
-    """Names such as `gpu-1f8c…`, of one resource and no device; the same for one `key`.
+    """Return names such as `gpu-1f8c…` of a resource's slots; they follow from `key`.
 
-    Unguessable, because a container could get another pod's share by naming its slot."""
+    The names cannot be guessed, so no container gets another pod's share by naming its slot."""
     prefix = resource.rpartition("/")[2][:_PREFIX_MAX]
     seeds = (f"{resource} {number}".encode() for number in range(count))
     return [f"{prefix}-{hmac.digest(key, seed, 'sha256').hex()[:_DIGITS]}" for seed in seeds]
@@ -78,11 +78,11 @@ class Plugin:
 
     @property
     def endpoint(self) -> str:
-        """The socket's name in the kubelet's folder."""
+        """Return the socket's name in the kubelet's folder."""
         return f"apportion-{self.resource.replace('/', '.')}.sock"
 
     def options(self) -> Any:
-        """The plugin's options; slots require a call before a container starts."""
+        """Return the plugin's options; slots require a call before a container starts."""
         return pb.Options(
             pre_start_required=not self.is_amount, get_preferred_allocation_available=False
         )

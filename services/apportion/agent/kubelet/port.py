@@ -1,4 +1,4 @@
-"""What the front door requires of the rest of the agent."""
+"""The port through which the kubelet's plugins use the rest of the agent."""
 
 from typing import Final, Protocol
 
@@ -11,7 +11,7 @@ HANDED_TO: Final = "apportion.dev/handed-to"
 
 
 class Handed(Struct, frozen=True):
-    """What a container was given at `Allocate`, and for whom that was meant; `to` may be empty."""
+    """What a container got at `Allocate`, and its intended container `to`, which may be empty."""
 
     to: str
     edits: Edits
@@ -23,20 +23,20 @@ class Holder(Struct, frozen=True):
     pod: str
     namespace: str
     name: str
-    # Several if an init container has the same slots: the kubelet does not say which one starts.
+    # Several if an init container has the same slots: the kubelet does not name the starting one.
     containers: tuple[str, ...]
     resource: str
     slots: tuple[str, ...]
-    handed: tuple[Handed, ...] = ()  # what each of them was already given
+    handed: tuple[Handed, ...] = ()  # what each container already got
     starting: bool = True  # about to start, so it has no process; False when a claim is prepared
 
 
 class NotPrepared(Exception):
-    """The container may not start now. The message says why; the kubelet retries."""
+    """The container may not start now. The message has the reason; the kubelet retries."""
 
 
 class Preparing(Protocol):
     """Prepares the shares of containers."""
 
     async def prepare(self, holder: Holder) -> Edits:
-        """Make what the container gets and return it, before every start. Raises NotPrepared."""
+        """Make and return what the container gets, before every start. Raises NotPrepared."""

@@ -1,9 +1,9 @@
 """Calls into the driver that may never return, XIDs, and the use of GPUs.
 
 A driver that waits for a GPU which fell off the bus (XID 79, 119) blocks the calling thread for
-good. So calls run on daemon threads, one call at a time in each `Lane`, and are abandoned when
-they exceed its limit. A critical XID makes its GPU unhealthy until it has been quiet for a
-while; one of a MIG instance closes only that instance's slices. Invariants: a hung lane refuses
+good. So calls run on daemon threads, one call at a time in each `Lane`. A call that exceeds the
+lane's limit is abandoned. A critical XID makes its GPU unhealthy for a while;
+a critical XID of a MIG instance closes only that instance's slices. Invariants: a hung lane refuses
 other calls at once, and no call starts after its caller was refused. XIDs of every GPU that
 answers are received, even after another GPU was lost."""
 
@@ -34,8 +34,8 @@ _Jobs = SimpleQueue[_Job | None]
 # Faults of the program, not of the GPU: the list that HAMi and NVIDIA's own plugin ignore, and an
 # error of memory that was contained (94), which ends only the programs that used that memory.
 IGNORED_XIDS = frozenset({13, 31, 43, 45, 68, 94, 109})
-# A row of memory was remapped, or the driver asks for a recovery. The next look, which is made at
-# once, asks for both. Source of both lists: NVIDIA's catalogue of XIDs.
+# A row of memory was remapped, or the driver requests a recovery. The GPU is then checked at once
+# for both. Source of both lists: NVIDIA's catalogue of XIDs.
 NOTICE_XIDS = frozenset({63, 154})
 XID_MAX = 9_999
 QUIET_S = 300.0  # a GPU is healthy again this long after its last critical XID
@@ -57,7 +57,7 @@ class Hung(Exception):
 
 
 class Threads:
-    """The threads of all lanes: as many as there are concurrent calls."""
+    """The threads of all lanes, one for each concurrent call."""
 
     def __init__(self) -> None:
         self._idle: list[_Jobs] = []
@@ -109,7 +109,7 @@ class Threads:
 
 
 class Lane:
-    """Calls about one GPU, made one after another."""
+    """A queue of calls about one GPU, made one after another."""
 
     def __init__(
         self, name: str, threads: Threads, limit_s: float, on_change: Callable[[], None]
@@ -124,7 +124,7 @@ class Lane:
         self._current: asyncio.Future[Any] | None = None
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Return what the function returns. Raises Hung if it, or an earlier call, is late."""
+        """Return the function's result. Raises Hung if this call or an earlier one is late."""
         async with self._alone:
             if self._current is not None:  # the caller of an earlier call may have been cancelled
                 await self._returned(self._current)
@@ -216,13 +216,13 @@ class Xids:
             self._watched.add(device)
 
     def keep_watching(self, devices: Collection[str]) -> None:
-        """Forget all other GPUs: a lost GPU's subscription is lost with it."""
+        """Forget the subscriptions of all other GPUs, because a lost GPU loses its subscription."""
         self._watched.intersection_update(devices)
 
     def wait(self, wait_s: float) -> Any:
-        """Return a critical XID that came in that time; otherwise, whether to look at the GPUs."""
+        """Wait up to `wait_s`; return a critical XID, else True if the GPUs must be checked."""
         if self._events is None:
-            time.sleep(wait_s)  # the driver was away at the last look
+            time.sleep(wait_s)  # the driver was away at the last check
             return True
         try:
             event = nvml.nvmlEventSetWait_v2(self._events, max(1, int(wait_s * 1_000)))
@@ -231,7 +231,7 @@ class Xids:
             return False
         except nvml.NVMLError:
             # A GPU fell off the bus, or the driver restarts. One lost GPU breaks the set for all:
-            # the next look makes another set of those that answer.
+            # the next check makes another set of the GPUs that answer.
             if self._stumbled:
                 time.sleep(wait_s)
             self._stumbled = True
@@ -245,7 +245,7 @@ class Xids:
         self._xids[device] = (xid, self._clock.monotonic())
 
     def note_fault(self, device: str, cut: MigInstance, xid: int) -> None:
-        """Record the XID of a MIG instance, and log it unless it is the same as before."""
+        """Record the XID of a MIG instance, and log an XID that differs from the last one."""
         before, _ = self._faults.get((device, cut), (0, 0.0))
         self._faults[device, cut] = (xid, self._clock.monotonic())
         if xid != before:
@@ -256,7 +256,7 @@ class Xids:
             )
 
     def recent(self, device: str) -> str:
-        """The GPU's critical XID of the last `quiet_s` seconds, as a reason; empty without one."""
+        """Return the GPU's critical XID of the last `quiet_s` seconds as a reason, or ""."""
         xid, at_s = self._xids.get(device, (0, 0.0))
         if xid and self._clock.monotonic() - at_s < self._quiet_s:
             return f"XID {xid}"
@@ -272,7 +272,7 @@ class Xids:
                 yield cut, xid
 
     def check_place(self, device: str, wanted: MigInstance) -> None:
-        """Raises NotMade if an instance on these slices had a critical XID recently."""
+        """Raise NotMade if an instance on these slices had a critical XID recently."""
         for cut, xid in self.faults(device):
             if overlap(cut, wanted):
                 raise NotMade(
@@ -282,20 +282,20 @@ class Xids:
 
 
 class Loads:
-    """Reads loads, and keeps the samples that the next reading is compared with."""
+    """Reads loads, and keeps the samples with which the next reading is compared."""
 
     def __init__(self) -> None:
         self._seen_us: dict[str, int] = {}
         self._samples: dict[_Instance, Any] = {}
 
     def forget(self) -> None:
-        """Free the driver's samples; a driver that is gone does not answer."""
+        """Drop the samples; they belong to a driver that may be gone."""
         for key in list(self._samples):
             self._drop(key)
         self._seen_us.clear()
 
     def read(self, device: str, card: Any) -> list[Load]:
-        """The loads of a GPU, by NVML's handle. Raises NVMLError."""
+        """Return the loads of a GPU, by NVML's handle. Raises NVMLError."""
         used = int(nvml.nvmlDeviceGetMemoryInfo(card).used)
         running = _running(card)
         instances = list(_instances(card))
@@ -319,7 +319,7 @@ class Loads:
         return loads
 
     def _cores(self, device: str, card: Any) -> dict[int, int] | None:
-        """Percent of the GPU's compute by process since the last reading; None if not reported."""
+        """Return percent of the GPU's compute by process since the last reading, or None."""
         since_us = self._seen_us.get(device, 0)
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(card, since_us)
@@ -334,7 +334,7 @@ class Loads:
         return {pid: min(round(fmean(each)), 100) for pid, each in rates.items()}
 
     def _monitored(self, device: str, card: Any, number: int) -> int | None:
-        """Percent of an instance's compute since the last reading, if the GPU has a monitor."""
+        """Return percent of an instance's compute since the last reading, or None."""
         key = device, number
         with suppress(nvml.NVMLError):
             if not nvml.nvmlGpmQueryDeviceSupport(card).isSupportedDevice:

@@ -1,11 +1,11 @@
 """Find, create and destroy the MIG instances of one GPU through NVML, in the GPU's lane.
 
 A share is a GPU instance at the slices in the ledger, with one compute instance that has all of
-its compute. Users and mig-manager make instances too, and none names its maker: `OurInstances`
-does. Invariants: every call can be repeated after a crash. An instance is never destroyed or
-given to a container if this agent did not make it, nor destroyed while needed or in use. It is
-in the book before it exists; a book of an earlier boot is ignored, because instances do not
-survive a reboot."""
+its compute. Users and mig-manager make instances too, so `OurInstances` records those of this
+agent. Invariants: every call can be repeated after a crash. Only an instance that this agent made
+is ever destroyed or given to a container, and none is destroyed while needed or in use. An
+instance is recorded before it exists; records of an earlier boot are ignored, because instances
+do not survive a reboot."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -44,7 +44,7 @@ class Profile(NamedTuple):
 
 
 class OurInstances:
-    """The instances that this agent made, by GPU; without a book, those of this process."""
+    """The instances that this agent made, by GPU; without a book, only since this process began."""
 
     def __init__(self, book: BootBook[MigInstance] | None = None) -> None:
         self._book = book
@@ -52,7 +52,7 @@ class OurInstances:
 
     @property
     def kept(self) -> bool:
-        """True if there is a book, which an agent has that hands out shares."""
+        """Return True if there is a book; an agent that hands out shares has one."""
         return self._book is not None
 
     def made(self, card: str, cut: MigInstance) -> bool:
@@ -100,7 +100,7 @@ class Made(NamedTuple):
 def ensure(
     card: Cut, wanted: MigInstance, needed: Collection[MigInstance], *, least_mib: int = 0
 ) -> MadeInstance:
-    """Make the instance like `DeviceBackend.make_instance`, which raises the same."""
+    """Make the instance, and raise errors, as `DeviceBackend.make_instance` specifies."""
     try:
         known = profiles(card.handle)
         if wanted.profile not in known:
@@ -157,12 +157,12 @@ def keep(card: Cut, needed: Collection[MigInstance]) -> Kept:
 
 
 def slices(cut: MigInstance) -> int:
-    """The slices of an instance as a bit mask, without those that a report has no room for."""
+    """Return an instance's slices as a bit mask, without slices beyond a report's range."""
     return ((1 << cut.size) - 1) << cut.start & FULL
 
 
 def profiles(card: Any) -> dict[str, Profile]:
-    """The profiles of the GPU by name, such as `1g.5gb`. Raises NVMLError."""
+    """Return the profiles of the GPU by name, such as `1g.5gb`. Raises NVMLError."""
     found = {}
     for kind in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         with suppress(*_ABSENT):
@@ -200,7 +200,7 @@ def instances(card: Any, known: Mapping[str, Profile]) -> Iterator[Made]:
 
 
 def numbered(card: Any, number: int) -> MigInstance | None:
-    """The instance with the driver's number, if it exists. Raises NVMLError."""
+    """Return the instance with the driver's number, if it exists. Raises NVMLError."""
     there = instances(card, profiles(card))
     return next((made.cut for made in there if made.id == number), None)
 

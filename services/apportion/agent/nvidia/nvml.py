@@ -1,8 +1,8 @@
 """The GPUs of this machine, read from the driver through NVML.
 
-A GPU is unhealthy when the driver has lost it, asks for its reset, or has reported a critical
-XID, until it answers well and has been quiet for a while. A restarted driver is opened again.
-Invariants: calls about a GPU are made one at a time, and one that hangs affects no other GPU. A
+A GPU is unhealthy when the driver has lost it, requests its reset, or has reported a critical
+XID, until the GPU answers and has had no XID for a while. A restarted driver is opened again.
+Invariants: calls about a GPU are made one at a time, and a hung call affects no other GPU. A
 lost GPU stays in the inventory, unhealthy, as long as this process lives."""
 
 import asyncio
@@ -42,8 +42,8 @@ from apportion.runtime.process.clock import Clock
 from apportion_schemas import Device, MigInstance, MigSize
 
 PROBE_S = 10.0
-_WAIT_S = 1.0  # The longest wait for an XID at a time; a look at the GPUs may have to wait as long.
-_SLOW_S = 0.2  # after this long without an answer, the next GPU is asked concurrently
+_WAIT_S = 1.0  # The longest wait for an XID at a time; a GPU check may have to wait as long.
+_SLOW_S = 0.2  # after this long without an answer, the next GPU is read concurrently
 _MIG_SLOTS = 7
 _MIB = 1 << 20
 _FAMILY = "nvidia"
@@ -70,7 +70,7 @@ class _Card(NamedTuple):
 
 
 class _Looked(NamedTuple):
-    """The result of one look at a GPU: why it is unhealthy, and the other ends of its links."""
+    """The result of one check of a GPU: why it is unhealthy, and the other ends of its links."""
 
     card: _Card
     device: Device
@@ -95,7 +95,7 @@ class NvmlBackend:
     ) -> None:
         """Open the driver. A call longer than `call_s` makes its GPU unhealthy.
 
-        `ours` are MIG instances that earlier lives made, `ignored` XIDs leave a GPU healthy.
+        `ours` are MIG instances made before a restart; `ignored` XIDs leave a GPU healthy.
         Raises DevicesUnavailable if there is no driver or it does not answer."""
         self._clock = clock
         self._probe_s = probe_s
@@ -425,7 +425,7 @@ def _bus_id(raw: bytes | str) -> str:
 
 
 def _numa(bus_id: str) -> int | None:
-    """The NUMA node of the GPU's PCIe root; None if there is only one."""
+    """Return the NUMA node of the GPU's PCIe root; None if there is only one."""
     try:
         node = int(Path(f"/sys/bus/pci/devices/{bus_id}/numa_node").read_text("ascii"))
     except (OSError, ValueError):
@@ -509,14 +509,14 @@ def _nvlink_remotes(handle: Any) -> Iterator[str]:
         try:
             remote = nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)
         except nvml.NVMLError:
-            continue  # it just went down, which says nothing about the others
+            continue  # the link just went down; others may be up
         yield _bus_id(remote.busId)
 
 
 def _hold_memory(card: Any, cgroup: Path, memory: int) -> bool:
     """Limit the processes of a cgroup to `memory` bytes of the GPU; see `DeviceBackend`.
 
-    Drivers have such limits from R615 on, for root on Linux, and only for whole GPUs. NVML opens
+    Drivers support limits from R615 on, for root on Linux, and only for whole GPUs. NVML opens
     the folder of the cgroup, so the path is one of this process's own files. A limit ends with
     its cgroup."""
     folder = os.fsencode(cgroup)

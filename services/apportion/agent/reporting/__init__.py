@@ -1,1 +1,1 @@
-"""What the agent reports to the ledger through an intake, and its view of its nodes."""
+"""The agent's reports to the ledger through an intake, and its view of its nodes."""

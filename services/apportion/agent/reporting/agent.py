@@ -2,10 +2,10 @@
 
 Without a kubelet, every bound placement is answered at once; with one, a claim with shares is
 answered when its first container is about to start. An intake judges and appends the events.
-Invariants: every bound claim gets at most one answer, even across crashes. Nothing is written
-while nothing differs. Inventory events follow from the ledger and the devices alone, and their
-id from content and previous revision, so restarts, retries and a second agent write the same
-event once."""
+Invariants: every bound claim gets at most one answer, even across crashes. Nothing is appended
+while the inventory is unchanged. Inventory events follow from the ledger and the devices alone,
+and their ids from content and previous revision, so restarts, retries and a second agent write
+the same event once."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,7 @@ _INVENTORY: Final = f"{SUBJECTS}.inventory."
 SUBJECTS_MAX = 32  # with more, an agent follows whole channels and filters the events itself
 OWN_IDS_KEPT = 256
 # Interval at which a refused inventory is reported again. The cause may be fixed out of the node's
-# sight: another node no longer has the device, or an intake has learned its model.
+# sight: another node no longer has the device, or an intake now knows its model.
 REPEAT_S = 60.0
 # Interval at which the whole inventory is reported again. Usually the intake answers that it is
 # known. But while the node was away, another node may have been believed to have its devices.
@@ -74,7 +74,7 @@ _log = logging.getLogger(__name__)
 
 
 class HeldBack(Exception):
-    """The intake believes so large a change only if it is reported again after `again_s`."""
+    """The intake accepts so large a change only if it is reported again after `again_s`."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.why)
@@ -91,13 +91,13 @@ class IntakeClient:
         self._refused: dict[str, str] = {}
 
     async def append(self, draft: Draft) -> Appended:
-        """Return once the event is appended, or refused: then without a revision.
+        """Return the answer once the event is appended, or refused: then without a revision.
 
-        Raises HeldBack if the node must be looked at again, NotPermitted if it is not ours."""
+        Raises HeldBack if the node must be reported again, NotPermitted if it is not ours."""
         return await self._insistence.append(draft)
 
     def not_ready(self) -> list[str]:
-        """The nodes whose inventory the intake refuses, with the reason."""
+        """Return the nodes whose inventory the intake refuses, with the reason."""
         return [f"the intake rejects the report of {node}: {why}" for node, why in
                 sorted(self._refused.items())]  # fmt: skip
 
@@ -138,7 +138,7 @@ class IntakeClient:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One node of this agent and its devices as last seen."""
+    """One node of this agent, with its devices as last reported by the backend."""
 
     name: str
     backend: DeviceBackend
@@ -158,7 +158,7 @@ class Node:
 
 
 def subjects(nodes: Sequence[str]) -> list[str]:
-    """The subjects that the agent of these nodes follows."""
+    """Return the subjects that the agent of these nodes follows."""
     if len(nodes) * (len(CHANNELS) + 1) > SUBJECTS_MAX:
         channels = (f"{SUBJECTS}.{channel}.*" for channel in CHANNELS)
         return [*FOR_ALL, *channels, f"{SUBJECTS}.{ADOPTIONS}.>"]
@@ -181,8 +181,8 @@ class Agent:
     ) -> None:
         """Read the ledger by `rules`, or from the snapshot `state` if its beginning was dropped.
 
-        `remember`: keep claims after they are answered. `kubelet`: a front door asks for bound
-        claims, so the agent answers no claim with shares by itself."""
+        `remember`: keep claims after they are answered. `kubelet`: the kubelet's plugins request
+        bound claims, so the agent answers no claim with shares by itself."""
         self._nodes = {node.name: node for node in nodes}
         self._ledger = ledger
         self._kubelet = kubelet
@@ -216,7 +216,7 @@ class Agent:
         metrics.looked_up([_HUNG], self._hung)
 
     def not_ready(self) -> list[str]:
-        """Why the agent is not ready; empty once every node's inventory is in the ledger."""
+        """Return why the agent is not ready; empty once every node's inventory is in the ledger."""
         reasons = self._reader.not_ready()
         if self._unreported:
             reasons += [f"{self._unreported} of {len(self._nodes)} nodes not reported yet"]
@@ -246,7 +246,7 @@ class Agent:
             group.create_task(self._watch_configuration(), name="report as configured")
 
     async def allocate(self) -> None:
-        """Answer claims as they fall due, until cancelled; those of a lost node once it returns."""
+        """Answer due claims until cancelled; claims of a lost node wait for its return."""
         await self._reported.wait()
         async with asyncio.TaskGroup() as later:
             while True:
@@ -263,7 +263,7 @@ class Agent:
                 await asyncio.gather(*(self._answer_unasked(claim) for claim in now))
 
     async def take_orders(self) -> None:
-        """Serve orders to the simulated nodes; real nodes take none."""
+        """Serve orders to the simulated nodes; real nodes accept none."""
         await self._reported.wait()
         for node in self._nodes.values():
             if isinstance(node.backend, SimulatedBackend):
@@ -271,9 +271,9 @@ class Agent:
         self._obedient = True
 
     async def beat(self, clock: Clock, *, waits: Callable[[], object] = lambda: False) -> None:
-        """Send heartbeats until cancelled or `leave`, but none while the reader is halted.
+        """Send heartbeats until cancelled or until `leave`, except while the reader is halted.
 
-        Pods are bound after the first one, so it `waits` a while for the kubelet to know us."""
+        Pods are bound after the first heartbeat, so it `waits` for the kubelet to register us."""
         await self._reported.wait()
         for _ in range(KNOWN_LOOKS):
             if not waits():
@@ -288,7 +288,7 @@ class Agent:
             await clock.pause(AGENT_BEAT_S)
 
     async def leave(self, clock: Clock) -> None:
-        """Report that we are about to stop, and give bound pods a while to be handed out."""
+        """Report that the agent is about to stop, and allow bound pods time to get their shares."""
         self._leaves = True
         with contextlib.suppress(LedgerUnavailable):
             for name in self._nodes:
@@ -296,7 +296,7 @@ class Agent:
         await clock.pause(LEAVE_S)
 
     def lost(self, node: str) -> bool:
-        """True while a simulated node is lost by command."""
+        """Return True while a simulated node is lost by command."""
         backend = self._nodes[node].backend
         return isinstance(backend, SimulatedBackend) and not backend.there.is_set()
 
@@ -334,12 +334,12 @@ class Agent:
             await asyncio.gather(*(self.report(node) for node in self._nodes.values()))
 
     async def report(self, node: Node, *, whole: bool = False) -> None:
-        """Look at the node's devices and append what the ledger does not know yet."""
+        """Read the node's devices and append the changes that the ledger lacks."""
         async with node.reporting:
             while True:
                 try:
                     await self._report_alone(node, whole=whole)
-                except HeldBack as held:  # it may have been a glitch: look again
+                except HeldBack as held:  # it may have been a glitch: read again
                     await asyncio.sleep(held.again_s)
                 else:
                     return
@@ -385,9 +385,9 @@ class Agent:
     def _noticed(self, node_name: str) -> None:
         """Check an inventory event, just folded, of one of our nodes.
 
-        Two agents with the same node name would overwrite each other for ever. So this one only
-        logs the other's report. An event decided before this life began was sent by an earlier
-        life of ours, which may have read as far as this one had at its start, hence `<=`."""
+        Two agents with the same node name would overwrite each other for ever. So this agent
+        only logs the other's report. An event decided before this process began was sent by an
+        earlier one, which may have read as far as this one had at its start, hence `<=`."""
         node = self._nodes.get(node_name)
         if node is None or node.report is None:
             return
@@ -407,28 +407,28 @@ class Agent:
             )
 
     async def reported(self, times: int) -> int:
-        """Wait until nodes were reported `times` times in all; return the final count."""
+        """Wait until there were `times` reports of nodes in total; return the final count."""
         async with self._looked:
             await self._looked.wait_for(lambda: self._looks >= times)
         return self._looks
 
     def view_of(self, node: str) -> NodeView:
-        """What the ledger says about one of its nodes."""
+        """Return the ledger's view of one of the agent's nodes."""
         return self._view.nodes[node]
 
     @property
     def revision(self) -> int:
-        """The revision up to which the ledger was read."""
+        """Return the revision up to which the ledger was read."""
         return self._reader.revision
 
     @property
     def configuration(self) -> Configuration:
-        """The newest configuration in the ledger."""
+        """Return the newest configuration in the ledger."""
         return self._view.configuration
 
     async def _answer_unasked(self, claim: Claim) -> None:
         node = self._nodes[claim.node]
-        # One id for both answers: the first stands, whatever the devices have become since.
+        # One id for both answers: the first is kept, whatever the devices' later state.
         await self._answer(claim, trouble_of(node.name, node.devices, claim), claim.key)
 
     async def _answer_late(self, claim: Claim) -> None:
@@ -480,7 +480,7 @@ async def _after(
 
 
 def trouble_of(node: str, devices: Mapping[str, Device], claim: Claim) -> str:
-    """Why the node cannot hand out the devices of a claim; empty if it can."""
+    """Return why the node cannot hand out the devices of a claim; empty if it can."""
     for device_id in claim.devices:
         device = devices.get(device_id)
         if device is None:
@@ -494,7 +494,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def news(view: NodeView, now: NodeReported) -> list[Payload]:
-    """The events to append; a refused report is followed by a whole one, which ends the refusal."""
+    """Return the events to append; a whole report follows a refused one and ends the refusal."""
     said = view.said
     if said == now and not view.refused:
         return []
@@ -510,7 +510,7 @@ def news(view: NodeView, now: NodeReported) -> list[Payload]:
 
 
 def event_id(data: Payload, follows: int) -> str:
-    """The id of an inventory event that follows revision `follows` of its subject."""
+    """Return the id of an inventory event that follows revision `follows` of its subject."""
     digest = hashlib.sha256(_encode(data)).hexdigest()[:32]
     return f"{type(data).__name__}/{follows}/{digest}"
 

@@ -1,9 +1,9 @@
-"""What the ledger says about the nodes of one agent, as far as the agent acts on it.
+"""The part of the ledger about one agent's nodes on which the agent acts.
 
-Invariants: a claim is due exactly while the ledger has its placement and binding, but neither an
-answer nor a void. Anyone may write a pod's annotations (PodAdopted), so a node with a kubelet
-gives an adopted pod nothing without proof: either this ledger had voided just this placement
-before, or the pod runs by a placement of ours and the node's own book has these shares for it."""
+Invariants: a claim is due exactly while it is placed and bound in the ledger and neither answered
+nor voided. Any client may write a pod's annotations (PodAdopted), so a node with a kubelet
+gives an adopted pod nothing without proof: either this ledger had voided the same placement
+before, or the pod runs by our placement and the node's own book has these shares for the pod."""
 
 from __future__ import annotations
 
@@ -60,35 +60,35 @@ class Claim:
 
     @property
     def node(self) -> str:
-        """The node on which it is placed."""
+        """Return the node of the claim."""
         return self.placed.node
 
     @property
     def pod(self) -> str:
-        """The uid of its pod."""
+        """Return the uid of the claim's pod."""
         return self.placed.pod
 
     @property
     def attempt(self) -> int:
-        """The attempt that was bound."""
+        """Return the attempt whose placement was bound."""
         return self.placed.attempt
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Its devices, in the order of its shares."""
+        """Return the claim's devices, in the order of its shares."""
         return tuple(dict.fromkeys(share.device for share in self.placed.shares))
 
     def of(self, container: str) -> str:
-        """The unique name of one of its containers."""
+        """Return the unique name of one of the claim's containers."""
         return f"{self.pod}/{self.attempt}/{container}"
 
     def sized(self, data: PodResized) -> Claim:
-        """The claim with its new shares after a resize."""
+        """Return the claim with its new shares after a resize."""
         return replace(self, placed=msgspec.structs.replace(self.placed, shares=data.shares))
 
     @property
     def key(self) -> str:
-        """The claim's unique name, the same in every life of an agent."""
+        """Return the claim's unique name, which a restart of the agent does not change."""
         again = f"/{self.bound_revision}" if self.adopted else ""
         return f"{self.pod}/{self.attempt}/allocated{again}"
 
@@ -106,11 +106,11 @@ class NodeView:
     placed: dict[_Key, dict[int, PodPlaced]] = field(default_factory=dict)
     bound: set[_Key] = field(default_factory=set)
     # Claims of the pods bound last, answered or not, because a container may start again long after
-    # its pod was answered. No event tells an agent that a pod is gone, so the oldest claims are
+    # its pod was answered. No event shows an agent that a pod is gone, so the oldest claims are
     # dropped, except those of pods that are `there` according to the node's books.
     held: dict[str, Claim] = field(default_factory=dict)
     there: frozenset[str] = frozenset()
-    # the last answer by pod, empty if allocated
+    # the last answer by pod; empty if allocated
     answers: dict[str, str] = field(default_factory=dict)
     waiting: dict[str, list[asyncio.Future[None]]] = field(default_factory=dict)
     # shares of voided placements
@@ -139,7 +139,7 @@ class NodeView:
         self.said_id, self.said_basis = event.id, event.basis
 
     def hold(self, claim: Claim) -> None:
-        """Remember the claim and wake the callers that wait for it."""
+        """Store the claim and wake the callers that wait for it."""
         self.let_go(claim.pod)
         self.held[claim.pod] = claim
         if len(self.held) > HELD_MAX:
@@ -155,7 +155,7 @@ class NodeView:
         self.resized.discard(pod)
 
     def give_up(self, key: _Key, placements: Iterable[PodPlaced]) -> None:
-        """Remember voided placements: their binding may still take effect."""
+        """Store voided placements, because their binding may still take effect."""
         self.voided[key] = {placed.shares for placed in placements}
         if len(self.voided) > HELD_MAX:
             del self.voided[next(iter(self.voided))]
@@ -175,11 +175,11 @@ class NodeView:
             await self._next(ANY)
 
     async def another(self) -> None:
-        """Wait until any pod has another claim."""
+        """Wait until any pod has a new claim."""
         await self._next(ANY)
 
     def unbound(self) -> bool:
-        """True if a pod with shares is placed here and its binding was not seen."""
+        """Return True if a pod with shares is placed here and its binding was not folded."""
         return any(
             placed.shares
             for key, placements in self.placed.items()
@@ -194,12 +194,12 @@ class NodeView:
 
 
 class FleetView:
-    """The fold over all nodes of one agent."""
+    """A fold of the ledger over all nodes of one agent."""
 
     def __init__(
         self, nodes: Iterable[str], *, remember: bool = False, rules: Rules | None = None
     ) -> None:
-        """`remember`: keep claims after they are answered, for a kubelet that asks for them."""
+        """`remember`: keep answered claims, for a kubelet that requests them again."""
         self._remember = remember
         self.rules = rules or Rules()
         self.nodes = {name: NodeView() for name in nodes}
@@ -274,7 +274,7 @@ class FleetView:
         return ""
 
     def take_due(self) -> list[Claim]:
-        """The claims to answer now, in the order of their bindings; each is returned once."""
+        """Return each claim to answer now once, in the order of the bindings."""
         due = list(self.due.values())
         self.due.clear()
         self.became_due.clear()
@@ -298,7 +298,7 @@ class FleetView:
         ran = pod.adopted and pod.phase is Phase.ALLOCATED
         claim = Claim(placed, pod.bound_revision, adopted=pod.adopted, doubtful=ran)
         match pod.phase:
-            # An adopted pod that never ran by a placement of ours proves nothing.
+            # A pod that never ran by our placement is no proof.
             case _ if self._remember and pod.adopted and not (ran and placed.attempt > 0):
                 pass
             case Phase.ALLOCATED if self._remember:

@@ -2,8 +2,8 @@
 
 Invariants: a device with a daemon accepts one process at a time, the daemon's. An instance is
 never destroyed if a container in the ledger may use it or if this agent did not make it. A limit
-is only set on the cgroup of a single container. A restarted agent asks daemon, driver, books and
-ledger, and comes to the same result."""
+is only set on the cgroup of a single container. A restarted agent reads daemon, driver, books and
+ledger, and reaches the same result."""
 
 import asyncio
 import glob
@@ -83,7 +83,7 @@ class Daemons:
                 raise NotMade(f"the MPS daemon of {card} rejects the memory limit: {said}")
 
     async def keep(self, needed: Mapping[str, int]) -> dict[str, bool]:
-        """Stop daemons that no pod needs, restart dead ones; return whether each of those runs.
+        """Stop unneeded daemons and restart dead ones; return if each dead one runs again.
 
         `needed` is the largest share of each device in MiB."""
         died: dict[str, bool] = {}
@@ -181,7 +181,7 @@ class Instances:
         return made
 
     async def keep(self, cards: Iterable[str], needed: Collection[Share]) -> None:
-        """Destroy our instances on these devices that no pod needs or uses. Raises OSError."""
+        """Destroy instances of ours here that no pod needs or uses. Raises OSError."""
         for card in cards:
             try:
                 kept = await self._backend.keep_instances(card, _of_card(needed, card))
@@ -194,7 +194,7 @@ class Instances:
             if kept.gone:
                 _log.info("%s: destroyed unused MIG instances %s", card, _names(kept.gone))
             if (kept.held, kept.foreign) != self._left.get(card, ((), ())):
-                # Log what stays once, until it changes.
+                # Log each remaining instance once, until it changes.
                 self._left[card] = kept.held, kept.foreign
                 if kept.held:
                     _log.warning(
@@ -251,7 +251,7 @@ class DriverLimits:
         self._logged: set[str] = set()
 
     async def hold(self, limits: Iterable[Limit]) -> None:
-        """Set the limits where the driver can, and log once where it cannot."""
+        """Set the limits where the driver supports them, and log once where it does not."""
         if not (self._cgroups / _VERSION_2).exists():
             self._log_once(f"no cgroups version 2 at {self._cgroups}; see --cgroups")
         wanted = list(limits)

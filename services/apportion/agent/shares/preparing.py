@@ -1,8 +1,8 @@
-"""Work out what a container gets from the ledger, and make it.
+"""Derive what a container gets from the ledger, and make it.
 
 The binding may not be in the ledger yet, so the answer waits a while for it. Invariant: a
-container starts only with the shares that the ledger says it has, only when all of them are in
-place, and only after SharesAllocated is in the ledger."""
+container starts only with its shares in the ledger, only when all of these shares are ready,
+and only after SharesAllocated is in the ledger."""
 
 import asyncio
 import hashlib
@@ -42,7 +42,7 @@ Answer = Callable[[Claim, str], Awaitable[bool]]
 class Rounds:
     """Locking on one node: preparations run concurrently, a cleanup round runs alone.
 
-    A pod that arrives during a round might be given what the round is removing."""
+    Otherwise, a pod that arrives during a round might get what the round is removing."""
 
     def __init__(self) -> None:
         self._round = asyncio.Lock()
@@ -50,7 +50,7 @@ class Rounds:
 
     @asynccontextmanager
     async def preparing(self) -> AsyncIterator[None]:
-        """Enter a preparation; waits for the end of a round."""
+        """Enter a preparation after waiting for the end of a round."""
         async with self._round:
             self._preparing += 1
         try:
@@ -60,13 +60,13 @@ class Rounds:
 
     @asynccontextmanager
     async def tidying(self) -> AsyncIterator[bool]:
-        """Enter a round; yields False during a preparation, so that this round is skipped."""
+        """Enter a round, or yield False during a preparation, so that this round is skipped."""
         async with self._round:
             yield self._preparing == 0
 
 
 def largest(shares: Iterable[Share]) -> dict[str, int]:
-    """The memory of the largest share of each device, in MiB."""
+    """Return the memory of the largest share of each device, in MiB."""
     most: dict[str, int] = {}
     for share in shares:
         most[share.device] = max(most.get(share.device, 0), share.memory_mib)
@@ -74,7 +74,7 @@ def largest(shares: Iterable[Share]) -> dict[str, int]:
 
 
 class Hands(NamedTuple):
-    """What applies a grant on the node, and the books that say what is still needed."""
+    """The parts that apply a grant on the node, and the books of what is still needed."""
 
     regions: Regions
     instances: Instances
@@ -118,7 +118,7 @@ class SharePreparing:
         return prepared.edits
 
     def _check_doubtful(self, claim: Claim) -> None:
-        # Anyone may have written the phase and annotations of the pod.
+        # Any client may have written the phase and annotations of the pod.
         book = self.handed
         if not claim.doubtful or book is None or book.entries.get(claim.pod) == _digest(claim):
             return
@@ -130,7 +130,7 @@ class SharePreparing:
         raise NotPrepared(problem)
 
     async def live_shares(self, *, but: str = "") -> list[Share]:
-        """The shares that may be in use here, without those of pod `but`. Raises NotPrepared.
+        """Return the shares that may be in use, without pod `but`'s. Raises NotPrepared.
 
         The kubelet keeps a pod in its checkpoint until its containers have ended. Invariant:
         once the ledger was read to its end, no container of ours uses any other share."""
@@ -139,13 +139,13 @@ class SharePreparing:
         return [share for each in claims for share in (*each.shares, *each.borrowed)]
 
     def plan(self, claim: Claim, container: str) -> Edits:
-        """What a container of the claim gets, before anything is made. Raises GrantRefused."""
+        """Return what a container of the claim gets; makes nothing. Raises GrantRefused."""
         own = {share.container for share in claim.placed.shares}
         source = claim.placed.shares if container in own else claim.placed.borrowed
         return self.granted(self._held(claim, container, source)).edits
 
     def kept(self, configuration: object) -> list[Kept]:
-        """The required content of the regions of all containers here; cached by claim."""
+        """Return the required content of the regions of all containers here; cached by claim."""
         planned_as = configuration, self.devices()
         if any(now is not then for now, then in zip(planned_as, self._planned_as, strict=True)):
             self._plans.clear()
@@ -190,7 +190,7 @@ class SharePreparing:
                 )
 
     async def _made(self, claim: Claim, holder: Holder) -> Grant:
-        """Raises GrantRefused, NotMade, NotPrepared, RegionInvalid, OSError."""
+        """Make the grant. Raises GrantRefused, NotMade, NotPrepared, RegionInvalid, OSError."""
         hands = self.hands
         shares, container = self._shares(claim, holder)
         needed: list[Share] = []
@@ -256,7 +256,7 @@ class SharePreparing:
         return claim
 
     def _shares(self, claim: Claim, holder: Holder) -> tuple[list[Share], str]:
-        """The container's shares and its name; with shared slots, those of the lending container.
+        """Return the container's shares and name, or the lender's if it shares its slots.
 
         Raises GrantRefused if the pod has a device that is missing or unhealthy."""
         if trouble := trouble_of(claim.node, self.devices(), claim):

@@ -1,4 +1,4 @@
-"""Regions of containers on this node's disk: created before the container, kept while it runs.
+"""Regions on this node's disk, each created before its container and kept while that runs.
 
 Invariants: a region that a container may have mapped is only changed in place, unless the
 container itself removed it. Nothing that a container puts into its folder can fail a round or
@@ -38,7 +38,7 @@ class Kept(NamedTuple):
 
 
 class Breach(NamedTuple):
-    """A container that exceeds its share of a device, with the limits or use found."""
+    """A container that exceeds its share of a device, with the limits or use that were found."""
 
     pod: str
     container: str
@@ -82,7 +82,7 @@ class Regions:
             self._make(plan)
 
     def resize(self, plan: RegionPlan) -> bool:
-        """Set new limits of a running container; True if it has a region of these devices."""
+        """Set new limits of a running container; return True if it has such a region."""
         with self._lock:
             try:
                 with SharedFile(Path(plan.path)) as file:
@@ -96,7 +96,7 @@ class Regions:
         return True
 
     def round(self, kept: Iterable[Kept], now_s: float, recent_s: float) -> list[Breach]:
-        """Restore every region to what the ledger says, then decide which containers wait.
+        """Restore every region to its limits in the ledger, then decide which containers wait.
 
         Return the devices whose limits a container raised or removed since the last round. For
         the times, see `feedback`."""
@@ -144,7 +144,7 @@ class Regions:
     def read(
         self, only: Collection[tuple[str, str]] | None = None
     ) -> Iterator[tuple[str, str, Region]]:
-        """Yield pod, container and region, of all or `only` these; each is then closed."""
+        """Yield pod, container and region of all or `only` these; closes each region after use."""
         for pod, path in self.each():
             if only is not None and (pod, _container(path)) not in only:
                 continue
@@ -152,7 +152,7 @@ class Regions:
                 try:
                     region = Region(files.enter_context(SharedFile(path)))
                 except (OSError, RegionInvalid):
-                    continue  # its container broke it, which affects that container alone
+                    continue  # its container damaged it, which affects that container alone
                 yield pod, _container(path), region
 
     def each(self) -> Iterator[tuple[str, Path]]:
@@ -198,11 +198,11 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class SharedFile:
     """A file (`region.Stored`) in a folder that its container can change; this process is root.
 
-    Invariant: it is a regular file with a single name, no link or pipe, and not mapped, so a
-    container that truncates it does no harm."""
+    Invariant: the file is a regular one with a single name, no link or pipe, and is not mapped,
+    so a container that truncates the file does no harm."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError if it does not exist, RegionInvalid if it is irregular or a hard link."""
+        """Open the file. Raises OSError if missing, RegionInvalid if irregular or a hard link."""
         # Opening a device can have side effects; O_PATH only looks at it.
         looked = os.open(path, _LOOK)
         try:
@@ -236,7 +236,7 @@ class SharedFile:
 
 
 def remove(folder: Path, most: int) -> int:
-    """Remove a folder and at most `most` entries in it; return how many. Raises OSError.
+    """Remove a folder and at most `most` entries in it; return their number. Raises OSError.
 
     Nested folders are moved to the top first: no recursion, and at most two are open."""
     done = 0

@@ -1,6 +1,6 @@
 """Create, limit and remove the shares of one node, for a kubelet or for `apportion run`.
 
-Invariant: nothing is removed that a pod in the books has."""
+Invariant: nothing that a pod in the books has is removed."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class ShareLifecycle:
-    """Everything that maintains the shares of one node."""
+    """The loops that maintain the shares of one node."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class ShareLifecycle:
         clock: Clock,
         adapt: Adapt = lambda _pod, made: made,
     ) -> None:
-        """`adapt` changes a pod's grant to fit its environment, where that is no container."""
+        """`adapt` changes the grant of a pod that does not run in a container."""
         self._agent = agent
         self._node = node
         self._places = places
@@ -98,7 +98,7 @@ class ShareLifecycle:
         return pods
 
     def loops(self) -> list[Callable[[], Coroutine[None, None, None]]]:
-        """The loops to run until cancelled."""
+        """Return the loops to run until cancelled."""
         return [
             self._advise, self._tidy, self._resize, self._report_daemons, self.breaches.report,
         ]  # fmt: skip
@@ -143,7 +143,7 @@ class ShareLifecycle:
         pods = await self.look()
         await asyncio.to_thread(hands.regions.keep, pods)
         # After a reboot, a pod with only claims is in the books only once it was prepared again,
-        # and a doubtful one cannot be prepared without its entry.
+        # and a doubtful pod cannot be prepared without its entry.
         doubtful = {pod for pod, claim in self._view.held.items() if claim.doubtful}
         over = self._handed.entries.keys() - pods - doubtful
         await asyncio.to_thread(self._handed.strike, *over)
@@ -170,7 +170,7 @@ class ShareLifecycle:
                     await self._agent.report(node)
 
     def make_places(self) -> None:
-        """Create the folders that containers are given. Blocks. Raises OSError."""
+        """Create the folders that containers get. Blocks. Raises OSError."""
         (self._places.state / "shares").mkdir(parents=True, exist_ok=True)
         given = [self._places.state / "shares", self._places.run]
         if self._places.library:
@@ -192,7 +192,7 @@ _Key = tuple[str, str, str, str]
 
 
 class Breaches:
-    """Breaches to report, each once an hour per container and device, to protect the ledger."""
+    """Breaches to report, at most hourly per container and device to protect the ledger."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class Breaches:
         self._doubtful: dict[str, set[_Key]] = {}
 
     def note(self, found: Iterable[Breach]) -> None:
-        """Report these, unless they were reported in this hour."""
+        """Queue these breaches, unless they were reported in this hour."""
         hour = self._hour_now()
         if hour != self._hour:
             self._hour = hour
@@ -226,14 +226,14 @@ class Breaches:
                 self._news.set()
 
     def note_again(self, source: str, found: Iterable[Breach]) -> None:
-        """Report those that `source` found twice; one may be a starting or ending process."""
+        """Report breaches that `source` found twice; one may be a starting or ending process."""
         now = {_key(each): each for each in found}
         before = self._doubtful.get(source, set())
         self._doubtful[source] = set(now)
         self.note(each for key, each in now.items() if key in before)
 
     async def report(self) -> None:
-        """Append reports as they come, until cancelled."""
+        """Append the queued reports until cancelled."""
         while True:
             await self._news.wait()
             while self._due:

@@ -1,1 +1,1 @@
-"""What containers use of their shares: sampled, exported as metrics, and summed up every hour."""
+"""The containers' use of their shares: sampled, exported as metrics, and summed up every hour."""

@@ -1,7 +1,7 @@
 """Hourly sums of use: for each share, how much was used for how long, and the peak.
 
-Invariants: every sampled time is in exactly one record. A share or program whose sums do not fit
-an event is left out and logged, without affecting the others."""
+Invariants: every sampled interval is in exactly one record. A share or program whose sums do not
+fit into an event is left out and logged, and all others are kept."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Sums(Struct, kw_only=True):
 
 
 class _Share(_Sums):
-    """The sums of one share so far, with the sizes that it had last."""
+    """The sums of one share so far, with the share's last sizes."""
 
     pod: str
     namespace: str
@@ -56,11 +56,11 @@ class _Share(_Sums):
 
     @property
     def key(self) -> Key:
-        """The same as `Use.key`."""
+        """Return the key of the share, the same as `Use.key`."""
         return self.pod, self.container, self.device, self.instance
 
     def add_use(self, use: Use, seconds: float) -> None:
-        """Do the same as `add`, with compute."""
+        """Add one sample of memory and compute, like `add`."""
         self.add(use.memory_used // _MIB, seconds)
         self.memory_mib, self.cores = use.memory_limit // _MIB, use.cores_limit
         self.bound = use.bound
@@ -76,7 +76,7 @@ class _Unshared(_Sums):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The unique key of a program."""
+        """Return the unique key of a program."""
         return self.device, self.command, self.pod
 
 
@@ -121,7 +121,7 @@ class Account:
             self._unshared.setdefault(key, _Unshared(*key)).add(memory // _MIB, seconds)
 
     def records(self, node: str) -> Iterator[UsageRecorded]:
-        """The events of a closed account, as few as hold it; none if nothing was used."""
+        """Return as few events as hold a closed account; none if nothing was used."""
         shares = list(_used(ShareUsed, self._shares.values()))
         most = sorted(self._unshared.values(), key=lambda each: -each.memory_mib_seconds)
         unshared = tuple(_used(UnsharedUsed, most[:UNSHARED_MAX]))
@@ -133,7 +133,7 @@ class Account:
             )
 
     def to_saved(self) -> _Saved:
-        """The account in its form on disk."""
+        """Return the account in its form on disk."""
         shares, unshared = list(self._shares.values()), list(self._unshared.values())
         return _Saved(self.began_s, shares, unshared, self.ended_s)
 
@@ -144,7 +144,7 @@ def saved(accounts: Iterable[Account]) -> bytes:
 
 
 def restored(data: bytes) -> list[Account]:
-    """Decode saved accounts. Raises ValueError if the bytes are broken."""
+    """Decode saved accounts. Raises ValueError if the bytes are invalid."""
     accounts = []
     for each in _decode(data):
         if not 0 <= each.began_s < _TIME_MAX or not 0 <= each.ended_s < _TIME_MAX:

@@ -2,7 +2,7 @@
 
 Sources: HAMi's vGPUmonitor (`cmd/vGPUmonitor/metrics.go`), volcano-vgpu-device-plugin's monitor
 (`cmd/vgpu-monitor/metrics.go`) and gpu-manager, with their units: ratios are percent. Invariant:
-every series is about something that is on the node now."""
+every series is about a pod or device that is on the node now."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple

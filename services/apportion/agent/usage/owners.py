@@ -1,4 +1,4 @@
-"""Find the pod of a process by its cgroup, and the container by its mounts.
+"""Finds the pod of a process by its cgroup, and the container by its mounts.
 
 The kubelet puts the pod's uid into the cgroup's path and mounts `pods/UID/containers/NAME/…`.
 Neither changes while a program runs, so both are read once. A process can set its environment
@@ -42,7 +42,7 @@ class Owners:
         self._known: dict[int, tuple[tuple[str, str], Owner]] = {}
 
     def of(self, pid: int) -> Owner | None:
-        """The owner of a process; None if there is no such process any more."""
+        """Return the owner of a process; None if the process has ended."""
         folder = f"{self._proc}/{pid}"
         life = _life(folder)
         known = self._known.get(pid)
@@ -78,7 +78,7 @@ class Owners:
 
 def _life(folder: str) -> tuple[str, str] | None:
     try:
-        # The start time tells the process from a later one with the same id.
+        # The start time distinguishes the process from a later one with the same id.
         program, _, fields = _text(f"{folder}/stat").rpartition(")")
         return program, fields.split()[_STARTED]
     except (OSError, IndexError):
@@ -91,12 +91,12 @@ def _text(path: str) -> str:
 
 
 class Books(Protocol):
-    """Knows the pods of this node and their processes: the kubelet, or our own list of runs.
+    """The record of this node's pods and their processes: the kubelet's, or our list of runs.
 
     Invariant: a pod that is not in the books uses nothing on the node that could be reclaimed."""
 
     async def pods(self) -> set[str]:
-        """The uids of the pods. Raises NotPrepared if they cannot be known now."""
+        """Return the uids of the pods. Raises NotPrepared if they cannot be known now."""
 
     def owner(self, pid: int) -> Owner | None:
-        """The owner of a process; None if it has ended."""
+        """Return the owner of a process; None if the process has ended."""

@@ -41,7 +41,7 @@ _UNSHARED_SENT: Final = 256
 
 Send = Callable[[str, bytes], Awaitable[None]]
 
-_BROKEN: Final = ".broken"  # suffix of a broken account that was set aside
+_BROKEN: Final = ".broken"  # suffix of an unreadable account that was set aside
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -83,7 +83,7 @@ class Sampling:
 
     @property
     def look(self) -> Look:
-        """The result of the last sample."""
+        """Return the result of the last sample."""
         return self._look
 
     def expose(self, metrics: Metrics, also: tuple[Names, ...]) -> None:
@@ -178,14 +178,14 @@ class Sampling:
         return self._clock.now().timestamp()
 
     def _restored(self) -> list[Account]:
-        # Those of an earlier life: hours that were not recorded yet, and an open one.
+        # The accounts before the restart: hours that were not recorded yet, and an open one.
         accounts: list[Account] = []
         try:
             accounts = restored(self._saved.read_bytes())
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
-            # A broken account is kept under another name for examination.
+            # An unreadable account is kept under another name for examination.
             aside = self._saved.with_name(self._saved.name + _BROKEN)
             with suppress(OSError):
                 self._saved.replace(aside)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 NODES_PER_S: Final = 200  # of the whole fleet: a large one is sampled less often
 SAMPLE_MAX_S: Final = 30.0  # a gateway forgets a node after a minute without a sample
-FIRST_S: Final = 30.0  # the first record of a node comes early, for a person who waits for it
+FIRST_S: Final = 30.0  # the first record of a node comes early, for a user who waits for it
 RECORDS_PER_S: Final = 2  # of the whole fleet; real nodes write one an hour each
 _LOOK_S: Final = 1.0
 _WAVE_S: Final = 600.0  # period of a load's slow variation
@@ -47,7 +47,7 @@ _MIB: Final = 1 << 20
 
 
 class _Level(NamedTuple):
-    """How much of its share a container uses at most: fractions of memory and of compute."""
+    """The most that a container uses of its share: fractions of memory and of compute."""
 
     memory: float
     cores: float
@@ -58,7 +58,7 @@ _LEVELS: Final = (_Level(0.92, 0.95), _Level(0.6, 0.5), _Level(0.3, 0.0), _Level
 
 
 class _Part(NamedTuple):
-    """What one container uses of a device: memory in bytes, and compute in the device's unit."""
+    """The use of a device by one container: memory in bytes, compute in the device's unit."""
 
     pid: int
     instance: MigInstance | None
@@ -125,7 +125,7 @@ def _load(device: str, processes: list[Running], instance: MigInstance | None = 
 
 
 class _Open:
-    """The account of a node that has no record yet, and when it was last added to."""
+    """The account of a node since its last record, and when a sample was last added."""
 
     def __init__(self, began_s: float, looked_s: float, *, first: bool) -> None:
         self.account = Account(began_s)

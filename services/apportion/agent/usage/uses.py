@@ -1,4 +1,4 @@
-"""Attribute loads and regions to shares: what each container uses of its share.
+"""Attribute loads and regions to shares, as the use of each share by its container.
 
 Invariants: every share of a pod on the node has exactly one use, zero if nothing runs and never
 more than the device has. Limits come from the ledger. A region, which its container can change,
@@ -30,7 +30,7 @@ OwnerOf = Callable[[int], Owner | None]
 
 
 class Reading(NamedTuple):
-    """What a region says about one of its devices: memory in bytes, and percent of the compute."""
+    """A region's values for one of its devices: memory in bytes, and percent of the compute."""
 
     memory_used: int
     cores_used: int
@@ -52,7 +52,7 @@ def read(regions: Regions, now_s: float) -> dict[Container, dict[str, Reading]]:
 def wrong_pids(
     readings: Mapping[Container, Mapping[str, Reading]], pids: Mapping[Container, Mapping[int, int]]
 ) -> dict[Container, Mapping[int, int]]:
-    """The `pids` of containers whose region has another node id for one of its processes."""
+    """Return the `pids` of containers whose region has another node id for one of its processes."""
     return {
         container: known
         for container, known in pids.items()
@@ -97,7 +97,7 @@ def _reading(region: Region, now_s: float) -> dict[str, Reading]:
 
 
 class Use(NamedTuple):
-    """What one container uses of one device: memory in bytes, compute in percent."""
+    """The use of one device by one container: memory in bytes, compute in percent."""
 
     pod: str
     namespace: str
@@ -117,7 +117,7 @@ class Use(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """The unique key of this use on the node."""
+        """Return the unique key of this use on the node."""
         return self.pod, self.container, self.device, self.instance
 
 
@@ -193,7 +193,7 @@ class Counted:
         card: Device,
         readings: Mapping[Container, Mapping[str, Reading]],
     ) -> Use:
-        # HAMi-core writes down all that NVML lists, but uses CUDA's order (see `Regions`), so a
+        # HAMi-core records all devices that NVML lists, but in CUDA's order (see `Regions`), so a
         # region that names devices of other containers is ignored.
         found = readings.get((claim.pod, share.container), {})
         shares = (each for each in claim.placed.shares if each.container == share.container)

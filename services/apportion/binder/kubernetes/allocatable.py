@@ -1,6 +1,6 @@
 """Publishes GPU memory and cores as extended resources in each node's `status`.
 
-Unlike slots, they are no devices that an agent could register. A kubelet admits a pod only if
+Unlike slots, these are no devices that an agent could register. A kubelet admits a pod only if
 its node shows enough, so a pod that requested more than it was allocated
 (`core.ledger.allocatable`) is bound only after the amounts were raised. All binders write the
 same amounts. Invariant: no pod is bound to a node that shows less than its pods requested,
@@ -86,7 +86,7 @@ _decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """What was last written to a node, and whether it was ready.
+    """The amounts last written to a node, and whether the node was ready.
 
     After it was not, it may show less. `raised`: more than its devices have, for some pod."""
 
@@ -237,7 +237,7 @@ class Allocatable:
             self._written[name] = now
 
     async def _read(self, pod: PodState) -> None:
-        """Read what the pod requested, nothing if it is gone. Raises KubeUnavailable."""
+        """Read the pod's requests; nothing if the pod is gone. Raises KubeUnavailable."""
         path = pod_path(pod.submitted.namespace, pod.submitted.name)
         try:
             body = await self._api.find(path)

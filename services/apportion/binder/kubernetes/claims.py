@@ -219,7 +219,7 @@ class VolumeBinding:
     async def _patch(
         self, path: str, seen: Any, metadata: dict[str, Any], rest: dict[str, Any] | None = None
     ) -> None:
-        """Change an object unless it changed since it was read; then the next try does it."""
+        """Change an object that did not change since it was read; else leave it to a retry."""
         meta = {"resourceVersion": seen.resource_version, "uid": seen.uid, **metadata}
         body = {"metadata": meta, **(rest or {})}
         await self._api.change(
@@ -307,7 +307,7 @@ class ClaimBinding:
 
 
 class ClaimRelease:
-    """Releases the claims of pods that have ended."""
+    """Releases the claims of ended pods."""
 
     def __init__(self, api: KubeApi, state: State, clock: Clock) -> None:
         self._api = api

@@ -110,8 +110,8 @@ class Gangs:
     async def _have_default_queue(self) -> None:
         """Create Volcano's Queue `default` if it is missing and Volcano's API is served.
 
-        Without it (its own scheduler creates it) Volcano creates no pods for a Job that names no
-        queue."""
+        Without this queue (Volcano's scheduler creates it), Volcano creates no pods for a Job that
+        names no queue."""
         while DEFAULT not in self._state.queues:
             await self._discovery.look()
             if self._discovery.has(QUEUES):

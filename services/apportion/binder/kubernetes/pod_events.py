@@ -1,6 +1,6 @@
 """Writes Kubernetes events of pods, and the pods' condition PodScheduled.
 
-Of the reasons why a pod waits, only the newest is written; everything that happened to it is.
+Only the newest reason why a pod waits is written, but every event that happened to the pod.
 Names and contents come from the ledger, so several binders write an event once. Invariants:
 events yield to bindings; every bound pod that still exists gets its event eventually; an event
 that the API server keeps failing delays no other; the queue is bounded, and bindings beyond it
@@ -80,7 +80,7 @@ _encode = msgspec.json.Encoder().encode
 class Tale(Struct, frozen=True, kw_only=True):
     """An event to write; `unschedulable` also sets the pod's condition.
 
-    `revision` tells repeated events apart. `renews`: it was written before and is still true."""
+    `revision` distinguishes repeated events. `renews`: an event that is still true."""
 
     uid: str
     namespace: str
@@ -105,7 +105,7 @@ class _Event(Struct, frozen=True, rename="camel"):
 
     @property
     def revision(self) -> int:
-        """The ledger's revision when this event was last written."""
+        """Return the ledger's revision when this event was last written."""
         text = (self.metadata.annotations or {}).get(REVISION, "")
         return int(text) if text.isdecimal() else 0
 
@@ -378,7 +378,7 @@ class Telling:
 
 
 def _place_of(tale: Tale) -> str:
-    """The key of a queued event; a newer event with the same key replaces it."""
+    """Return the key of a queued event; a newer event with the same key replaces it."""
     return tale.uid if tale.unschedulable else _event_name(tale)
 
 
@@ -464,8 +464,8 @@ HEALTH = (DeviceHealthChanged, NodeObserved, NodeReported)
 class FailedDevices:
     """The failed devices of each node at the last check.
 
-    A device fails by its agent's event, by a mark on its node, or because its agent no longer
-    reports it. Invariant: each failure is reported once, and a recovery only if its failure was."""
+    A device fails by its agent's event, by a mark on its node, or if the agent no longer reports
+    the device. Invariant: each failure is reported once, and a recovery only if its failure was."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -492,9 +492,9 @@ class FailedDevices:
 class UndeclaredGangs:
     """The gangs without a PodGroup at the last check.
 
-    It usually comes shortly after the pods, so schedulers do not report such a gang. If it never
-    comes, the owner needs an event. Invariant: each pod is reported once, and only if two checks
-    found no PodGroup."""
+    The PodGroup usually comes soon after the pods, so schedulers do not report the gang. If it
+    never comes, the owner needs an event. Invariant: each pod is reported once, and only if two
+    checks found no PodGroup."""
 
     def __init__(self, state: State) -> None:
         self._state = state

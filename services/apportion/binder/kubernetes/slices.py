@@ -197,7 +197,7 @@ class Slices:
 
 
 def slice_name(node: str, number: int) -> str:
-    """The name of a node's slice. Hashed, because a node's name may have full length."""
+    """Return the name of a node's slice. Hashed, because a node's name may have full length."""
     return f"apportion-{hashlib.sha256(node.encode()).hexdigest()[:16]}-{number}"
 
 

@@ -57,7 +57,7 @@ _PASSING = (401, 403, 404)
 
 
 class Pace:
-    """An adaptive limit: take a `turn` per request and report how it was `answered`."""
+    """An adaptive limit on requests: await a `turn` for each, and report when it is `answered`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -95,7 +95,7 @@ class Pace:
             self.limit = min(self.limit + more, MOST)
 
     def refused(self) -> None:
-        """Lower the limit: the server is slow, overloaded or did not answer."""
+        """Lower the limit, because the server is slow, overloaded or did not answer."""
         self._doubling = False
         now_s = self._clock.monotonic()
         if now_s >= self._calm_until:
@@ -263,7 +263,7 @@ class KubernetesTarget:
     async def _gone(self, placed: PodPlaced) -> Outcome:
         """Return the outcome if the node is gone: an earlier call may have bound the pod.
 
-        Otherwise the failure is not final, because such a call may still take effect."""
+        If the node exists, the failure is not final, because such a call may still take effect."""
         left = KubeRefused(0, "", f"node {placed.node} was removed from the cluster")
         try:
             outcome = await self._look(placed, left)

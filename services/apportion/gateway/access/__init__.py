@@ -1,1 +1,1 @@
-"""Access to the gateway: logins, permissions, and what each user may see."""
+"""Access to the gateway: logins, permissions, and each user's view."""

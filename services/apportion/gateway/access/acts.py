@@ -1,4 +1,4 @@
-"""What a user does through the gateway: log in and out, and cordon nodes and devices.
+"""The acts of users through the gateway: login, logout, and cordons of nodes and devices.
 
 Invariants: a cookie is set only for a known token; only a known user acts, and the event has the
 name from the login whatever the request contains; every act and every refusal is in the audit

@@ -64,10 +64,10 @@ _KEY_BYTES: Final = 32
 class Cursors:
     """Encrypts the cursors of pages for tenants.
 
-    A cursor is the last item of a page, which may be another tenant's. It is sealed, because
-    pages behind a chosen name would reveal whether it exists. The key is derived from `secret`,
-    which all gateways of a cluster share; without it the key is random. Invariant: a cursor
-    opens only at its path."""
+    A cursor is the last item of a page, which may be another tenant's. Cursors are sealed, because
+    a page after a chosen name would reveal whether that name exists. The key is derived from
+    `secret`, which all gateways of a cluster share; without it the key is random. Invariant: a
+    cursor opens only at its path."""
 
     def __init__(self, secret: bytes = b"") -> None:
         self._key = hmac.digest(secret or secrets.token_bytes(_KEY_BYTES), _PURPOSE, "sha256")
@@ -140,7 +140,7 @@ class Gate:
         return request.secure if self._public is None else self._public.secure
 
     async def guard(self, request: web.Request, handle: Handle) -> web.StreamResponse:
-        """Answer the request if its user may have the answer."""
+        """Answer the request if its user may see the answer."""
         try:
             return await self._guarded(request, handle)
         except RequestRefused as refused:
@@ -267,7 +267,7 @@ def _refuse_other_sites(request: web.Request, public: PublicUrl | None) -> None:
 
     Old browsers may send the cookie with it, although it is SameSite=Strict."""
     origin = request.headers.get(hdrs.ORIGIN)
-    # Without --public-url our origin is the host that was asked.
+    # Without --public-url our origin is the request's host.
     if origin is not None and (
         urlsplit(origin).netloc != request.host if public is None else origin != public.origin
     ):
@@ -333,7 +333,7 @@ class PublicUrl(msgspec.Struct, frozen=True):
 
     @property
     def secure(self) -> bool:
-        """True if browsers use HTTPS."""
+        """Return True if browsers use HTTPS."""
         return self.origin.startswith("https:")
 
 

@@ -36,7 +36,7 @@ class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wanted(self) -> bool:
-        """True if users must be authenticated."""
+        """Return True if users must be authenticated."""
         return self.tokens is not None or self.kube.wanted
 
     @asynccontextmanager

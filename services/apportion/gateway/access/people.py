@@ -1,7 +1,7 @@
-"""Users, what they wish to do, and the logins that authenticate and authorize them.
+"""Users, the actions that they request, and the logins that authenticate and authorize.
 
-Invariants: if the login cannot answer, the user is refused and told why; cached answers expire
-within `KEPT_S`; of a token only its digest is kept."""
+Invariants: if the login cannot answer, the user is refused with the reason; cached answers
+expire within `KEPT_S`; only the digest of a token is kept."""
 
 import logging
 import time
@@ -52,7 +52,7 @@ def read_namespace(namespace: str) -> Wish:
 
 
 class LoginUnavailable(Exception):
-    """The login cannot answer now; the message says why."""
+    """The login cannot answer now; the message has the reason."""
 
 
 class Login(Protocol):
@@ -129,7 +129,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=253)]
 
 
 class Row(Struct, frozen=True, forbid_unknown_fields=True):
-    """One token by its digest: its user, and what that user may do."""
+    """One token by its digest, with its user and that user's permissions."""
 
     name: Name
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -151,8 +151,8 @@ class TokenFile:
         namespaces = ["ml", "ci"]    # or ["*"], for the whole ledger
         may = ["cordon"]             # also: metrics, doctor
 
-    Invariants: it is read again when it changes, and an invalid version changes nothing. The
-    constructor raises ConfigError if the file is invalid."""
+    Invariants: the file is read again when it changes, and an invalid version changes nothing.
+    The constructor raises ConfigError if the file is invalid."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -79,7 +79,7 @@ def _keys(answer: ReportAnswer | IdleAnswer) -> Iterable[str]:
 
 
 def _together(rows: Iterable[Any], sees: Sees) -> Iterator[Any]:
-    """Merge each step's rows of hidden namespaces into one, so that totals stay right."""
+    """Merge each step's rows of hidden namespaces into one row, so that totals stay right."""
     others: dict[str, list[ReportRow | IdleRow]] = {}
     for row in rows:
         if row.key == NOBODY or sees(row.key):
@@ -150,7 +150,7 @@ def _timeline(answer: TimelineAnswer, sees: Sees) -> TimelineAnswer:
 
 
 def _lines(answer: LinesAnswer, sees: Sees) -> LinesAnswer:
-    """Give each line the sentence of a visible pod, as the first pod's may reveal others."""
+    """Give each line the text of a visible pod, because the first pod's may reveal others."""
     shown: LinesAnswer = redacted(answer, sees)
 
     def line(now: Line) -> Line:

@@ -21,7 +21,7 @@ from apportion.runtime.service.limits import AtOnce, TooMany, Turns
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 COMPRESSED_BESIDE_BYTES = 16_384
 WRITE_TIMEOUT_S = 30.0
-HUNG_UP = 499  # the client is gone; this only counts in the metrics of requests by status
+HUNG_UP = 499  # the client is gone; this status only counts in the metrics of requests by status
 Handlers = Iterable[tuple[Endpoint, Handler]]
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -36,13 +36,13 @@ def short_turns() -> Turns:
 
 
 class Sight(NamedTuple):
-    """Tells which namespaces a client sees that does not see all."""
+    """Returns which namespaces a client with a restricted view sees."""
 
     may_see: Callable[[str], Awaitable[bool]]
 
 
 class Still(NamedTuple):
-    """Tells whether a client that was let in may continue."""
+    """Returns whether an admitted client may continue."""
 
     may_go_on: Callable[[], Awaitable[bool]]
 
@@ -104,7 +104,7 @@ def guarded_routes(measures: Measures, handlers: Handlers) -> list[web.AbstractR
 
 @contextlib.contextmanager
 def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Iterator[None]:
-    """Use one of the concurrent places for `what`. Raises RequestRefused if full."""
+    """Occupy one of the concurrent slots for `what`. Raises RequestRefused if full."""
     client = request.get(CLIENT, "")
     try:
         places.enter(client)

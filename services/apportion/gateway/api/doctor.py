@@ -128,10 +128,10 @@ class Doctor:
 
 
 class LateWords:
-    """Tells which refused events of agents and binders only came too late.
+    """Finds the refused events of agents and binders that only came too late.
 
-    An agent may hand out devices while the pod ends. Its event then contradicts the ledger but
-    is no fault. Invariant: each event is read once, and one that cannot be read did not come
+    An agent may hand out devices while the pod ends. The agent's event then contradicts the ledger
+    but is no fault. Invariant: each event is read once, and one that cannot be read did not come
     late."""
 
     def __init__(self, wire: Wire) -> None:

@@ -19,7 +19,7 @@ JSON = "application/json"
 
 
 class Audience(Enum):
-    """Who may call an endpoint, if the gateway has a login."""
+    """The users who may call an endpoint, if the gateway has a login."""
 
     EVERYONE = "everyone"
     KNOWN = "any user"
@@ -46,7 +46,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
     @property
     def written(self) -> str:
-        """The path as in documentation: parameters are in capitals."""
+        """Return the path as in documentation: parameters are in capitals."""
         return re.sub(r"{(\w+)}", lambda part: part[1].upper(), self.path)
 
     def route(self, handle: Handler) -> web.AbstractRouteDef:

@@ -1,7 +1,7 @@
-"""Histories of pods, nodes and devices, who held what, and the timeline, from the index.
+"""Histories of pods, nodes and devices, past allocations, and the timeline, from the index.
 
 Invariants: a page is bounded, continues where the previous one ended, and covers revisions up to
-the one that it names; the timeline's bins are bounded in number and cover its span without a
+its own revision; the timeline's bins are bounded in number and cover its span without a
 gap."""
 
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ class HistoryQuery(PageQuery, frozen=True, kw_only=True):
 
 
 class WhoQuery(HistoryQuery, frozen=True, kw_only=True):
-    """The parameters of who held a node or a device; name one of the two."""
+    """The parameters of past allocations of a node or a device; name one of the two."""
 
     node: Annotated[str, Meta(description="The node; set either `node` or `device`.")] | None = None
     device: Annotated[str, Meta(description="The device's id or a unique prefix of it.")] | None = (

@@ -1,6 +1,6 @@
 """Translates points in time in requests to revisions.
 
-Invariant: one that is invalid is refused with field, value and fix."""
+Invariant: an invalid point in time is refused with field, value and fix."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -26,7 +26,7 @@ class Moments:
         self._now = now
 
     async def since(self, field: str, text: str) -> int:
-        """Like `revision`, but a time before a complete ledger is its first event."""
+        """Return `revision`, or the first event for a time before a complete ledger."""
         try:
             return await self.revision(field, text)
         except RequestRefused as refused:

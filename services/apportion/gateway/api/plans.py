@@ -1,4 +1,4 @@
-"""Plans over HTTP: a fork of the process works out what would happen.
+"""Plans over HTTP: a fork of the process computes what would happen.
 
 The fork has the whole state without a copy, so the fold waits only for the fork itself.
 Invariants: nothing is appended; each plan has a time limit; a client that disconnects or does

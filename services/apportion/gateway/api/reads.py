@@ -58,7 +58,7 @@ class View(Protocol):
 
     @property
     def state(self) -> State:
-        """All that the ledger contains up to `state.revision`."""
+        """Return all that the ledger contains up to `state.revision`."""
 
     def pod(self, full_name: str) -> PodState | None:
         """Return the live pod of that `namespace/name`; of several, the newest."""

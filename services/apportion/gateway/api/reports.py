@@ -1,8 +1,8 @@
 """`GET /api/v1/report/usage|cost|idle`: what was allocated and used, and what it cost.
 
-The process for the past makes them, in pieces, so that it can answer other requests in between.
-Each has a state of its own, so the gateway limits them to `AT_ONCE`. The price file is read for
-each, so that a fix needs no restart. Invariant: after `SECONDS` a report is cancelled, before
+The process for the past makes reports in pieces, so that it can answer other requests in between.
+Each report has a state of its own, so at most `AT_ONCE` run. The price file is read for each
+report, so that a fix needs no restart. Invariant: after `SECONDS` a report is cancelled, before
 the gateway's own timeout."""
 
 import asyncio
@@ -129,7 +129,7 @@ class Reports:
             )
         prices: Prices | None = None
         try:
-            if self._prices is not None:  # a broken file only prevents reports of cost
+            if self._prices is not None:  # an invalid file only prevents reports of cost
                 prices = await asyncio.to_thread(read_prices, self._prices)
         except PriceError as error:
             if money:

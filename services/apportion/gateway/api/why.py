@@ -1,6 +1,6 @@
-"""Explains placed, waiting and ended pods, with what only the past knows.
+"""Explains placed, waiting and ended pods, with facts that only past events give.
 
-That is since when a device failed, evictions for the pod, its predecessor, and breaches of its
+The facts are: when a device failed, evictions for the pod, its predecessor, and breaches of its
 shares. Invariants: an ended pod is explained as it was just before its end; an answer has only
 events up to its revision, and reads a bounded number."""
 

@@ -79,7 +79,7 @@ def _mark(revision: int, time: str, kind: str, parts: bytes, event: str) -> Mark
 
 
 class Index:
-    """The index in one file. Reads see what was noted, committed or not."""
+    """The index in one file; reads see all notes, committed or not."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -124,7 +124,7 @@ class Index:
 
     @property
     def revision(self) -> int:
-        """The revision up to which everything is committed; 0 if nothing is."""
+        """Return the revision up to which everything is committed; 0 if nothing is."""
         return int(self.kept("revision") or b"0")
 
     @property

@@ -80,10 +80,10 @@ _MARKS: dict[type, str] = {
 
 
 class Indexer(StateFold):
-    """Folds every event and notes in the index what it is about.
+    """Folds every event and notes in the index the things that it is about.
 
-    `stored_ns` returns when the current event was recorded, 0 if unknown. `failed` is why the
-    index is not written any more, or ""."""
+    `stored_ns` returns when the current event was recorded, 0 if unknown. `failed` is why
+    the index is not written any more, or ""."""
 
     def __init__(self, state: State, index: Index, checkpoints: Checkpoints) -> None:
         super().__init__(state, quiet=True)

@@ -22,7 +22,7 @@ READ_S = 20.0  # how long a request waits for the index to catch up
 
 
 class Past:
-    """What is needed to answer about the past. See `open_past`."""
+    """The chronicle, index and states that answer about the past; see `open_past`."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """States as of any revision: the nearest earlier state, and the records after it.
 
-The nearest one is a cached state, one of our checkpoints, a scheduler's snapshot, or the empty
+The nearest state is a cached one, one of our checkpoints, a scheduler's snapshot, or the empty
 state. Invariants: `at(r)` equals the fold of everything up to `r`; cached states are bounded."""
 
 import asyncio
@@ -70,7 +70,7 @@ class Checkpoints:
 
     @property
     def bytes(self) -> int:
-        """The size of all checkpoints on disk."""
+        """Return the size of all checkpoints on disk."""
         return sum(self._bytes.values())
 
     def load(self, revision: int) -> State | None:
@@ -92,7 +92,7 @@ class Checkpoints:
         return State(rules=copy.deepcopy(self.rules))
 
     def clear(self) -> None:
-        """Remove all: they are of another ledger."""
+        """Remove all checkpoints, because they are of another ledger."""
         for revision in list(self.revisions):
             self.forget(revision)
 
@@ -157,7 +157,7 @@ class PastStates:
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """The revisions of the cached states."""
+        """Return the revisions of the cached states."""
         return tuple(self._kept)
 
     async def at(self, revision: int) -> State:

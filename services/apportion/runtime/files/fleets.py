@@ -1,4 +1,4 @@
-"""Simulated nodes by the thousand, from command line options or from a file.
+"""Thousands of simulated nodes, from command line options or from a file.
 
 Invariant: a fleet is read completely or not at all; all errors are reported together."""
 
@@ -70,8 +70,8 @@ def numbered_nodes(
 ) -> list[SimulatedNode]:
     """Return `count` nodes named after `pattern`, which use the specs in turn.
 
-    `{}` in the pattern becomes 1, 2, ...; without it the pattern is the name of a single node,
-    or the prefix of several. `option` names the source in errors. Raises FleetInvalid."""
+    `{}` in the pattern becomes 1, 2, ...; a pattern without `{}` is the name of a single node,
+    or the prefix of several names. `option` names the source in errors. Raises FleetInvalid."""
     if not 1 <= len(pattern) <= _PATTERN_CHARS_MAX:
         raise FleetInvalid(
             f"node: the name has {len(pattern)} characters; use 1 to {_PATTERN_CHARS_MAX}"
@@ -209,11 +209,11 @@ def _csv_entries(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
 
 
 def _features(devices: Sequence[Device]) -> dict[str, str]:
-    """The labels that NVIDIA's GPU feature discovery gives a node, from its first GPU."""
+    """Return the labels that NVIDIA's GPU feature discovery gives a node, from its first GPU."""
     found = [device for device in devices if device.family == NVIDIA]
     return (
         {
-            # NVML calls cards before Ampere "Tesla T4", without the maker.
+            # NVML calls GPUs before Ampere "Tesla T4", without the maker.
             "nvidia.com/gpu.product": found[0]
             .model.replace("NVIDIA Tesla", "Tesla")
             .replace(" ", "-"),

@@ -1,6 +1,6 @@
 """Read manifests from disk or standard input (`-f FILE`, `-f DIR`, `-f -`).
 
-Someone who can write to a folder could link to files that only the reader may read. Invariants:
+A user who can write to a folder could link to files that only the reader may read. Invariants:
 from a folder only files inside it are read, even if links change in the meantime; at most one
 file, of bounded size, is in memory; an unreadable file or document hides no other."""
 
@@ -52,12 +52,12 @@ class Document:
 
     @property
     def content(self) -> object:
-        """The document's content as JSON-like values."""
+        """Return the document's content as JSON-like values."""
         return self.parsed.content
 
     @property
     def place(self) -> str:
-        """Where it begins, such as `values.yaml:1`."""
+        """Return where the document begins, such as `values.yaml:1`."""
         return f"{self.source}:{self.parsed.line}"
 
     def problem(self, error: ManifestError) -> Problem:
@@ -72,7 +72,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error and where it is; `document` and `line` are 0 if unknown."""
+    """An error and its location; `document` and `line` are 0 if unknown."""
 
     source: str
     message: str
@@ -112,7 +112,7 @@ def read_manifest_files(names: Sequence[str], stdin: BinaryIO) -> Iterator[Docum
 def read_manifest_bytes(
     names: Sequence[str], stdin: BinaryIO
 ) -> Iterator[tuple[str, bytes] | Problem]:
-    """Yield name and content of the same files; a file that is too large is cut."""
+    """Yield name and content of the files that `read_manifest_files` reads; cut large ones."""
     for name in names:
         if name == STANDARD_INPUT:
             yield "standard input", stdin.read(TEXT_BYTES_MAX + 1)
@@ -147,7 +147,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def read_manifests_of(folder: Path, path: Path) -> Iterator[Document | Problem]:
-    """Yield every document of a file in `folder`; a problem if it is outside."""
+    """Yield every document of a file in `folder`; a problem if the file is outside."""
     found = _file(path, folder.resolve())
     if isinstance(found, Problem):
         yield found
@@ -208,14 +208,14 @@ class TooManyPods(ValueError):
 
 @dataclass(slots=True)
 class Wish:
-    """What manifests ask for, in their order."""
+    """The pods, gangs and limits that manifests request, in the manifests' order."""
 
     pods: list[PodDraft] = field(default_factory=list)
     groups: dict[str, PodGroupObserved] = field(default_factory=dict)
     limits: list[QueueObserved | QuotaObserved] = field(default_factory=list)
     # Namespace and owner of pods whose number may have shrunk.
     deployments: set[tuple[str, str]] = field(default_factory=set)
-    podless: list[str] = field(default_factory=list)  # workloads without pods as written
+    podless: list[str] = field(default_factory=list)  # workloads that declare no pods
     # The queues that pods and gangs name, with the first document and field that does.
     queues: dict[str, tuple[Document, str]] = field(default_factory=dict)
     slips: list[str] = field(default_factory=list)  # likely typos, or for another scheduler
@@ -228,7 +228,7 @@ def read_wish(
     *,
     most: int = sys.maxsize,
 ) -> tuple[Wish, list[Problem]]:
-    """Return what the documents ask for, and problems. Raises TooManyPods over `most`."""
+    """Return the documents' requests, and problems. Raises TooManyPods over `most`."""
     documents = list(found)
     contents = [each.content for each in documents if isinstance(each, Document)]
     reader = _Reader(with_classes(config, contents), most)

@@ -1,4 +1,4 @@
-"""Parse YAML and JSON from outside within limits, each document on its own.
+"""Parses untrusted YAML and JSON within limits, each document on its own.
 
 Only this module uses PyYAML. Depth and aliases are limited before anything is built, so an alias
 bomb costs no more than reading the text. Dates stay text, as in Kubernetes.

@@ -17,7 +17,7 @@ KEY_ID_CHARS = 16
 
 
 class KeyInvalid(Exception):
-    """The file contains no such key; the message names it."""
+    """The file contains no usable key; the message names the file."""
 
 
 class SigningKey:
@@ -29,7 +29,7 @@ class SigningKey:
 
     @property
     def public(self) -> VerifyingKey:
-        """The matching public key, which may be published."""
+        """Return the matching public key, which may be published."""
         return VerifyingKey(self._key.public_key())
 
     def sign(self, data: bytes) -> str:
@@ -45,7 +45,7 @@ class VerifyingKey:
         self.id = _id(key)
 
     def signed(self, data: bytes, signature: str) -> bool:
-        """True if the private key made this signature of `data`."""
+        """Return True if the private key made this signature of `data`."""
         try:
             self._key.verify(bytes.fromhex(signature), data)
         except (InvalidSignature, ValueError):

@@ -2,7 +2,7 @@
 
 The connection reconnects without end, and ends all waits when it is lost or the server forbids a
 subject. Invariants: no message shows a password, key or token; nothing is sent while
-disconnected, so an append that was not sent is unavailable, and only a sent one is unknown."""
+disconnected, so an unsent append raises LedgerUnavailable, and only a sent one OutcomeUnknown."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ _log = get_logger(__name__)
 
 
 def secure(client: LeavingClient, reach: Reach) -> None:
-    """Make the client use TLS as the settings require. Raises ConfigError."""
+    """Configure the client's TLS by the settings. Raises ConfigError."""
     tls = ClientTls(files_of(NATS_TLS))
     required = reach.encrypted or tls.files.named
     if required:
@@ -113,7 +113,7 @@ def forbidden(reach: Reach, verb: str, subject: str) -> NotPermitted:
 
 
 class _Asked:
-    """The pending requests of one connection; each ends exactly once."""
+    """The pending requests of one connection; each request ends exactly once."""
 
     def __init__(self) -> None:
         # By token: the subjects whose refusal ends a request, and its reply.
@@ -339,8 +339,8 @@ class Connection:
         """Return once the server has answered a ping. Raises LostReply if it cannot.
 
         The client waits by `asyncio.wait_for`, which up to Python 3.11 loses a cancellation that
-        comes with the answer; so it waits in its own task. After a reconnection it forgets
-        earlier pings and would wait ten seconds for nothing."""
+        comes with the answer; so the wait runs in its own task. After a reconnection the client
+        forgets earlier pings and would wait ten seconds for nothing."""
         flushing = asyncio.ensure_future(self._client.flush())
         with self._asked.one(frozenset()) as (_, lost):
             ends: set[asyncio.Future[Any]] = {flushing, lost}

@@ -1,8 +1,8 @@
 """Consumers of the stream, created under names of their owner and checked later.
 
-The server lets an identity manage only consumers `<its name>-<number>`. A consumer that delivers
-to no one, as a killed process leaves behind, may be replaced. A reader lists the formats it
-knows in its consumer's metadata. Invariants: a consumer that delivers is never taken over; a
+The server lets an identity manage only consumers `<identity>-<number>`. A consumer without a
+receiver, which a killed process leaves behind, may be replaced. A reader lists its known formats
+in its consumer's metadata. Invariants: a consumer that delivers is never taken over; a
 changed setting is reported; a reader without a list knows only what every build does."""
 
 import itertools
@@ -30,13 +30,13 @@ _NOBODY: Final = "reader"
 
 
 class ReaderThere(msgspec.Struct, frozen=True):
-    """A reader: its name, and the newest version it knows of each format."""
+    """A reader, with its name and its newest known version of each format."""
 
     name: str
     formats: dict[str, int]
 
     def knows(self, event: str, version: int) -> bool:
-        """Return True if it reads the event in that version."""
+        """Return True if the reader can read the event in that version."""
         return version <= max(self.formats.get(event, 0), BORN.get(event, 0))
 
 
@@ -93,7 +93,7 @@ async def create(
 ) -> dict[str, object]:
     """Create a consumer of `subjects` under a free name, `first` if that is free.
 
-    Returns its settings. Raises NotPermitted, and LedgerUnavailable if all names are in use."""
+    Returns the settings. Raises NotPermitted, and LedgerUnavailable if all names are in use."""
     for number, name in enumerate(_names(wire.owner or _NOBODY, first)):
         try:
             made = await _create(wire, {**settings, "name": name}, subjects)
@@ -125,7 +125,7 @@ def _names(owner: str, first: str) -> Iterator[str]:
 async def _create(
     wire: Wire, settings: dict[str, object], subjects: Sequence[str]
 ) -> dict[str, object] | None:
-    """Create a consumer and return its settings; None if one of that name is in use."""
+    """Create a consumer and return its settings; None if the name is in use."""
     name = str(settings["name"])
     api, filtered = creation(name, subjects)
     settings |= filtered
@@ -153,12 +153,12 @@ def creation(name: str, subjects: Sequence[str]) -> tuple[str, dict[str, object]
 
 
 async def read_info(wire: Wire, name: str) -> ConsumerInfo:
-    """Return the consumer of that name. Raises LedgerUnavailable, also without one."""
+    """Return the consumer of that name. Raises LedgerUnavailable, also if it is missing."""
     return _decode_info(await call_api(wire, f"CONSUMER.INFO.{STREAM}.{name}"))
 
 
 async def look(wire: Wire, wanted: Mapping[str, object]) -> list[LedgerDrifted]:
-    """Return changed settings, none if the consumer is gone. Raises LedgerUnavailable."""
+    """Return changed settings; none if the consumer is gone. Raises LedgerUnavailable."""
     name = str(wanted["name"])
     answer = await call_api(wire, f"CONSUMER.INFO.{STREAM}.{name}", absent=_NOT_FOUND)
     found = _decode_info(answer).config if answer else wanted

@@ -1,7 +1,7 @@
 """Facts for the doctor about the ledger's server, stream and clocks; read-only.
 
-Invariant: a fact that this user may not ask for, or that gets no answer, is left out; it is an
-error only if the server does not answer for the stream."""
+Invariant: a fact that this user may not request, or that gets no answer, is left out; only a
+server that does not answer for the stream is an error."""
 
 import contextlib
 from collections.abc import Collection, Mapping
@@ -24,7 +24,7 @@ from apportion_schemas.catalogue import SUBJECTS
 from apportion_schemas.envelope import EventError
 
 USER_INFO: Final = "$SYS.REQ.USER.INFO"
-# an intake attests a snapshot within seconds, on a large ledger within minutes
+# an intake attests a snapshot within seconds; on a large ledger, within minutes
 ATTESTED_WITHIN_S: Final = 300.0
 # requests by which every role reads
 READS: Final = (f"$JS.API.STREAM.INFO.{STREAM}", f"$JS.API.STREAM.MSG.GET.{STREAM}")
@@ -87,7 +87,7 @@ async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -
 
 
 async def _newest_snapshot(wire: Wire, info: StreamInfo) -> tuple[int, float, int]:
-    """Return revision and age of the newest attested one; count overdue others."""
+    """Return revision and age of the newest attested snapshot; count overdue others."""
     doubtful = 0
     with contextlib.suppress(LedgerError):
         snapshots = Snapshots(wire)
@@ -109,7 +109,7 @@ async def _newest_snapshot(wire: Wire, info: StreamInfo) -> tuple[int, float, in
 
 
 async def _writers(wire: Wire) -> list[Skew]:
-    """Clock skew of the last writer on each channel, against the server."""
+    """Return the clock skew of the last writer on each channel, against the server."""
     found: dict[str, Skew] = {}
     for channel in dict.fromkeys(row.channel for row in CATALOGUE):
         with contextlib.suppress(LedgerError, EventError, ValueError):
@@ -124,7 +124,7 @@ async def _writers(wire: Wire) -> list[Skew]:
 
 
 async def _missing(wire: Wire, user: str) -> tuple[str, ...] | None:
-    """Subjects that this user's role must send on but may not; None if unknown."""
+    """Return subjects that this user's role needs but may not send on; None if unknown."""
     try:
         reply = await wire.request(USER_INFO, b"", timeout_s=API_TIMEOUT_S, headers={})
         permissions = _decode_user(reply.data).data.permissions

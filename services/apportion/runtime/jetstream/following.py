@@ -1,10 +1,10 @@
 """Deliver every record in revision order, exactly once, through any disconnection.
 
 The sequence and heartbeats of a push consumer reveal gaps. After a gap, silence or reconnection
-a new one starts after the last delivered record. Invariants: a missing record, or a different
-one in place of the last delivered, raises LedgerHole; only the stream's leader says what the
-ledger contains. A server that has just restarted may lack the newest records, so a consumer
-there delivers late, and its pending count proves nothing."""
+a new consumer starts after the last delivered record. Invariants: a missing record, or a changed
+last delivered record, raises LedgerHole; only the stream's leader decides what the ledger
+contains. A server that has just restarted may lack the newest records, so its consumer delivers
+late, and the consumer's pending count proves nothing."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ _log = get_logger(__name__)
 
 
 class Follower:
-    """One reader's position; see ledger.Subscription."""
+    """One reader's position in the stream; see ledger.Subscription."""
 
     def __init__(
         self, wire: Wire, deliver: Callable[[Record], None], *, start: int, subjects: Sequence[str]
@@ -76,7 +76,7 @@ class Follower:
 
     @property
     def running(self) -> bool:
-        """True if it may still deliver."""
+        """Return True if this follower may still deliver records."""
         return self._task is not None and not self._task.done()
 
     async def caught_up(self) -> None:
@@ -197,7 +197,7 @@ class Follower:
                     newest = (await stream.read_info(self._wire)).state.last_seq
 
     async def drift(self) -> list[LedgerDrifted]:
-        """Return and repair changes of our consumer's settings. Raises LedgerUnavailable."""
+        """Repair and return changed settings of our consumer. Raises LedgerUnavailable."""
         if not (self._consumer and self._live and self.running):
             return []
         drifted = await consumers.look(self._wire, self._consumer)
@@ -293,7 +293,7 @@ def configuration_rules() -> Rules:
 
 
 class ConfigurationFollower(Follower):
-    """Follow only the configuration, across a trim of the ledger."""
+    """Follows only the configuration, across a trim of the ledger."""
 
     def __init__(self, wire: Wire, deliver: Callable[[Record], None]) -> None:
         super().__init__(wire, self._count, start=1, subjects=[CONFIGURATION])
@@ -303,7 +303,7 @@ class ConfigurationFollower(Follower):
 
     @property
     def in_touch(self) -> bool:
-        """True if a new configuration would arrive now."""
+        """Return True if a new configuration would arrive now."""
         return self._live != 0
 
     def _count(self, record: Record) -> None:
@@ -339,7 +339,7 @@ class ConfigurationLedger:
 
     @property
     def in_touch(self) -> bool:
-        """True if a new configuration would arrive now."""
+        """Return True if a new configuration would arrive now."""
         return self._follower is not None and self._follower.in_touch
 
     async def follow(

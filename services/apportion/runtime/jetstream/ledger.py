@@ -1,10 +1,10 @@
 """The ledger over one connection: appends, readers and shared queues.
 
 An append is one message or one atomic batch, fenced by `Nats-Expected-Last-Subject-Sequence` and
-`Nats-Msg-Id`. Invariants: it is stored whole or not at all; an append with a lost acknowledgement
+`Nats-Msg-Id`. Invariants: an append is stored whole or not at all; one without acknowledgement
 is unknown, never failed; a known id is a duplicate only if its record is the event to be written.
 The server takes an id once, so a guessed id could be used up in advance: with a key, shared by all
-writers, it sees HMAC-SHA256 of the id.
+writers, the server sees HMAC-SHA256 of the id.
 
 Observed of nats-server 2.15.1:
 - In a batch the id is checked before the fence (10201 before 10071). For a single message the fence
@@ -165,7 +165,7 @@ class Appender:
     async def _fence_refusal(
         self, drafts: Sequence[Draft], fences: dict[str, int], error: ApiError
     ) -> LedgerError:
-        """Find out which fence refused, and whether the draft is already stored after it."""
+        """Return FenceRefused, or DuplicateRefused if the single draft is stored already."""
         suspects = list(fences.items())
         if len(suspects) > 1:
             newest = error.description.rpartition(" ")[2]
@@ -206,7 +206,7 @@ class Appender:
         return False
 
     async def _place(self, draft: Draft) -> int | None:
-        """Return its revision if it is the newest of its subject or follows its fence."""
+        """Return the draft's revision if it is its subject's newest or follows its fence."""
         places: list[dict[str, object]] = [{"last_by_subj": draft.subject}]
         if draft.expect is not None:
             places.append({"seq": draft.expect + 1, "next_by_subj": draft.subject})
@@ -237,7 +237,7 @@ class Appender:
 
 
 class JetStreamLedger:
-    """See ledger.Ledger; as a context manager it closes at the end."""
+    """See ledger.Ledger; as a context manager, the ledger closes at the end."""
 
     def __init__(self, wire: Wire, appender: Appender, *, watch: AppendWatch) -> None:
         self.wire = wire
@@ -256,7 +256,7 @@ class JetStreamLedger:
 
     @property
     def connected(self) -> bool:
-        """True if the server can be reached now."""
+        """Return True if the server can be reached now."""
         return self.wire.connected
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:

@@ -1,7 +1,7 @@
 """The NATS client library, made faster; the only module that uses it.
 
-For the private members that it uses see tests/unit/runtime/test_private_members.py. Invariant: a
-message arrives as the library would deliver it."""
+The library's private members that it uses are in tests/unit/runtime/test_private_members.py.
+Invariant: a message arrives as the library would deliver it."""
 
 import asyncio
 import base64
@@ -37,17 +37,17 @@ __all__ = ["Client", "LeavingClient", "Messages", "Server", "Subscription", "Une
 _RECORD_REPLY = b"$JS.ACK."
 _MESSAGES = (b"HMSG ", b"MSG ")
 _BLANK = re.compile(r"\s")
-# a server says so before it disconnects a client that may well reconnect
+# a server sends this before it disconnects a client that may reconnect
 _ENDED = ("authentication expired", "authentication revoked", "authorization violation")
 _PONG_S = 2  # wait for a second pong
 
 
 class Unencrypted(ConnectionError):
-    """The server has no TLS although it is required; nothing was sent to it."""
+    """The server has no TLS although TLS is required; nothing was sent to the server."""
 
 
 class _Arrived(Struct):
-    """A message; see wire.Message. A record of the stream comes without headers."""
+    """A message; see wire.Message. Records of the stream have no headers."""
 
     subject: str
     reply: str
@@ -56,7 +56,7 @@ class _Arrived(Struct):
 
 
 class Messages(Parser):
-    """The client's parser with a fast path for complete messages, as most are."""
+    """The client's parser, with a fast path for complete messages."""
 
     _whole = 0  # size in bytes of the incomplete message, where known
 
@@ -98,7 +98,7 @@ class Messages(Parser):
 
 
 class LeavingClient(Client):
-    """The client, but faster, and without waiting for a server that it has given up.
+    """The library's client, but faster, and without waiting for a dead server on close.
 
     The library waits until its data is sent, which a frozen server never accepts, and queues
     each message for a task. If TLS is required, nothing is sent to a server before its
@@ -118,7 +118,7 @@ class LeavingClient(Client):
         self._at_once[subscription._id] = receive  # noqa: SLF001 - messages come with it alone
 
     def forget(self, subscription: Subscription) -> None:
-        """Deliver its messages by the library again."""
+        """Deliver the subscription's messages by the library again."""
         self._at_once.pop(subscription._id, None)  # noqa: SLF001 - see take_at_once
 
     async def _process_msg(
@@ -179,7 +179,7 @@ class LeavingClient(Client):
 
     @property
     def ssl_context(self) -> SSLContext:
-        """The context for the files as they are now."""
+        """Return the context for the files as they are now."""
         if self._tls is None:
             return super().ssl_context
         try:
@@ -220,7 +220,7 @@ class LeavingClient(Client):
 
     @property
     def own_password(self) -> str | None:
-        """The password in the URL of the current server."""
+        """Return the password in the URL of the current server."""
         return self._current_server.uri.password if self._current_server else None
 
     async def _process_op_err(self, e: Exception) -> None:

@@ -23,7 +23,7 @@ _DIGEST = "SHA-256="
 
 
 class BadObject(LedgerError):
-    """The stored object is not what was put there."""
+    """The stored object differs from the bytes that were put."""
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -130,7 +130,7 @@ class Bucket:
         data, digest, after = bytearray(), sha256(), 0
         while len(data) < entry.size:
             left = -(-(entry.size - len(data)) // CHUNK_BYTES)
-            # Ask for several places at once. Mostly each has a chunk; where chunks of another
+            # Request several revisions at once. Mostly each has a chunk; where chunks of another
             # writer are in between, several answers are the same.
             asks = (
                 self._ask({"next_by_subj": f"$O.{self._name}.C.{entry.nuid}", "seq": place})

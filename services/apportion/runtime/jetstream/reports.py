@@ -1,4 +1,4 @@
-"""Usage reports, from the request to the answer, for gateway and command line.
+"""Makes usage reports, from the request to the answer, for gateway and command line.
 
 The ledger is read in chunks from the snapshot before the period, and folded off the event loop.
 Invariants: a request is checked before the ledger is read; a report is refused if the ledger no
@@ -70,7 +70,7 @@ def read_prices(path: Path) -> Prices:
 async def read(
     ledger: JetStreamLedger, asked: Asked, now: datetime, progress: Progress = lambda *_: None
 ) -> Reading:
-    """Read what a report needs. Raises PeriodError, and as `read_account`."""
+    """Read a report's data. Raises PeriodError, and the errors of `read_account`."""
     period = await period_of(ledger.wire, asked.start, asked.end, asked.step, now=now)
     idle = length_of("at-least", asked.at_least) or IDLE
     return await read_account(
@@ -143,7 +143,7 @@ Progress = Callable[[int, int], None]  # called with a revision and the last one
 
 
 class TooEarly(ValueError):
-    """The period begins before the readable ledger; the message says what there is."""
+    """The period begins before the readable ledger; the message has the ledger's period."""
 
 
 class _Books(StateFold):
@@ -180,7 +180,7 @@ async def read_account(
     archives: Sequence[Path] = (),
     progress: Progress = lambda *_: None,
 ) -> Reading:
-    """Read all that a report needs from archives, oldest first, then from the ledger.
+    """Read a report's data from archives, oldest first, then from the ledger.
 
     Raises TooEarly, TooMuch, ArchiveError, OSError, LedgerError; UnknownEvent of a newer build."""
     info = await stream.read_info(ledger.wire)
@@ -295,7 +295,7 @@ async def period_of(wire: Wire, start: str, end: str, step: str, *, now: datetim
 
 
 def length_of(field: str, text: str) -> int:
-    """Return a length such as `15m` in microseconds, 0 if it is empty. Raises PeriodError."""
+    """Return a length such as `15m` in microseconds; 0 if empty. Raises PeriodError."""
     match = _LENGTH(text)
     if text and (match is None or not int(match[1])):
         fix = "write a number of s, m, h or d: 15m, 1h, 1d"

@@ -1,6 +1,6 @@
-"""Decide which beginning of the ledger may be dropped, and why not more.
+"""Decides how much of the ledger's beginning may be dropped, and why not more.
 
-A revision may go if it is in a valid archive of this ledger, before every kept snapshot and
+A revision may be dropped if it is in a valid archive of this ledger, before every kept snapshot and
 every placement that is not bound yet (the binders' queue still delivers it), and if the server
 has forgotten its id. Invariant: whatever is dropped is archived, and every service can start
 with the rest, for which bootstrap stores the state and the configuration."""
@@ -21,11 +21,11 @@ from apportion.runtime.process.metrics import Metrics
 
 
 class CannotDrop(LedgerError):
-    """Nothing may be dropped; the message says what is missing."""
+    """Nothing may be dropped; the message names what is missing."""
 
 
 class Droppable(NamedTuple):
-    """Revisions `first` to `last` may go, none if last < first; `because` limits them."""
+    """Revisions `first` to `last` may be dropped, none if last < first; `because` is the limit."""
 
     first: int
     last: int
@@ -35,9 +35,9 @@ class Droppable(NamedTuple):
 async def droppable(
     ledger: JetStreamLedger, archive: Path, *, at_most: int, older_than_s: float
 ) -> Droppable:
-    """Return how much of the beginning may go, within the operator's limits.
+    """Return how much of the beginning may be dropped, within the operator's limits.
 
-    Any role that may read can ask. Raises CannotDrop, ArchiveError, OSError, LedgerError."""
+    Any role that may read can call this. Raises CannotDrop, ArchiveError, OSError, LedgerError."""
     info = await stream.check(ledger.wire)
     opening = await asyncio.to_thread(read_opening, archive)
     if opening.created != info.created:
@@ -69,7 +69,7 @@ async def droppable(
 
 
 async def _needed(ledger: JetStreamLedger) -> tuple[int, str]:
-    """Return the last revision that no service needs, and what needs the next one."""
+    """Return the last revision that no service needs, and what needs the next revision."""
     snapshots = Snapshots(ledger.wire)
     sound = [each for each in await snapshots.stored() if await snapshots.load(each) is not None]
     if not sound:

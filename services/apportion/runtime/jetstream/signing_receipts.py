@@ -1,4 +1,4 @@
-"""Sign receipts for the records since the newest receipt.
+"""Signs receipts for the records since the newest receipt.
 
 Invariant: a receipt continues the previous one on the same ledger; its state is folded from
 records only, from where the previous one ended."""
@@ -24,7 +24,7 @@ TOLD_EVERY = 10_000
 
 
 class CannotSign(Exception):
-    """No receipt was made, or no further one; the message says why."""
+    """No receipt was made, or no further one; the message has the reason."""
 
 
 class _Done(Exception): ...
@@ -41,7 +41,7 @@ async def sign(
 ) -> list[Found]:
     """Return receipts for all records since the newest receipt; none without records.
 
-    The newest one was signed with this key or a `known` one. `tell` is called with revisions.
+    The newest receipt was signed with this key or a `known` one. `tell` gets revisions.
     Raises CannotSign, ReceiptInvalid, UnknownEvent, LedgerError, OSError."""
     info = await stream.check(ledger.wire)
     newest = receipts.newest()
@@ -88,7 +88,7 @@ class _Signing:
         self.made: list[Found] = []
 
     def take(self, record: Record) -> None:
-        """Take the next record. Raises _Done after the last one."""
+        """Process the next record. Raises _Done after the last one."""
         self._cluster.take(record)
         state, before = self._cluster.state, self._before
         if record.revision % TOLD_EVERY == 0:
@@ -127,7 +127,7 @@ async def _check_same(ledger: JetStreamLedger, info: StreamInfo, before: Checkpo
 
 
 async def _begin(ledger: JetStreamLedger, info: StreamInfo, before: Checkpoint | None) -> State:
-    """Return a state from before the next receipt, or the oldest one there is."""
+    """Return a state from before the next receipt, or else the oldest state."""
     snapshots = Snapshots(ledger.wire)
     if before is not None or info.state.first_seq == 1:
         state = await snapshots.restore(at_most=before.last if before is not None else 0)

@@ -1,7 +1,7 @@
 """Snapshots in the object store, so that a restart folds only the ledger's tail.
 
-Schedulers write them. A reader trusts one only after an intake has folded the ledger to the same
-state and attested its digest. A trimmed ledger has one more, which only bootstrap can write. An
+Schedulers write snapshots. A reader trusts a snapshot only after an intake has folded the ledger to
+the same state and attested its digest. Only bootstrap can write a trimmed ledger's own snapshot. An
 unusable snapshot (corrupt, of another format or ledger, or with an event that was set aside
 since) is skipped for an older one or the first revision. Invariant: a restored state is what the
 ledger folds to, by the rules in force now."""
@@ -51,7 +51,7 @@ class Stored(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> Key:
-        """What an attestation names: the revision and the digest of the bytes."""
+        """Return what an attestation names: the revision and the digest of the bytes."""
         return self.revision, self.entry.digest
 
 
@@ -60,7 +60,7 @@ _decode_attested = from_outside(msgspec.json.Decoder(list[Key]).decode)
 
 
 class Beginning(msgspec.Struct, frozen=True):
-    """What a trimmed ledger begins with: a snapshot and the configuration in force."""
+    """The start of a trimmed ledger: a snapshot and the configuration in force."""
 
     stored: Stored
     data: bytes
@@ -96,7 +96,7 @@ class Snapshots:
         return await _entries(self._bucket)
 
     async def beginning(self) -> list[Stored]:
-        """Return the snapshot with which a trimmed ledger begins, in a list, or no item."""
+        """Return a list with the snapshot with which a trimmed ledger begins, if any."""
         return [
             msgspec.structs.replace(each, beginning=True)
             for each in (await _entries(self._beginning))[:1]
@@ -111,7 +111,7 @@ class Snapshots:
             return frozenset()
 
     async def attest(self, keys: Iterable[Key]) -> None:
-        """Store which snapshots match the ledger; only intakes may. Raises LedgerError."""
+        """Store the keys of sound snapshots; only intakes may do so. Raises LedgerError."""
         await self._bucket.put_alone(_ATTESTED, msgspec.json.encode(sorted(keys)), {})
 
     async def oldest(self, first: int) -> State | None:
@@ -160,7 +160,7 @@ class Snapshots:
         try:
             stored = await self.stored()
         except (NotPermitted, LedgerUnavailable) as trouble:
-            # The ledger may be available without its snapshots; its reader will find out.
+            # The ledger may be available without its snapshots; if not, its reader raises.
             _log.warning("snapshots ignored", error=str(trouble))
             stored = []
         for each in stored:
@@ -239,7 +239,7 @@ def _digest(record: Record) -> str:
 
 def restored(data: bytearray) -> State:
     """Return the state in the bytes of a snapshot. Raises SnapshotError."""
-    # It creates millions of objects without garbage; collection would triple the time.
+    # Decoding creates millions of objects without garbage; collection would triple the time.
     was = gc.isenabled()
     gc.disable()
     try:

@@ -108,7 +108,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
 
     @property
     def lost(self) -> int:
-        """Number of records missing between the first and the last."""
+        """Return the number of records missing between the first and the last."""
         state = self.state
         there = state.last_seq - state.first_seq + 1 if state.messages else 0
         return max(there - state.messages, 0)
@@ -122,7 +122,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """Result of a check of the ledger's settings."""
+    """The result of a check of the ledger's settings."""
 
     drifted: tuple[str, ...] = ()  # settings that differ
     lost: int = 0  # records
@@ -141,12 +141,12 @@ class Stored(msgspec.Struct, frozen=True):
 
     @property
     def at(self) -> datetime:
-        """When the server stored it, by its clock."""
+        """Return when the server stored the record, by the server's clock."""
         return datetime.fromisoformat(self.time)
 
     @property
     def record(self) -> Record:
-        """The record as readers get it."""
+        """Return the record in the form that readers get."""
         return Record(self.seq, self.subject, self.data)
 
 
@@ -268,7 +268,7 @@ async def create(wire: Wire, *, replicas: int, max_bytes: int) -> StreamInfo:
         wanted = {name: value for name, value in WANTED.items() if value}
         wanted |= {"name": STREAM, "num_replicas": replicas, "max_bytes": max_bytes}
         try:
-            # It may have been created in the meantime; the check below covers that.
+            # The stream may have been created in the meantime; the check below covers that.
             await call_api(wire, f"STREAM.CREATE.{STREAM}", wanted, absent=NAME_IN_USE)
         except ApiRefused as refused:
             if refused.error.err_code == _NO_ROOM:
@@ -292,7 +292,7 @@ COPY: Final[Mapping[str, object]] = {
     "mirror": {"name": STREAM, "external": {"api": "$JS.APPORTION.API", "deliver": "copy.audit"}},
     "deny_delete": True,
     "num_replicas": 1,
-    # After a crash it gets missing records from the stream, so it needs no fsync.
+    # After a crash, the copy gets missing records from the stream, so it needs no fsync.
     "persist_mode": "async",
 }
 

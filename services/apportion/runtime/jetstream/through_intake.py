@@ -35,7 +35,7 @@ _decode_part = from_outside(msgspec.json.Decoder(_Part).decode)
 
 
 class NodeConnection(Connection):
-    """The connection of a node's agent; it uses an intake once the server refuses."""
+    """A connection of a node's agent, which uses an intake once the server refuses."""
 
     def __init__(self, reach: Reach, node: str) -> None:
         super().__init__(reach)

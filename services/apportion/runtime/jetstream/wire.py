@@ -15,7 +15,7 @@ API_TIMEOUT_S = 5.0
 
 
 class LostReply(LedgerError):
-    """The request was sent but no reply came; it may have been carried out."""
+    """The request was sent but no reply came; the request may have been executed."""
 
 
 class Message(Protocol):
@@ -36,15 +36,15 @@ class Wire(Protocol):
 
     @property
     def user(self) -> str:
-        """The user we connect as; empty if the server has no users."""
+        """Return the user of this connection; empty if the server has no users."""
 
     @property
     def owner(self) -> str:
-        """Prefix of the names of our consumers; may be empty like `user`."""
+        """Return the prefix of our consumers' names; may be empty like `user`."""
 
     @property
     def connected(self) -> bool:
-        """True if a message sent now would go out."""
+        """Return True if a message sent now would go out."""
 
     async def wait_connected(self, timeout_s: float) -> None:
         """Return once connected. Raises LedgerUnavailable after `timeout_s`."""
@@ -69,7 +69,7 @@ class Wire(Protocol):
         headers: dict[str, str],
         also: frozenset[str] = frozenset(),
     ) -> Message:
-        """Send and return the reply; a refusal of a subject in `also` ends the wait too.
+        """Send and return the reply; a refusal of a subject in `also` ends the wait, too.
 
         Raises LostReply, NotPermitted, and LedgerUnavailable if there is no receiver."""
 

@@ -1,4 +1,4 @@
-"""The shared queue: several replicas take records from one durable consumer.
+"""The shared queue, from which replicas fetch records through one durable consumer.
 
 Invariant: a record leaves the queue only by an explicit `ack`; if a worker dies or is silent
 past the timeout, another one gets its records. Delivery is at least once: nats-server 2.15.1
@@ -54,7 +54,7 @@ class QueueDelivery:
 
 
 class Queue:
-    """See ledger.WorkQueue. Records that come too late for a fetch wait for the next."""
+    """See ledger.WorkQueue. Records that come too late for a fetch wait for the next one."""
 
     def __init__(self, wire: Wire, settings: Mapping[str, object]) -> None:
         self._wire = wire
@@ -82,7 +82,7 @@ class Queue:
             return [self._ready.popleft() for _ in range(min(batch, len(self._ready)))]
 
     async def _pull(self, batch: int, expires_s: float, *, no_wait: bool = False) -> None:
-        """Request `batch` records; return when they, or some and then no more, have come."""
+        """Request `batch` records, and wait until they or the last available ones arrive."""
         await self._wire.wait_connected(expires_s + _GRACE_S)
         self._ended = False
         pull = {"batch": batch, "expires": int(expires_s * _NS), "no_wait": no_wait}

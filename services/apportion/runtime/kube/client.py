@@ -69,16 +69,16 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """True if the request succeeded."""
+        """Return True if the request succeeded."""
         return self.status < HTTP_ERRORS
 
     @property
     def passing(self) -> bool:
-        """True if the server is overloaded or failed, so that a retry may succeed."""
+        """Return True if the server is overloaded or failed, so that a retry may succeed."""
         return self.status == TOO_MANY or self.status >= SERVER_ERROR
 
     def refusal(self) -> KubeRefused:
-        """Return the answer as an error."""
+        """Return the refusal as an error."""
         return _refusal(self.status, self.body)
 
 
@@ -89,7 +89,7 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 class Renewal(Protocol):
-    """Source of a configuration that may change."""
+    """A source of a configuration that may change."""
 
     async def newer(self) -> Any | None:
         """Return the current configuration; None if it has not changed."""
@@ -132,7 +132,7 @@ class KubeApi:
 
     @property
     def url(self) -> str:
-        """URL of the API server."""
+        """Return the URL of the API server."""
         return self._connection.url
 
     async def request(
@@ -207,7 +207,7 @@ class KubeApi:
     ) -> AsyncIterator[bytes]:
         """Yield the lines of a streamed answer until it ends, first an empty one.
 
-        Raises KubeRefused, and KubeUnavailable if it broke or was silent for `idle_s`."""
+        Raises KubeRefused, and KubeUnavailable if the stream broke or was silent for `idle_s`."""
         use = await self._newest()
         try:
             async with use.session.request(
@@ -374,11 +374,11 @@ class Reach:
         self.problem = "the API server has not answered yet"
 
     def not_ready(self) -> list[str]:
-        """Why the service is not ready; empty if the API server answers."""
+        """Return why the service is not ready; empty if the API server answers."""
         return [self.problem] if self.problem else []
 
     async def run(self) -> None:
-        """Ask the server for its version every few seconds, until cancelled."""
+        """Request the server's version every few seconds, until cancelled."""
         while True:
             try:
                 await self._api.get(VERSION)

@@ -1,7 +1,7 @@
-"""What a cluster supports and a user may do: DRA at start, facts for the doctor.
+"""Checks a cluster's features and a user's rights: DRA at start, facts for the doctor.
 
-It only reads, dry-runs, and asks what the user may do (SelfSubjectAccessReview). Invariant: a
-service does not start without the DRA version and feature gates that it needs."""
+This module only reads, dry-runs, and reviews the user's rights (SelfSubjectAccessReview).
+Invariant: a service does not start without the DRA version and feature gates that it needs."""
 
 import asyncio
 from typing import Any, Final, NamedTuple
@@ -144,7 +144,7 @@ async def examine_kube(api: KubeApi) -> KubeFacts:
 
 
 async def _webhook(api: KubeApi) -> str | None:
-    """Return "" without a webhook, `ready`, or what is missing; None if not permitted."""
+    """Return "" without a webhook, `ready`, or the missing part; None if not permitted."""
     answer = await api.request("GET", WEBHOOK)
     if answer.status == NOT_FOUND:
         return ""

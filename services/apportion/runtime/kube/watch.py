@@ -1,8 +1,8 @@
 """List, then watch: keep a copy of one kind of Kubernetes object in sync.
 
-A broken watch resumes at its version. It lists again if the server has forgotten that version
-(410), sends not even bookmarks, or was away: its data may then be older, and a watch from a
-newer version waits silently. Invariants: an `Audience` hears of every object and every deletion,
+A broken watch resumes at its version. The watch lists again if the server has forgotten that
+version (410), sends not even bookmarks, or was away: the server's data may then be older, and a
+watch from a newer version waits silently. Invariants: an `Audience` gets every object and deletion,
 in the server's order; retries never end, with back-off; until the first answer of `Discovery`
 every kind counts as served."""
 
@@ -63,7 +63,7 @@ _decode_resources = from_outside(msgspec.json.Decoder(_Resources).decode)
 
 
 class Discovery:
-    """The server's collections in some API groups; `changed` is called on changes."""
+    """The server's collections in some API groups; a change of these calls `changed`."""
 
     def __init__(self, api: KubeApi, clock: Clock, groups: Collection[str]) -> None:
         self._api = api
@@ -98,7 +98,7 @@ class Discovery:
             await self.look()
 
     async def look(self) -> None:
-        """Ask the server once; without an answer, keep what was known."""
+        """Read the collections once; without an answer, keep the known ones."""
         try:
             groups = _decode_groups(await self._api.get(APIS)).groups
             paths = set[str]()
@@ -174,19 +174,19 @@ class Audience(Protocol):
     """Receiver of changes to one kind; `version` is the server's revision as a number."""
 
     def listing(self) -> None:
-        """A list begins: objects not seen before `listed` are gone."""
+        """Note that a list begins: objects not seen before `listed` are gone."""
 
     def seen(self, raw: bytes) -> None:
-        """An object as it is now."""
+        """Receive the current version of an object."""
 
     def gone(self, raw: bytes) -> None:
-        """The last version of a deleted object."""
+        """Receive the last version of a deleted object."""
 
     def listed(self, version: int) -> None:
-        """The list is complete as of `version`."""
+        """Note that the list is complete as of `version`."""
 
     def reached(self, version: int) -> None:
-        """All changes up to `version` have been reported."""
+        """Note that all changes up to `version` have been reported."""
 
 
 class Kind(Generic[T]):
@@ -272,7 +272,7 @@ async def pages(
 
 
 class Watch:
-    """Watch one kind for one audience; `problem` says why it is out of sync, or is ""."""
+    """Watches one kind for one audience; `problem` is why it is out of sync, or ""."""
 
     def __init__(
         self,
@@ -310,7 +310,7 @@ class Watch:
 
     @property
     def in_step(self) -> bool:
-        """True if the audience has everything, from a list that is not in doubt."""
+        """Return True if the audience has all objects, from a list that is not in doubt."""
         return self._synced.is_set() and not self.problem
 
     def doubt(self, since_s: float) -> None:

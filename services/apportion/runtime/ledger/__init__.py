@@ -1,1 +1,1 @@
-"""The ledger as services see it, whatever stores it: contract, reading, writing."""
+"""The ledger for services, independent of its storage: contract, reading, writing."""

@@ -29,7 +29,7 @@ CLOSING_BYTES_MAX = 256
 
 
 class ArchiveError(Exception):
-    """The file cannot be used; the message names the line and the error."""
+    """The archive cannot be used; the message names the line and the error."""
 
 
 class Opening(msgspec.Struct, frozen=True):
@@ -186,7 +186,7 @@ def read_said(paths: Iterable[Path]) -> list[Said]:
 
 
 def read_span(path: Path) -> tuple[int, int]:
-    """Return its first and last revision, or (1, 0). Raises ArchiveError, OSError."""
+    """Return an archive's first and last revision, or (1, 0). Raises ArchiveError, OSError."""
     with path.open("rb") as file:
         _beginning(file, path)
         line = _read(file, path, 2)

@@ -2,7 +2,7 @@
 
 While one batch is being fsynced, new drafts gather for the next; there is no timer. A few drafts
 are appended one by one, because a batch costs the server several milliseconds on a disk, a
-single append less than half of one. Invariants: one refused draft fails no other; a group is
+single append less than half of one. Invariants: a refused draft fails no other; a group is
 stored all or none; the queue is bounded, so a slow ledger slows its writers down."""
 
 import asyncio
@@ -115,7 +115,7 @@ def _channel(subject: str) -> list[str]:
 class Appended(msgspec.Struct, frozen=True):
     """The result of a successful append."""
 
-    revision: int | None  # None for a group that was already there
+    revision: int | None  # None for a group that was stored already
     already_there: bool = False  # stored before this attempt, by us or by another writer
 
 
@@ -139,7 +139,7 @@ class _Unit:
 
 
 class GroupCommit:
-    """Gather concurrent appends into atomic batches; use it as `async with`.
+    """Gathers concurrent appends into atomic batches; use with `async with`.
 
     A draft that depends on another belongs in the same group."""
 
@@ -174,7 +174,7 @@ class GroupCommit:
 
     @property
     def queued(self) -> int:
-        """Number of appends that wait for the current batch."""
+        """Return the number of appends that wait for the current batch."""
         return self._queue.qsize()
 
     async def append(self, draft: Draft) -> Appended:

@@ -1,8 +1,8 @@
-"""What to expect of a subject whose newest record the server no longer has.
+"""The fence for a subject whose newest record the server no longer has.
 
 After a trim or a loss of records the server treats the subject as empty. Invariant: a writer
-expects that only after folding all that was trimmed or the missing record, and a record that the
-server named only after folding it, so a fence passes no event that its writer has not seen."""
+expects an empty subject only after folding the trimmed or missing records, and a record that the
+server named only after folding that record. So a fence passes no event unknown to its writer."""
 
 import asyncio
 from typing import Final
@@ -14,7 +14,7 @@ MISSING_MAX: Final = 1_024  # records that are missing although the ledger begin
 
 
 class Fences:
-    """A writer's knowledge of what the server still has; see `retention`."""
+    """A writer's knowledge of the records that the server still has; see `retention`."""
 
     def __init__(self) -> None:
         self._begins = 1
@@ -23,7 +23,7 @@ class Fences:
         self._asking = asyncio.Lock()
 
     def expected(self, newest: int, *, folded: int, subject: str = "") -> int:
-        """Return what a fence on `subject` must expect; `newest` is 0 if forgotten."""
+        """Return the revision that a fence must expect; `newest` is 0 if forgotten."""
         if not newest and subject in self._found:  # the state has forgotten its records
             found = self._found[subject]
             return found if found <= folded else 0

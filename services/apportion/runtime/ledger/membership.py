@@ -3,8 +3,8 @@
     "who is there?" ──► those who hear it answer ──► folded up to now: "here" ──► "here" … "gone"
 
 Replicas only share work by this list. It may be wrong for a while, and the ledger's fences
-prevent harm. Invariants: a member counts others before itself, so a new one takes over at once;
-silence is counted in its own rounds, so a process that was paused does not believe it is alone."""
+prevent harm. Invariants: a replica counts others before itself, so a new one takes over at once;
+silence is counted in own rounds, so a process that was paused does not assume that it is alone."""
 
 import asyncio
 import contextlib
@@ -33,10 +33,10 @@ MembersChanged = Callable[[tuple[str, ...]], None]
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """A heartbeat of a member."""
+    """A heartbeat of a replica."""
 
     member: Annotated[str, msgspec.Meta(min_length=1, max_length=MEMBER_CHARS_MAX)]
-    here: bool  # it takes its part of the work
+    here: bool  # the replica does its part of the work
     frozen: str = ""  # a key of `FREEZES` while it cannot work
 
 
@@ -59,7 +59,7 @@ class _Heard(msgspec.Struct):
 
 
 class Membership:
-    """One member's list of the members of its service, including itself."""
+    """One replica's list of its service's live replicas (members), including itself."""
 
     def __init__(
         self,
@@ -88,11 +88,11 @@ class Membership:
         ).set_function(lambda: len(self.members))
 
     def not_ready(self) -> list[str]:
-        """Why this member does not take part in the work; empty once it does."""
+        """Return why this replica does no part of the work yet; empty once it does."""
         return [] if self._joined.is_set() else ["waiting for the other replicas to report"]
 
     async def joined(self) -> None:
-        """Return once this member takes its part of the work."""
+        """Return once this replica does its part of the work."""
         await self._joined.wait()
 
     async def run(self, reader: Reader[Any]) -> None:
@@ -153,7 +153,7 @@ class Membership:
         }
 
     def _tell(self) -> None:
-        """Call `on_change` if the list has changed, but not before this member joins."""
+        """Call `on_change` if the list has changed, but not before this replica joins."""
         if not (self._here or self._joined.is_set()):
             return
         here = {name for name, heard in self._heard.items() if heard.here} | {self.member}
@@ -176,7 +176,7 @@ class _Attendant(msgspec.Struct):
 
 
 class Attendance:
-    """A listener to the beats of `service`, of which it is not a member."""
+    """A listener to the beats of `service` in a process of another service."""
 
     def __init__(self, service: str, clock: Clock) -> None:
         self._subject = f"apportion.beat.{service}.>"
@@ -190,18 +190,18 @@ class Attendance:
         self._since_s = self._clock.monotonic()
 
     def absent(self) -> bool:
-        """True if no member is alive; False until this listener could have heard one."""
+        """Return True if no replica is alive; False until a beat could have arrived."""
         since_s = self._since_s
         listened = since_s is not None and self._clock.monotonic() - since_s > SILENT_S
         return listened and not self.members()
 
     def frozen(self) -> str:
-        """Why a live member cannot work; empty if all can."""
+        """Return why a live replica cannot work; empty if all can."""
         said = (self._heard[member].frozen for member in self.members())
         return next(filter(None, said), "")
 
     def members(self) -> tuple[str, ...]:
-        """Return the live members, sorted, each as `name/life`."""
+        """Return the live replicas, sorted, each as `name/life`."""
         oldest_s = self._clock.monotonic() - SILENT_S
         self._heard = {name: said for name, said in self._heard.items() if said.last_s >= oldest_s}
         here = {name: said for name, said in self._heard.items() if said.here}
@@ -209,7 +209,7 @@ class Attendance:
         for member, said in here.items():
             name = _name(member)
             came_s[name] = max(said.first_s, came_s.get(name, said.first_s))
-        # An earlier process of the same name counts only if it is heard after the later one.
+        # An earlier process of the same name counts only if its beat is newer than the later one's.
         return tuple(sorted(each for each in here if here[each].last_s >= came_s[_name(each)]))
 
     async def _note(self, subject: str, payload: bytes) -> None:

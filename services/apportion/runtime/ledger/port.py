@@ -1,4 +1,4 @@
-"""The ledger's contract: what writers append, what readers get, and the errors.
+"""The ledger's contract: the appends of writers, the deliveries to readers, and the errors.
 
 Services depend on this module and not on a client library.
 Invariants: an append is all or nothing; each record is delivered once, in revision order; a gap
@@ -37,7 +37,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class LedgerError(Exception):
-    """Any error of the ledger; the message has what failed, the value and the fix."""
+    """Any error of the ledger; the message has the failed action, the value and the fix."""
 
 
 class InvalidDraft(LedgerError):
@@ -71,7 +71,7 @@ class FenceRefused(LedgerError):
         )
         self.subject = subject
         self.expected = expected
-        self.found = found  # the newest revision there; None if the server did not say
+        self.found = found  # the newest revision there; None if the server did not report it
 
 
 class DuplicateRefused(LedgerError):
@@ -87,7 +87,7 @@ class DuplicateRefused(LedgerError):
             f"the ledger already has an event with one of these ids{where}: {shown}; "
             "treat it as done, or use a new id for a new event"
         )
-        self.ids = tuple(ids)  # all of a batch, for which the server does not say which one
+        self.ids = tuple(ids)  # all of a batch, for which the server does not report which one
         self.revision = revision  # of the first copy, known for a single draft
         self.same = same  # the stored event is the one to write, or was dropped since
 
@@ -105,15 +105,15 @@ class OutcomeUnknown(LedgerError):
 
 
 class LedgerUnavailable(LedgerError):
-    """The ledger cannot be reached or takes no appends now; nothing was stored."""
+    """The ledger cannot be reached or accepts no appends now; nothing was stored."""
 
     def __init__(self, why: str = "", *, again_s: float = 0.0) -> None:
         super().__init__(why)
-        self.again_s = again_s  # delay before a retry that the refusal asks for
+        self.again_s = again_s  # delay before a retry that the refusal requests
 
 
 class NotServed(LedgerUnavailable):
-    """The server answers, but no stream or service takes this request."""
+    """The server answers, but no stream or service accepts this request."""
 
 
 class LedgerFull(LedgerError):
@@ -177,22 +177,22 @@ class Subscription(Protocol):
 
     @property
     def position(self) -> int:
-        """The newest revision delivered; before the first, the one before `start`."""
+        """Return the newest revision delivered; before the first, the one before `start`."""
 
     @property
     def lag(self) -> int:
-        """Number of records that the server had yet to send when it sent the last one."""
+        """Return the number of records still to be sent when the server sent the last one."""
 
     @property
     def stalled(self) -> bool:
-        """True if the ledger has had records for a while that did not arrive."""
+        """Return True if the ledger has had records for a while that did not arrive."""
 
     @property
     def stored_ns(self) -> int:
-        """When the server stored the last record that it sent, in ns since 1970; else 0."""
+        """Return when the server stored the last sent record, in ns since 1970; else 0."""
 
     async def caught_up(self) -> None:
-        """Return once all that the ledger had when `follow` began is delivered."""
+        """Return once every record that the ledger had when `follow` began is delivered."""
 
     async def join(self) -> None:
         """Return when stopped. Raises a LedgerError, or the error of `deliver`."""
@@ -206,17 +206,17 @@ class Delivery(Protocol):
 
     @property
     def record(self) -> Record:
-        """The record that was handed out, as in the ledger."""
+        """Return the record that was handed out, as in the ledger."""
 
     @property
     def attempt(self) -> int:
-        """1 on the first delivery, more after each `retry` or timeout."""
+        """Return 1 on the first delivery, and more after each `retry` or timeout."""
 
     async def ack(self) -> None:
-        """Acknowledge, or raise LedgerUnavailable; even so it may be delivered again."""
+        """Acknowledge, or raise LedgerUnavailable; even so, redelivery is possible."""
 
     async def retry(self, delay_s: float) -> None:
-        """Have it delivered again to some worker after `delay_s`."""
+        """Return the record to the queue, for any worker after `delay_s`."""
 
     async def progress(self) -> None:
         """Restart the acknowledgement timeout, because work continues."""
@@ -251,7 +251,7 @@ class Request(Protocol):
 
 
 class Readable(Protocol):
-    """What a reader needs of the stream, or of the part that it may read."""
+    """The stream, or the part that a user may read, as readers need it."""
 
     async def follow(
         self,
@@ -274,19 +274,19 @@ class Ledger(Readable, Protocol):
         LedgerUnavailable, LedgerFull, LedgerDrifted, NotPermitted."""
 
     async def holds(self, drafts: Sequence[Draft]) -> bool:
-        """Return True if these drafts were stored together, as they are."""
+        """Return True if exactly these drafts were stored together."""
 
     async def last_revision(self) -> int:
-        """The newest revision; 0 if the ledger is empty."""
+        """Return the newest revision; 0 if the ledger is empty."""
 
     async def first_revision(self) -> int:
-        """The oldest revision that still exists, or the next one; 1 unless trimmed."""
+        """Return the oldest revision that still exists, or the next one; 1 unless trimmed."""
 
     async def last_on_subject(self, subject: str) -> int:
-        """The newest revision on one subject; 0 if it has none any more."""
+        """Return the newest revision on one subject; 0 if the subject has no records."""
 
     async def record_at(self, revision: int) -> Record | None:
-        """The record at that revision; None if there is none. Raises LedgerUnavailable."""
+        """Return the record at that revision; None if there is none. Raises LedgerUnavailable."""
 
     async def work_queue(
         self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
@@ -305,7 +305,7 @@ class Ledger(Readable, Protocol):
     async def take_requests(
         self, subject: str, take: Callable[[Request], None], *, group: str
     ) -> Callable[[], Awaitable[None]]:
-        """Receive requests, each by one member of `group`; return what ends it.
+        """Receive requests, each in one process of `group`; return a function to stop.
 
         Raises LedgerUnavailable, NotPermitted."""
 

@@ -1,4 +1,4 @@
-"""Turn payloads into events and append them, the same way in every service.
+"""Turns payloads into events and appends them, the same way in every service.
 
 Invariants: no event is appended that a reader would refuse; the caller chooses an event's id,
 never at random, so writing a fact again is safe and stores it once."""
@@ -64,7 +64,7 @@ class Publisher:
         *,
         event_id: str,
         basis: int,  # the revision that the writer had folded
-        cause: int = 0,  # the one that made it write
+        cause: int = 0,  # the revision of the event that made it write
         expect: int | None = None,
         time: str | None = None,  # of a batch; now if None
     ) -> Draft:

@@ -1,7 +1,7 @@
-"""Read the ledger in revision order and fold it, the same way in every service.
+"""Reads the ledger in revision order and folds it, the same way in every service.
 
-An event that every build refuses is skipped, counted and logged. One that only a newer build
-understands halts this fold before it: the process stays alive, is not ready and says what to do.
+An event that every build refuses is skipped, counted and logged. An event that only a newer build
+understands halts this fold: the process stays alive, is not ready and reports the fix.
 Invariants: no event ends a service; an event is folded once, completely, or not at all."""
 
 import asyncio
@@ -37,15 +37,15 @@ C_co = TypeVar("C_co", covariant=True)
 
 
 class Fold(Protocol[C_co]):
-    """What a reader folds into; it returns what is passed to `on_change`."""
+    """The target of a reader's records; returns the changes that `on_change` gets."""
 
     @property
     def refused_count(self) -> int:
-        """Number of events that changed nothing because they were refused."""
+        """Return the number of events that changed nothing because they were refused."""
 
     @property
     def rules(self) -> Rules:
-        """The rules by which the ledger is read."""
+        """Return the rules by which the ledger is read."""
 
     def apply(self, record: Record, event: Event) -> C_co:
         """Apply the event at `record.revision`."""
@@ -139,16 +139,16 @@ class Reader(Generic[C]):
 
     @property
     def lag(self) -> int:
-        """Number of events that the ledger still had when it sent the last one."""
+        """Return the number of events still to be sent when the ledger sent the last one."""
         return self._subscription.lag if self._subscription else 0
 
     @property
     def stored_ns(self) -> int:
-        """When the server stored the event that is folded now; see Subscription."""
+        """Return when the server stored the event being folded; see Subscription."""
         return self._subscription.stored_ns if self._subscription else 0
 
     def not_ready(self) -> list[str]:
-        """Why a service with this reader is not ready; empty once folded up to now."""
+        """Return why a service with this reader is not ready; empty once folded up to now."""
         if self.halted:
             return [self.halted]
         if self._subscription and self._subscription.stalled:
@@ -165,7 +165,7 @@ class Reader(Generic[C]):
         ]
 
     async def run(self) -> None:
-        """Follow the ledger until cancelled. A halt does not return: it would only repeat.
+        """Follow the ledger until cancelled; a halt does not return, as it would repeat.
 
         Raises LedgerError, and Superseded if a folded or halting event was set aside."""
         self._subscription = await self._ledger.follow(
@@ -198,7 +198,7 @@ class Reader(Generic[C]):
             await subscription.stop()
 
     async def caught_up(self) -> None:
-        """Return once all that existed at `run` is folded and all formats are enabled."""
+        """Return once all events from before `run` are folded and all formats are enabled."""
         await self._caught_up.wait()
         await self._may_write.wait()
 

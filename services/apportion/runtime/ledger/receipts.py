@@ -57,12 +57,12 @@ class Found(NamedTuple):
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """What the receipt asserts about the ledger."""
+        """Return the receipt's checkpoint: its claim about the ledger."""
         return self.receipt.checkpoint
 
 
 class Ledger(NamedTuple):
-    """The ledger of a receipt: its stream, and when that was created."""
+    """The ledger of a receipt: its stream, and the stream's creation time."""
 
     stream: str
     created: str

@@ -1,6 +1,6 @@
 """Plain requests between `apportion run`, the extender, agents and schedulers.
 
-They are no events: only the ledger says that a pod exists, where it is placed and that it ended."""
+Requests are no events: only the ledger decides whether a pod exists, is placed or has ended."""
 
 from typing import Annotated, Final, Literal
 
@@ -11,7 +11,7 @@ from apportion_schemas.catalogue import token
 from apportion_schemas.quantities import Name, Text
 
 SUBJECT = "apportion.command.scheduler.place"
-CONTAINER: Final = "run"  # the only container of a pod that stands for a command
+CONTAINER: Final = "run"  # the only container of a pod that represents a command
 # environment variable with the pod's uid, inherited by all that the command starts
 MARK: Final = "APPORTION_POD"
 # Owner kinds of such pods: a command, or a container engine.
@@ -27,19 +27,19 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """The choice was accepted, or `error` says why not."""
+    """The choice was accepted, or `error` has the reason."""
 
     error: str = ""
 
 
 def is_command(owner: str) -> bool:
-    """Return True if the pod of this owner stands for a command."""
+    """Return True if the pod of this owner represents a command."""
     kind, slash, _ = owner.partition("/")
     return bool(slash) and kind in {PROCESS, *ENGINES}
 
 
 class Greet(Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", tag="greet"):
-    """Ask whether an agent here starts commands and sees this process."""
+    """A request: does an agent here start commands, and does it see this process?"""
 
     pid: Annotated[int, Meta(ge=1)]
     started: Annotated[int, Meta(ge=0)]  # kernel clock ticks since the boot; see `process.lives`
@@ -61,7 +61,7 @@ class End(Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", tag
 
 
 class Started(Struct, frozen=True, omit_defaults=True):
-    """The share exists, or `error` says why not."""
+    """The share exists, or `error` has the reason."""
 
     environment: dict[str, str] = {}
     device: str = ""  # CDI device

@@ -1,1 +1,1 @@
-"""What each process sets up for itself: settings, clock, logs, metrics, memory."""
+"""The setup of each process: settings, clock, logs, metrics, memory."""

@@ -1,4 +1,4 @@
-"""Find compiled modules that are older than their source, as after a pull.
+"""Finds compiled modules that are older than their source, as after a pull.
 
 Invariant: no service runs a module that is older than its source."""
 

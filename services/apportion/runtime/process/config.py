@@ -59,7 +59,7 @@ class ConfigError(Exception):
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where to listen; port 0 picks a free port."""
+    """The address to listen on; port 0 picks a free port."""
 
     host: str
     port: int
@@ -83,7 +83,7 @@ class ServiceConfig(msgspec.Struct, frozen=True):
 
     @property
     def reach(self) -> Reach:
-        """How the service connects to its ledger."""
+        """Return how the service connects to its ledger."""
         return Reach(self.nats_url, self.nats_key, self.nats_token, self.ledger_key)
 
 

@@ -1,4 +1,4 @@
-"""Scheduling policy: a process of ours that wakes up does not preempt another one.
+"""The scheduling policy, by which a process of ours that wakes up preempts no other.
 
 A pod passes through half a dozen processes, and each wakes the next. With too few processors each
 event would interrupt a process and cool its caches; instead, events are handled in groups.

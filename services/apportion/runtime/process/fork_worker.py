@@ -1,4 +1,4 @@
-"""Run work in a fork, which shares this process's memory but not its time.
+"""Runs work in a fork, which shares this process's memory but not its time.
 
 Invariants: the fork changes nothing in this process; it exits with this process or when its time
 is up; it keeps none of this process's connections open."""
@@ -27,7 +27,7 @@ Tell = Callable[[bytes], None]
 
 
 class ApartFailed(Exception):
-    """The fork exited without an answer; the message says how."""
+    """The fork failed or exited without an answer; the message has the cause."""
 
 
 class TookTooLong(ApartFailed):

@@ -47,7 +47,7 @@ async def keep_in_huge_pages(clock: Clock) -> None:
 
 
 def _held() -> int:
-    """Resident memory of this process in bytes, from statm in proc(5)."""
+    """Return the resident memory of this process in bytes, from statm in proc(5)."""
     return int(_HELD.read_text().split()[1]) * mmap.PAGESIZE
 
 

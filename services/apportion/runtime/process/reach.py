@@ -1,9 +1,9 @@
-"""How a client connects to the ledger: server URLs, user and credentials.
+"""The connection settings of the ledger's clients: server URLs, user and credentials.
 
 The credential is an Ed25519 seed (`--nats-key`), of which only signatures leave this machine; a
 token (`--nats-token`), read again for each connection because its file changes; or a password in
 the URL.
-Invariants: no message contains any of them; only its owner can read a seed's file."""
+Invariants: no message contains a credential; only its owner can read a seed's file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEDGER_KEY_BYTES_MIN = 32
 
 
 class InvalidKey(ValueError):
-    """Not a usable NATS key; the message says why and does not contain the key."""
+    """The NATS key is not usable; the message has the reason but not the key."""
 
 
 class KeyPair:
@@ -47,13 +47,13 @@ class KeyPair:
 
     @property
     def public(self) -> str:
-        """The public key as NATS server configurations write it."""
+        """Return the public key as NATS server configurations write it."""
         raw = self._private.public_key().public_bytes_raw()
         return _encoded(bytes([self.kind]) + raw)
 
     @property
     def seed(self) -> str:
-        """The private key as seed files write it. Do not print it."""
+        """Return the private key as seed files write it. Do not print it."""
         first = bytes([_SEED | self.kind >> 5, (self.kind & 31) << 3])
         return _encoded(first + self._raw)
 
@@ -123,7 +123,7 @@ class CannotShow(Exception):
 
 
 class Reach(msgspec.Struct, frozen=True):
-    """Server URLs, separated by commas, and key or token unless they have a password."""
+    """Comma-separated server URLs, and a key or token unless the URLs have a password."""
 
     url: str
     key: Path | None = None
@@ -132,12 +132,12 @@ class Reach(msgspec.Struct, frozen=True):
 
     @property
     def user(self) -> str:
-        """The user who connects; empty if the URL names none."""
+        """Return the user who connects; empty if the URL names none."""
         return self._first.username or ""
 
     @property
     def password(self) -> str | None:
-        """The password in the first server's URL."""
+        """Return the password in the first server's URL."""
         return self._first.password
 
     @property
@@ -146,7 +146,7 @@ class Reach(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """The URL without user and password, for messages and logs."""
+        """Return the URL without user and password, for messages and logs."""
         servers = (urlsplit(full(part.strip())) for part in self.url.split(","))
         return ",".join(f"{each.scheme}://{each.netloc.rpartition('@')[2]}" for each in servers)
 
@@ -180,7 +180,7 @@ class Reach(msgspec.Struct, frozen=True):
 
     @property
     def encrypted(self) -> bool:
-        """True if a server is `tls://`, so that a connection without TLS must fail."""
+        """Return True if a server is `tls://`, so that a connection without TLS must fail."""
         urls = (urlsplit(full(part.strip())) for part in self.url.split(","))
         return any(url.scheme == "tls" for url in urls)
 

@@ -32,7 +32,7 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
     @property
     def named(self) -> bool:
-        """True if any file is set: then a connection must use TLS."""
+        """Return True if any file is set: then a connection must use TLS."""
         return bool(self.ca or self.certificate or self.key)
 
 

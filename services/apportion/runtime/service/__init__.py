@@ -1,1 +1,1 @@
-"""The life of a service: options, health, loops, and its session on the ledger."""
+"""The parts of every service: options, health, loops, and its session on the ledger."""

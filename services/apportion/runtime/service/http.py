@@ -121,7 +121,7 @@ class Watched(asyncio.Protocol):
             self._connections.at_once.leave(self.address)
 
     def connection_made(self, transport: Any) -> None:
-        """Pass it on, unless there are too many connections."""
+        """Pass the connection on to aiohttp, unless there are too many."""
         if not self._has_place and not self.admit(transport.get_extra_info("peername")):
             transport.abort()
             return
@@ -131,7 +131,7 @@ class Watched(asyncio.Protocol):
         self._enter(_Phase.HEAD)
 
     def data_received(self, data: bytes) -> None:
-        """Pass it on; the first byte of a request starts its deadline."""
+        """Pass the data on to aiohttp; the first byte of a request starts its deadline."""
         if self._transport is None:
             return
         self._heard = True
@@ -140,11 +140,11 @@ class Watched(asyncio.Protocol):
         self._handler.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Pass it on to aiohttp."""
+        """Pass the end of the data on to aiohttp."""
         return self._handler.eof_received() if self._transport is not None else None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass it on, and forget the connection."""
+        """Pass the loss on to aiohttp, and forget the connection."""
         self.release()
         if self._transport is None:
             return
@@ -154,11 +154,11 @@ class Watched(asyncio.Protocol):
         self._handler.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Tell aiohttp that the client reads too slowly."""
+        """Signal to aiohttp that the client reads too slowly."""
         self._handler.pause_writing()
 
     def resume_writing(self) -> None:
-        """Tell aiohttp that the client has caught up."""
+        """Signal to aiohttp that the client has caught up."""
         self._handler.resume_writing()
 
     def began(self, request: web.BaseRequest) -> None:
@@ -204,7 +204,7 @@ class Watched(asyncio.Protocol):
 
 
 def address_of(request: web.BaseRequest) -> str:
-    """Return the client by its address."""
+    """Return the address of the request's client."""
     return client_of(request.remote) if request.remote else "local"
 
 

@@ -1,4 +1,4 @@
-"""The life of a service: start, run named loops, restart after an error, stop.
+"""The lifecycle of a service: start, run named loops, restart after an error, stop.
 
 Crash-only: an unexpected error drops all that the body had derived, and the body starts again and
 refolds the ledger. Invariants: the process never continues with one loop dead; restarts are
@@ -63,7 +63,7 @@ Connect = Callable[[], Awaitable[Ledger]]  # how a service that brings its own l
 
 
 class Service:
-    """What a service's body gets; `connect` opens a ledger other than the settings'."""
+    """The context of a service's body; `connect` opens another ledger than the settings'."""
 
     def __init__(
         self, name: str, config: ServiceConfig, *, clock: Clock, connect: Connect | None = None
@@ -82,7 +82,7 @@ class Service:
         self.phase = "starting"
 
     def loop(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
-        """Run a named loop beside the body; its error ends the body and all loops."""
+        """Run a named loop next to the body; a loop's error ends the body and all loops."""
         if self._tasks is None:
             raise RuntimeError(f"loop {name} started outside of the service body")
 
@@ -104,11 +104,11 @@ class Service:
         self._checks.append(not_ready)
 
     def before_stopping(self, run: Callable[[], Awaitable[None]]) -> None:
-        """Run this before the loops stop; forgotten when this run of the body ends."""
+        """Call `run` before the loops stop, within this run of the body."""
         self._farewell = run
 
     async def take_leave(self) -> None:
-        """Run what `before_stopping` set, for at most half of the stop deadline."""
+        """Run the `before_stopping` function, for at most half of the stop deadline."""
         if self._farewell is None:
             return
         try:
@@ -118,7 +118,7 @@ class Service:
             self.log.warning("cannot announce the stop, stopping anyway", error=str(failure))
 
     def reasons_against_ready(self) -> list[str]:
-        """Why the service is not ready; empty if it is."""
+        """Return why the service is not ready; empty if it is."""
         if self.phase != "running":
             return [self.phase]
         if not self._checks:
@@ -127,7 +127,7 @@ class Service:
         return reasons + self.soundness.not_ready()
 
     def frozen(self) -> str:
-        """Why the ledger takes nothing from this process (a key of `FREEZES`), or empty."""
+        """Return why the ledger accepts no appends of this process, a key of `FREEZES`, or ""."""
         if self.soundness.drifted():
             return "ledger-drifted"
         trouble = self.soundness.trouble()
@@ -157,7 +157,7 @@ Body = Callable[[Service], Coroutine[Any, Any, None]]
 def run_service(
     name: str, main: Body, config: ServiceConfig, *, small: bool = False, guard: Guard | None = None
 ) -> int:
-    """Run the service until it is told to stop, and return the exit code.
+    """Run the service until it is stopped, and return the exit code.
 
     `guard` decides who may read metrics; by default other machines need the token, and pages of
     other sites are refused. `small` uses asyncio's loop, which is slower and 3 MB smaller."""

@@ -47,7 +47,7 @@ def client_of(address: str) -> str:
 
 
 class TooMany(Exception):
-    """The limit is reached; `of_client` is True if it is the limit of one client."""
+    """A limit is reached; `of_client` is True for the limit of one client."""
 
     def __init__(self, count: int, *, of_client: bool) -> None:
         super().__init__(f"{count} already in progress")
@@ -56,7 +56,7 @@ class TooMany(Exception):
 
 
 class AtOnce:
-    """A limit of concurrent things, in total and for each client."""
+    """A limit on concurrent requests or connections, in total and for each client."""
 
     def __init__(self, most: int, *, each: int) -> None:
         self._most = most
@@ -65,7 +65,7 @@ class AtOnce:
 
     @property
     def count(self) -> int:
-        """Number of things in progress."""
+        """Return the number of things in progress."""
         return self._of.total()
 
     @contextmanager
@@ -105,7 +105,7 @@ class Turns:
         self._queue: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def enter(self, client: str) -> None:
-        """Occupy a place until `leave`, after a wait. Raises TooMany, TimeoutError."""
+        """Wait for a slot and occupy it until `leave`. Raises TooMany, TimeoutError."""
         try:
             self._running.enter(client)
         except TooMany:
@@ -124,7 +124,7 @@ class Turns:
                     raise
 
     def leave(self, client: str) -> None:
-        """Free the place that `enter` took, for the next in turn."""
+        """Free the slot that `enter` occupied, for the next client in turn."""
         self._running.leave(client)
         if client in self._queue:
             self._queue.move_to_end(client)

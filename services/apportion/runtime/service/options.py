@@ -149,7 +149,7 @@ def stop_with(error: str) -> NoReturn:
 
 
 class KubeChoice(msgspec.Struct, frozen=True):
-    """Which cluster to use, if any, and with which credentials."""
+    """The cluster to use, if any, and the credentials for it."""
 
     wanted: bool
     kubeconfig: Path | None = None

@@ -108,7 +108,7 @@ def _read(path: Path | None) -> bytes:
 
 
 class BadBody(Exception):
-    """A request body that cannot be read; the message says what to send."""
+    """A request body that cannot be read; the message has the expected form."""
 
 
 class PodTooLarge(BadBody):

@@ -56,7 +56,7 @@ class Tls:
         self.used: Pem | None = None
 
     def use(self, pem: Pem) -> None:
-        """Serve this from now on. Raises ConfigError if that is not possible."""
+        """Serve these files from now on. Raises ConfigError if they are unusable."""
         if pem == self.used:
             return
         made = self._empty()
@@ -92,10 +92,10 @@ class Tls:
 
 
 class GivenCertificate:
-    """Serve what the files contain, also after they change."""
+    """Serves the files' certificate, also after the files change."""
 
     def __init__(self, files: ServedFiles, tls: Tls, clock: Clock) -> None:
-        """Raises ConfigError if the files cannot be used."""
+        """Load the files. Raises ConfigError if they cannot be used."""
         self._files = files
         self._tls = tls
         self._clock = clock
@@ -113,7 +113,7 @@ class GivenCertificate:
         await asyncio.sleep(0)
 
     def look(self) -> None:
-        """Serve what the files contain now, if possible."""
+        """Serve the files' current content, if possible."""
         before = self._tls.used
         try:
             self._use()
@@ -140,7 +140,7 @@ class GivenCertificate:
 
 
 def given_tls(files: ServedFiles, clock: Clock) -> tuple[Tls, GivenCertificate]:
-    """Return the context for these files and what updates it. Raises ConfigError."""
+    """Return the context for these files and its updater. Raises ConfigError."""
     tls = Tls(asks_clients=files.client_ca is not None)
     return tls, GivenCertificate(files, tls, clock)
 

@@ -24,7 +24,7 @@ from apportion.runtime.service.lifecycle import Service
 
 
 class Session(msgspec.Struct, frozen=True):
-    """The ledger, and an append that is batched and retried while the ledger is away."""
+    """The ledger, with an append that is batched, and retried while the ledger is away."""
 
     ledger: Ledger
     append: Append

@@ -1,4 +1,4 @@
-"""Check that the ledger has the required settings and accepts our appends.
+"""Checks that the ledger has the required settings and accepts our appends.
 
 With changed settings a stream could drop events, so nothing is appended until they are restored.
 Invariant: a service is not ready while the last check found a wrong setting, or from a failed

@@ -50,7 +50,7 @@ read_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class Doubts:
-    """The pods that were released since this watcher began and must be rechecked."""
+    """Pods that were released since this watcher began and that must be rechecked."""
 
     def __init__(
         self, api: KubeApi, view: ClusterView, state: State, revisions: Revisions, clock: Clock

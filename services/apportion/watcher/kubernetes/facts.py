@@ -1,8 +1,8 @@
 """Find and append the events that make the ledger agree with the cluster.
 
-Every event is fenced by the newest revision on its subject, so one of two watchers writes it. If
-another writer was faster, the object is compared again, or left alone if that is final.
-Invariant: nothing is written while nothing differs."""
+Every event is fenced by the newest revision on its subject, so only one of two watchers writes
+the event. If another writer was faster, the object is compared again unless its event is final.
+Invariant: nothing is appended while ledger and cluster agree."""
 
 import asyncio
 import logging
@@ -102,11 +102,11 @@ class Revisions:
         self._newest.pop(subject, None)
 
     def expected(self, newest: int) -> int:
-        """The revision to expect of a subject with newest record `newest`: 0 if it was dropped."""
+        """Return the revision to expect of a subject: `newest`, or 0 if that was dropped."""
         return self.fences.expected(newest, folded=self._state.revision)
 
     def of(self, data: Payload) -> int:
-        """The revision that the next event with this payload must expect."""
+        """Return the revision that the next event with this payload must expect."""
         return self.expected(self._newest.get(subject_of(data), 0))
 
 
@@ -119,7 +119,7 @@ class Facts:
         self._revisions = revisions
 
     def ends(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Pods of the ledger that no longer have or need anything."""
+        """Yield the end of each pod in the ledger that no longer has or needs anything."""
         for uid in uids:
             known = self._state.pods.get(uid)
             rejected = self._state.rejected.get(uid)
@@ -161,7 +161,7 @@ class Facts:
         return ""
 
     def adoptions(self, uids: Iterable[str]) -> Iterator[Adoption]:
-        """Pods on a node without a placement in the ledger, and their devices."""
+        """Yield the pods on a node without a placement in the ledger, and their devices."""
         for uid in uids:
             pod = self._view.pods.get(uid)
             if pod is None or pod.claim is None or pod.ended or uid in self._state.pods:
@@ -182,12 +182,12 @@ class Facts:
                 yield Adoption(data, assumed=assumed)
 
     def adoption(self, data: PodAdopted) -> Fact:
-        """The event that the ledger adopts the pod with its devices."""
+        """Return the event by which the ledger adopts the pod with its devices."""
         expect = self._revisions.of(data)
         return Fact(data, f"{data.pod}/adopted/{expect}", expect)
 
     def conflict(self, data: PodAdopted, problem: str) -> Iterator[Fact]:
-        """The event that the ledger cannot account for the pod's devices."""
+        """Return the event that the ledger cannot account for the pod's devices."""
         about = data.submitted
         return self.difference(
             DifferenceFound(
@@ -200,12 +200,12 @@ class Facts:
         )
 
     def difference(self, data: DifferenceFound) -> Iterator[Fact]:
-        """The event that cluster and ledger differ, unless the ledger has it already."""
+        """Return the event about this difference, unless the ledger has the event already."""
         if self._state.differing.get(data.pod) != data:
             yield self._fact(data)
 
     def annotations(self) -> Iterator[Fact]:
-        """Differences between the ledger and the shares in the annotations of bound pods."""
+        """Yield differences between the ledger and the annotated shares of bound pods."""
         for uid, pod in self._view.pods.items():
             known = self._state.pods.get(uid)
             placed = known.placement if known else None
@@ -223,7 +223,7 @@ class Facts:
                 )  # fmt: skip
 
     def missed(self, facts: Iterable[Fact]) -> Iterator[Fact]:
-        """Events that no watch reported these."""
+        """Return events that no watch reported these."""
         for fact in facts:
             if not isinstance(fact.data, DifferenceFound):
                 about = subject_of(fact.data).removeprefix(f"{SUBJECTS}.")
@@ -233,7 +233,7 @@ class Facts:
                 )
 
     def arrivals(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Pods that need a placement, and pods that cannot be read."""
+        """Yield the pods that need a placement, and the pods that cannot be read."""
         for uid in uids:
             pod = self._view.pods.get(uid)
             if pod is None or uid in self._state.pods or pod.ended or pod.node or pod.deleting:
@@ -263,7 +263,7 @@ class Facts:
             yield Fact(data, f"{pod.uid}/rejected/{expect}", expect)
 
     def changes(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Pods that differ from the ledger in labels, gates, CPU, memory or deletion."""
+        """Yield changes of pods' labels, gates, CPU, memory or deletion."""
         for uid in uids:
             pod, known = self._view.pods.get(uid), self._state.pods.get(uid)
             if pod is None or known is None or pod.ended:
@@ -277,7 +277,7 @@ class Facts:
                 yield Fact(change_of(pod), f"{uid}/changed/{newest}", expect)
 
     def nodes(self, names: Iterable[str]) -> Iterator[Fact]:
-        """Nodes that came, changed or left."""
+        """Yield the nodes that came, changed or left."""
         for name in names:
             view = self._view.nodes.get(name)
             state = self._state.nodes.get(name)
@@ -290,21 +290,21 @@ class Facts:
                 yield self._fact(NodeGone(node=name))
 
     def groups_of(self, uids: Iterable[str]) -> dict[str, None]:
-        """The gangs of those pods that need a placement."""
+        """Return the gangs of those pods that need a placement."""
         drafts = (pod.draft for uid in uids if (pod := self._view.pods.get(uid)) is not None)
         return dict.fromkeys(draft.group for draft in drafts if draft and draft.group)
 
     def groups(self, names: Iterable[str]) -> Iterator[Fact]:
-        """Gangs that the ledger lacks or has otherwise."""
+        """Yield the gangs that the ledger lacks or has with other values."""
         yield from map(self._fact, self._view.pod_groups.differences(names))
 
     def mirrored(self, marked: Marked) -> Iterator[Fact]:
-        """Differences in queues, quotas, disruption budgets and namespaces."""
+        """Yield differences in queues, quotas, disruption budgets and namespaces."""
         for kind, mirror in self._view.mirrors.items():
             yield from map(self._fact, mirror.differences(marked.others.get(kind, ())))
 
     def volume_claims(self, names: Iterable[str], uids: Iterable[str]) -> Iterator[Fact]:
-        """Volume claims, also of the pods to submit, that the ledger lacks or has otherwise."""
+        """Return the volume claims, also of pods to submit, that differ from the ledger's."""
         drafts = (pod.draft for uid in uids if (pod := self._view.pods.get(uid)) is not None)
         coming = (
             f"{draft.namespace}/{claim}" for draft in drafts if draft for claim in claims_of(draft)
@@ -420,9 +420,9 @@ class FactWriting:
         return done.revision or 0
 
     async def _overtaken(self, data: Payload, refused: FenceRefused, ledger: Ledger) -> None:
-        """Another watcher was faster, or the subject has an event that no fold accepts."""
+        """Handle a refused fence: another writer was faster, or no fold accepts an event."""
         uid = getattr(data, "uid", "")
-        with suppress(LedgerUnavailable):  # the next refusal asks again
+        with suppress(LedgerUnavailable):  # the next refusal reads it again
             await self._revisions.fences.refused(refused, ledger)
         if isinstance(data, PodSubmitted) and uid not in self._state.rejected:
             self.final.add(uid)  # it was in the ledger, or is now

@@ -1,4 +1,4 @@
-"""Tell owners of pods, PodGroups and Queues what Volcano obeys and Apportion ignores.
+"""Report to owners of pods, PodGroups and Queues which of Volcano's settings are ignored.
 
 Writes one Kubernetes event per object and change. A refused one is not retried."""
 
@@ -38,7 +38,7 @@ class Subject(NamedTuple):
 
 
 class Ineffective:
-    """What was and what is still to be reported about each object, and the loop that reports it."""
+    """The findings about each object, reported and pending, and the loop that reports them."""
 
     def __init__(self, api: KubeApi, clock: Clock) -> None:
         self._api = api

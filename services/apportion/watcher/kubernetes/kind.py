@@ -16,7 +16,7 @@ Problem = Callable[[str, str], None]
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    """What every object has: its name, its namespace if it is in one, and its revision."""
+    """The metadata of every object: its name, its namespace if any, and its revision."""
 
     name: str
     namespace: str = ""
@@ -24,12 +24,12 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def key(self) -> str:
-        """Its key: `namespace/name`, or its name if it has no namespace."""
+        """Return the object's key: `namespace/name`, or only its name without a namespace."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     @property
     def version(self) -> int:
-        """The API server's revision of the object."""
+        """Return the API server's revision of the object."""
         return number(self.resource_version)
 
 
@@ -41,7 +41,7 @@ _decode = skipping(msgspec.json.Decoder(_Object).decode)
 
 
 def metadata_of(raw: bytes) -> Metadata:
-    """Decode the part of any object that is readable whatever the rest is."""
+    """Decode the metadata of an object, even if the rest is unreadable."""
     return _decode(raw).metadata
 
 
@@ -58,7 +58,7 @@ class Marks(ABC):
 
     @abstractmethod
     def everything(self) -> dict[str, None]:
-        """All keys that matter, in the cluster or in the ledger."""
+        """Return all keys that matter, in the cluster or in the ledger."""
 
     def mark(self, key: str) -> None:
         """Mark an object to be compared again."""
@@ -82,7 +82,7 @@ def readable(
     key: Callable[[Metadata], str] = lambda meta: meta.key,
     keeps: bool = True,
 ) -> Kind[V]:
-    """A kind whose unreadable objects are problems and, unless it `keeps` them, count as absent."""
+    """Return a kind that reports unreadable objects and, unless it `keeps` them, drops them."""
 
     def read_named(raw: bytes) -> tuple[str, V | None, int]:
         meta = metadata_of(raw)
@@ -102,19 +102,19 @@ def readable(
 
 
 def known_as(has: Mapping[str, Any], key: str) -> Any:
-    """The ledger's entry of that key; namespaced objects are by namespace, then by name."""
+    """Return the ledger's entry of that key; namespaced objects are by namespace, then by name."""
     namespace, _, name = key.rpartition("/")
     return has.get(namespace, {}).get(name) if namespace else has.get(name)
 
 
 def keys_of(has: Mapping[str, Any]) -> Iterator[str]:
-    """The keys of all objects of a kind in the ledger."""
+    """Return the keys of all objects of a kind in the ledger."""
     for key, known in has.items():
         yield from (f"{key}/{name}" for name in known) if isinstance(known, dict) else (key,)
 
 
 def is_news(wanted: Any, known: Any) -> bool:
-    """True if the ledger differs in more than the version, and does not have a later version."""
+    """Return True if the ledger's values differ and are not of a later version."""
     version = getattr(known, "version", None)
     if version is None:
         return bool(wanted != known)
@@ -123,7 +123,7 @@ def is_news(wanted: Any, known: Any) -> bool:
 
 
 class Mirror(Marks, Generic[V]):
-    """Objects of one kind in the cluster, and what the ledger `has` of them."""
+    """The objects of one kind in the cluster, and the ledger's entries for them in `has`."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Mirror(Marks, Generic[V]):
         return dict.fromkeys((*self.entries, *keys_of(self._has())))
 
     def differences(self, names: Iterable[str]) -> Iterator[Payload]:
-        """The events about these objects that the ledger lacks."""
+        """Return the events about these objects that the ledger lacks."""
         for name in names:
             wanted: Any = self.entries.get(name)
             known = known_as(self._has(), name)

@@ -1,6 +1,6 @@
 """Decode Kubernetes objects from the API server into small records.
 
-Invariant: reading any object gives a record; what cannot be understood is in it as a problem."""
+Invariant: reading any object gives a record, which contains unreadable parts as a problem."""
 
 import math
 import re
@@ -78,7 +78,7 @@ _TOKEN_VOLUME = re.compile(rb"kube-api-access-[a-z0-9]{5}")
 
 
 class _Kube(Struct, frozen=True, rename="camel"):
-    """A part of an object; only the fields named here are decoded."""
+    """Base of the parts of an object; only declared fields are decoded."""
 
 
 class _Meta(_Kube, frozen=True):
@@ -120,7 +120,7 @@ class _PodSpec(_Kube, frozen=True):
 
 
 class _Given(_Kube, frozen=True):
-    """What a kubelet gave a container or a pod; a resize is done when this has changed."""
+    """Resources that a kubelet gave a container or pod; a resize is done when these change."""
 
     name: str = ""
     resources: Raw = _NO_RESOURCES
@@ -128,7 +128,7 @@ class _Given(_Kube, frozen=True):
 
     @property
     def parts(self) -> tuple[bytes, bytes]:
-        """The resources in effect and the allocated ones, as undecoded JSON."""
+        """Return the resources in effect and the allocated ones, as undecoded JSON."""
         return bytes(self.resources), bytes(self.allocated_resources)
 
 
@@ -228,9 +228,9 @@ class PodView:
     version: int
     ours: bool
     node: str = ""
-    ended: str = ""  # how it ended
+    ended: str = ""  # the phase in which it ended
     deleting: bool = False
-    amounts: NodeConstraints = NOTHING  # what it takes of its node
+    amounts: NodeConstraints = NOTHING  # CPU, memory and host ports on its node
     labels: dict[str, str] = field(default_factory=dict)
     gates: tuple[str, ...] = ()
     ports: tuple[HostPort, ...] = ()  # like the next three, set if it is on a node
@@ -241,7 +241,7 @@ class PodView:
     attempt: str = ""
     draft: PodDraft | None = None  # or `problem`, while it needs a placement from us
     problem: ManifestError | None = None
-    claim: Claim | None = None  # the devices that it says it has, if bound and not in the ledger
+    claim: Claim | None = None  # the devices in its annotations, if bound and not in the ledger
     unread: bool = False  # the ledger had it, so `claim` was not read
 
 
@@ -250,7 +250,7 @@ class ObjectReader:
 
     # Adds what its ResourceClaims request to a pod's draft, if these are read.
     claimed: Callable[[bytes, PodDraft], PodDraft | None] | None = None
-    # Given the fields of an object that have no effect here.
+    # Called with the fields of an object that have no effect here.
     ineffective: Callable[[Subject, Iterable[Suspect]], None] = staticmethod(lambda *_: None)
 
     def __init__(
@@ -390,7 +390,7 @@ class ObjectReader:
         return any(_names_any(bytes(part.resources), ours) for part in parts)
 
     def node(self, raw: bytes) -> NodeObserved:
-        """Read a node, without what its pods take; an unreadable amount counts as zero."""
+        """Read a node, without its pods' use; an unreadable amount counts as zero."""
         node = _decode_node(raw)
         allocatable = node.status.allocatable or {}
         ours = claimed(self._config.dialects)
@@ -489,7 +489,7 @@ def _amounts(
     ours: frozenset[str],
     infeasible: bool,  # noqa: FBT001 - part of the cache key
 ) -> NodeConstraints:
-    """What a pod takes of its node. Cached, because pods of one template have the same.
+    """Return a pod's resources on its node; cached, because pods of a template are equal.
 
     `infeasible`: the node will never do the resize that the spec requests."""
     overhead, resources, given_to_pod = of_pod
@@ -511,7 +511,7 @@ def _amounts(
             claimed=ours,
         )
     except (ManifestError, msgspec.MsgspecError):
-        return NOTHING  # the API server took what we cannot add up; the kubelet has the last word
+        return NOTHING  # the API server accepted what we cannot add up; the kubelet decides
 
 
 def _resized(
@@ -521,7 +521,7 @@ def _resized(
     infeasible: bool,
     without: Mapping[str, object] = MappingProxyType({}),
 ) -> _Resources:
-    """The resources of a container or pod, or what its kubelet gave it if that is more.
+    """Return the larger of the specified and the kubelet's resources of a container or pod.
 
     As in kube-scheduler 1.36. `without` is the pod's overhead, which its status includes."""
     spec = _decode_resources(raw) or _Resources()
@@ -552,10 +552,10 @@ def _minded(
     namespace: str,
     labels: tuple[tuple[str, str], ...],
 ) -> tuple[tuple[HostPort, ...], tuple[PodTerm, ...]]:
-    """The host ports and required anti-affinity of a pod that another scheduler placed.
+    """Return the host ports and required anti-affinity of a pod that another scheduler placed.
 
-    Cached, because pods of one template have the same. If they cannot be read they are ignored:
-    the API server and that scheduler accepted them."""
+    Cached, because pods of a template are equal. Unreadable values are ignored, because the API
+    server and that scheduler accepted them."""
     wanted, *ports = of_spec
     try:
         containers = [

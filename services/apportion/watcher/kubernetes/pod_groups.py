@@ -1,4 +1,4 @@
-"""PodGroups of three APIs: what each declares about its gang, and which wait to be admitted."""
+"""PodGroups of three APIs: the declared gangs, and the groups that wait to be admitted."""
 
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -27,7 +27,7 @@ POD_GROUPS = {
 
 
 class PodGroupView(Marks):
-    """What PodGroups declare, by the gang's name; `stir` is called when any changes."""
+    """The declarations of PodGroups by gang name; `stir` is called when any changes."""
 
     def __init__(
         self, reader: ObjectReader, state: State, stir: Callable[[], None], problem: Problem
@@ -53,11 +53,11 @@ class PodGroupView(Marks):
         return None if served is None else unread(gang, served)
 
     def everything(self) -> dict[str, None]:
-        """All gangs, in the cluster or in the ledger."""
+        """Return all gangs, in the cluster or in the ledger."""
         return dict.fromkeys((*self.declared, *self._state.groups))
 
     def differences(self, names: Iterable[str]) -> Iterator[PodGroupObserved | PodGroupGone]:
-        """Events about gangs that the ledger lacks or has otherwise."""
+        """Return events about gangs that the ledger lacks or has with other values."""
         for name in names:
             wanted, known = self.declared.get(name), self._state.groups.get(name)
             if wanted is not None and (known is None or known.observed != wanted):

@@ -1,7 +1,7 @@
 """The cluster's ResourceClaims, and the pods that wait for them.
 
-Invariant: a claim belongs to one pod, preferably one in the ledger. Other pods that name it are
-rejected until that pod is gone."""
+Invariant: a claim belongs to one pod, preferably one in the ledger. Other pods that name the
+claim are rejected until that pod is gone."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

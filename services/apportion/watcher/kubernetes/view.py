@@ -1,6 +1,6 @@
 """The cluster as its API server reports it, and which objects to compare with the ledger.
 
-Invariant: a pod counts as gone only if the server said so: by a deletion, by a list that began
+Invariant: a pod counts as gone only if the server reports it: by a deletion, by a list that began
 after the pod was in the ledger, or in the answer to a query for that pod."""
 
 import asyncio
@@ -44,7 +44,7 @@ LEFT_MAX = 10_000
 
 @dataclass(slots=True, eq=False)
 class Marked:
-    """What must be compared: pods by uid, the others by kind and name, in order of marking."""
+    """The objects to compare: pods by uid, others by kind and name, in order of marking."""
 
     pods: dict[str, None] = field(default_factory=dict)
     nodes: dict[str, None] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Marked:
 
 
 class ClusterView:
-    """Pods, nodes, gangs, queues, quotas and disruption budgets of one cluster."""
+    """The pods, nodes, gangs, queues, quotas and disruption budgets of one cluster."""
 
     def __init__(self, reader: ObjectReader, state: State) -> None:
         self._reader = reader
@@ -137,7 +137,7 @@ class ClusterView:
         }
 
     def take(self) -> Marked:
-        """Return what is marked, and unmark it."""
+        """Return the marked objects, and unmark them."""
         for raw in self.claims.take():
             self.audiences["pods"].seen(raw)
         marked, self.marked = self.marked, Marked()
@@ -146,7 +146,7 @@ class ClusterView:
         return marked
 
     def everything(self) -> Marked:
-        """Everything in the cluster or in the ledger, for a whole comparison."""
+        """Return all objects in the cluster or in the ledger, for a whole comparison."""
         return Marked(
             pods=dict.fromkeys((*self.pods, *self.gone)),
             nodes=dict.fromkeys((*self.nodes, *self._observed())),
@@ -154,7 +154,7 @@ class ClusterView:
         )
 
     def mark(self, data: Payload) -> None:
-        """Mark what this event is about."""
+        """Mark the objects that this event is about."""
         match data:
             case PodSubmitted() | PodChanged() | PodRejected() | PodGone():
                 self.mark_pod(data.uid)
@@ -183,7 +183,7 @@ class ClusterView:
                 self.mark_pod(uid)
 
     def came(self, uid: str) -> None:
-        """The ledger now has the pod. If it has left in the meantime, it ends."""
+        """Note that the ledger now has the pod; a pod that has left meanwhile then ends."""
         if uid in self._left:
             del self._left[uid]
             self.note_gone(uid, DELETED)
@@ -195,21 +195,21 @@ class ClusterView:
         self.stirred.set()
 
     def version_of(self, node: NodeObserved) -> int:
-        """The server's revision up to which this view knows the node and its pods."""
+        """Return the server's revision up to which this view knows the node and its pods."""
         reached = min(self.audiences[kind].version for kind in ("pods", "nodes", "csinodes"))
         return max(node.version, self.touched.get(node.node, 0), reached)
 
     def unread(self, uids: Iterable[str]) -> list[PodView]:
-        """Pods on nodes whose claims were not read, because the ledger had them until now."""
+        """Return pods on nodes whose claims are unread, because the ledger had the pods so far."""
         views = (self.pods.get(uid) for uid in uids if uid not in self._state.pods)
         return [view for view in views if view is not None and view.unread and not view.ended]
 
     def unseen(self) -> list[str]:
-        """Pods of the ledger that the cluster is not known to have."""
+        """Return the pods of the ledger that this view of the cluster lacks."""
         return [uid for uid in self._live() if uid not in self.pods and uid not in self.gone]
 
     def unbound(self) -> list[PodView]:
-        """Pods that are bound in the ledger but have no node in the cluster."""
+        """Return the pods that are bound in the ledger but have no node in the cluster."""
         bound = (Phase.BOUND, Phase.ALLOCATED)
         views = (self.pods.get(uid) for uid, pod in self._state.pods.items() if pod.phase in bound)
         return [
@@ -297,12 +297,12 @@ class ClusterView:
 
 
 def placed_on(pod: PodState | None, node: str) -> bool:
-    """True if the ledger has the pod on that node."""
+    """Return True if the ledger has the pod on that node."""
     return pod is not None and pod.placement is not None and pod.placement.node == node
 
 
 def change_of(view: PodView) -> PodChanged:
-    """The event with the current values of what may change in a pod."""
+    """Return the event with the current values of what may change in a pod."""
     return PodChanged(
         uid=view.uid,
         labels=view.labels,
@@ -314,7 +314,7 @@ def change_of(view: PodView) -> PodChanged:
 
 
 def says_otherwise(pod: PodState, view: PodView) -> bool:
-    """True if the ledger has other values of what may change in a pod."""
+    """Return True if the ledger has other values of what may change in a pod."""
     about, now = pod.submitted, view.amounts
     needs = about.shape.node
     same = (needs.cpu_milli, needs.memory_mib) == (now.cpu_milli, now.memory_mib)

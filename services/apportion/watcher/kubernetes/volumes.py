@@ -1,4 +1,4 @@
-"""The cluster's volumes, and what they mean for the volume claims that pods mount.
+"""The cluster's volumes, and their effect on the volume claims that pods mount.
 
 Invariant: the ledger only has claims that are mounted by a pod of the ledger, or by one that
 another scheduler placed."""
@@ -121,11 +121,11 @@ class VolumeView(Marks):
         return marked
 
     def everything(self) -> dict[str, None]:
-        """All claims that matter, in the cluster or in the ledger."""
+        """Return all claims that matter, in the cluster or in the ledger."""
         return dict.fromkeys((*self.mounted, *keys_of(self._state.volume_claims)))
 
     def fact(self, key: str) -> VolumeClaimObserved | None:
-        """The event about the claim; None if one of its volumes cannot be read."""
+        """Return the event about the claim; None if one of its volumes cannot be read."""
         version = min(
             kind.version
             for name, kind in self.kinds.items()
@@ -146,7 +146,7 @@ class VolumeView(Marks):
     def differences(
         self, names: Iterable[str], coming: Iterable[str]
     ) -> Iterable[VolumeClaimObserved | VolumeClaimGone]:
-        """The events about these claims and those of `coming` pods that the ledger lacks."""
+        """Return the events about these claims and those of `coming` pods that the ledger lacks."""
         soon = set(coming)
         for key in dict.fromkeys((*names, *soon)):
             known: VolumeClaimObserved | None = known_as(self._state.volume_claims, key)

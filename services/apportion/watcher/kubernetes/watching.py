@@ -1,4 +1,4 @@
-"""The watcher's loop over a cluster: take what is marked, compare, append, fold, repeat.
+"""The watcher's loop over a cluster: collect marks, compare, append, fold, repeat.
 
 Invariant: the fold includes everything that the ledger had when the change was read, so a
 binding is never seen before its placement."""
@@ -158,7 +158,7 @@ class KubernetesWatching:
             self._view.came(data.uid)
 
     def _look_again(self, uid: str) -> bool:
-        """Mark a pod that the ledger released or took; return True if it runs on a node."""
+        """Mark a pod that the ledger released or added; return True if the pod is on a node."""
         pod = self._view.pods.get(uid)
         if pod is None or not pod.node or pod.ended:
             return False
@@ -171,7 +171,7 @@ class KubernetesWatching:
             self._view.mark_pod(uid)
 
     def not_ready(self) -> list[str]:
-        """Why the watcher is not ready; empty while it is in step with the cluster."""
+        """Return why the watcher is not ready; empty while it is in step with the cluster."""
         late = [self._unsettled] if self._unsettled else []
         return late + any_problem(self._watches)
 

@@ -1,8 +1,8 @@
 """A folder of manifests as a source: pods are wanted as long as their file exists.
 
 Invariants: a file is read only after it was unchanged for a while, so a half-written one is
-never taken for complete. The previous content of a broken file or document stays wanted until it
-is fixed or removed, and a broken file does not affect others."""
+never taken for complete. The previous content of an unreadable file or document stays wanted until
+it is fixed or removed, and an unreadable file does not affect others."""
 
 import asyncio
 import errno

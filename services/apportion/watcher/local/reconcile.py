@@ -2,7 +2,7 @@
 
 Pure, so that two watchers derive the same events with the same ids. A pod that is evicted or
 whose manifest changed ends, and its next incarnation is submitted, as with the kubelet's static
-pods. Invariant: nothing is written while nothing differs."""
+pods. Invariant: nothing is appended while source and ledger agree."""
 
 import asyncio
 import hashlib
@@ -30,7 +30,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """All that a source wants at one point in time; pods by `namespace/name`, gangs by name."""
+    """The pods and gangs that a source wants at one time, by `namespace/name` and by name."""
 
     pods: Mapping[str, PodDraft] = field(default_factory=dict)
     groups: Mapping[str, PodGroupObserved] = field(default_factory=dict)
@@ -39,36 +39,36 @@ class Observation:
     whole: bool = True
 
     def lacks(self, key: str) -> bool:
-        """True if the pod is certainly not wanted."""
+        """Return True if the pod is certainly not wanted."""
         return key not in self.pods and (self.whole or key in self.seen)
 
 
 class Source:
-    """A source of wanted pods; this one wants none, because all are submitted by hand.
+    """A source of wanted pods; the base class wants none, because users submit all pods.
 
-    Invariant: an observation never claims that something is gone unless that is certain."""
+    Invariant: an observation lacks a pod only if the pod is certainly gone."""
 
     _observation = Observation()
 
     @property
     def problems(self) -> int:
-        """The number of documents, files and names that are not usable now."""
+        """Return the number of documents, files and names that are not usable now."""
         return 0
 
     def uid(self, key: str, incarnation: int) -> str:
-        """The uid of the n-th pod of that `namespace/name`, counted from 1."""
+        """Return the uid of the n-th pod of that `namespace/name`, counted from 1."""
         raise LookupError(f"no manifest has pod {key} ({incarnation})")
 
     def incarnation(self, key: str, uid: str) -> int:  # noqa: ARG002 - no pod is ours
-        """The inverse of `uid`; 0 if the pod is not of this source."""
+        """Return the inverse of `uid`; 0 if the pod is not of this source."""
         return 0
 
     async def observe(self, configuration: Configuration = DEFAULT) -> Observation:  # noqa: ARG002
-        """Return what is wanted now, with manifests read by this configuration."""
+        """Return the pods and gangs wanted now; manifests are read by this configuration."""
         return self._observation
 
     async def changed(self) -> None:
-        """Return when the source may have changed; never, if nothing is wanted."""
+        """Wait until the source may have changed; for ever, if nothing is wanted."""
         await asyncio.Event().wait()
 
 
@@ -80,7 +80,7 @@ class Fact(NamedTuple):
 
 
 class Known:
-    """What the ledger has of one source's pods, updated from the fold's changes."""
+    """The ledger's pods of one source, updated from the fold's changes."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -98,29 +98,29 @@ class Known:
             self._note(pod.submitted, live=True)
 
     def look_begins(self) -> None:
-        """Start recording what makes the look that begins now outdated."""
+        """Start recording the events that make the observation that begins now outdated."""
         self._moved = False
         self._declared_lately.clear()
 
     def outdates(self, wanted: Observation) -> bool:
-        """True if an event since the look began may be based on a later look than this one."""
+        """Return True if an event may rest on a later observation than this one."""
         return self._moved or not self._declared_lately.isdisjoint(wanted.groups)
 
     def forgotten(self, wanted: Observation) -> list[str]:
-        """Pods to submit of which no incarnation is known here."""
+        """Return the pods to submit of which no incarnation is known here."""
         return [key for key in wanted.pods if key not in self.latest]
 
     def spend(self, pod: PodSubmitted) -> None:
-        """Record an id that the server knows; if it was not folded, a snapshot has forgotten it."""
+        """Record a pod's id that the server knows, which a snapshot may have forgotten."""
         key = f"{pod.namespace}/{pod.name}"
         self.recall(key, self._source.incarnation(key, pod.uid))
 
     def recall(self, key: str, incarnation: int) -> None:
-        """Record that the pod was submitted at least so often."""
+        """Record that the pod was submitted at least `incarnation` times."""
         self.latest[key] = max(incarnation, self.latest.get(key, 0))
 
     def observe(self, state: State, change: Change) -> bool:
-        """Follow a change; return True if it is about this source's pods or a gang."""
+        """Follow a change; return True if it concerns this source's pods or a gang."""
         data = change.data
         if change.refused:
             return False
@@ -155,7 +155,7 @@ class Known:
 
 
 def next_facts(source: Source, known: Known, state: State, wanted: Observation) -> list[Fact]:
-    """The events to append now: pods that left, or else gangs, or else pods that came.
+    """Return the events to append now: pods that left, or else gangs, or else pods that came.
 
     One kind at a time, each on the state that the previous one made. A fold forgets a gang with
     its last pod, so gangs are declared after pods have left and before their pods come."""

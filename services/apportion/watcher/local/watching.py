@@ -1,7 +1,7 @@
-"""The watcher's loop: look at the source, compare with the fold, append, fold, repeat.
+"""The watcher's loop: read the source, compare with the fold, append, fold, repeat.
 
-Invariants: the fold includes everything that this watcher wrote before it compares. Nothing
-folded about the source is newer than the look, so another watcher's write is never reverted."""
+Invariants: before it compares, the fold includes everything that this watcher wrote. No event
+folded about the source is newer than the reading, so another watcher's write is never reverted."""
 
 import asyncio
 from collections.abc import Iterator
@@ -32,12 +32,12 @@ UNIT_MAX = 500  # pods moved at once, each with two events in one atomic batch
 
 
 class ByHand:
-    """Evicted pods that were submitted by hand: they end and are submitted again.
+    """Ends evicted pods that users submitted, and submits them again.
 
-    Without Kubernetes no other service releases them, and the pods that they make room for would
-    wait. Invariant: a pod (a gang as a whole) ends and is submitted again in one atomic batch,
-    fenced by the last revision on each pod's subject. So none is lost, and none returns that
-    another client ended."""
+    Without Kubernetes no other service releases the pods, and pods that preempt them would wait.
+    Invariant: a pod (a gang as a whole) ends and is submitted again in one atomic batch,
+    fenced by the last revision on each pod's subject. So no pod is lost, and
+    no pod returns that another client ended."""
 
     def __init__(self, source: Source, state: State, publisher: Publisher) -> None:
         self._source = source
@@ -67,7 +67,7 @@ class ByHand:
             await ledger.last_on_subject(f"{SUBJECTS}.workload.{token(pod.uid)}") for pod in unit
         ]
         if max(fences) > basis:
-            return  # a newer event is not folded yet: look again after it
+            return  # a newer event is not folded yet: check again after it
         try:
             await ledger.append(self._drafts(unit, fences, basis))
         except (FenceRefused, DuplicateRefused):
@@ -115,11 +115,11 @@ class Watching:
             self._stirred.set()
 
     def not_ready(self) -> list[str]:
-        """Why the watcher is not ready; empty once the ledger has had all that the source wants."""
+        """Return why the watcher is not ready; empty once the ledger has had all wanted pods."""
         return [] if self._settled else ["not all pods of the source are in the ledger yet"]
 
     async def run(self, reader: Reader[Change], ledger: Ledger) -> None:
-        """Keep the ledger as the source wants it, until cancelled."""
+        """Keep the ledger in step with the source until cancelled."""
         await reader.caught_up()
         while True:
             await self._settle(reader, ledger)

@@ -1,1 +1,1 @@
-"""The ledger's server where we run it: its process, users and monitoring."""
+"""The ledger's server where Apportion runs it: its process, users and monitoring."""

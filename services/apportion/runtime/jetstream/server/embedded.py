@@ -200,17 +200,17 @@ class EmbeddedServer:
 
     @property
     def pid(self) -> int:
-        """Process id of the running server."""
+        """Return the process id of the running server."""
         return self._running().pid
 
     @property
     def port(self) -> int:
-        """The port that clients connect to."""
+        """Return the port to which clients connect."""
         return self.credentials.port
 
     @property
     def monitor_url(self) -> str:
-        """URL of the monitoring endpoints (`/varz`, `/jsz`, `/healthz`)."""
+        """Return the URL of the monitoring endpoints (`/varz`, `/jsz`, `/healthz`)."""
         return f"http://127.0.0.1:{self.monitor_port}"
 
     @property
@@ -225,7 +225,7 @@ class EmbeddedServer:
         return self.credentials.url_for(role)
 
     def take(self) -> IO[str]:
-        """Lock the data directory unless we have the lock. Raises ServerFailed."""
+        """Lock the data directory unless this process has the lock. Raises ServerFailed."""
         if self._lock is None:
             self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
             path = self._data_dir / "lock"

@@ -1,4 +1,4 @@
-"""The users of a server without a cluster, in files of one folder:
+"""The users of a server without a cluster are in files of one folder:
 
     users.json        role, name, nodes and public key of each
     users.lock        locked during a change
@@ -56,7 +56,7 @@ class UsersFailed(Exception):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A user; without `nkey` it has a password from the server's environment."""
+    """A user; one without `nkey` has a password from the server's environment."""
 
     role: str
     name: str
@@ -65,7 +65,7 @@ class Member(msgspec.Struct, frozen=True):
 
     @property
     def user(self) -> User:
-        """The user in the configuration; an added auditor reads under its own name."""
+        """Return the user in the configuration; an added auditor reads under its own name."""
         shared = self.role == self.name == "auditor"
         identity = Identity(self.role, self.name, self.nodes, shared=shared)
         variable = "" if self.nkey else password_variable(self.name)
@@ -110,7 +110,7 @@ class Users:
 
     @property
     def ledger_key(self) -> Path:
-        """File of the key that all writers share."""
+        """Return the file of the key that all writers share."""
         return self.folder / LEDGER_KEY
 
     def key_of(self, name: str) -> Path:
@@ -142,7 +142,7 @@ class Users:
     ) -> Members:
         """Create a user for each role without one, the ledger's key, and nats.conf.
 
-        `agents` maps names to nodes; by default one serves all. Raises UsersFailed,
+        `agents` maps names to nodes; by default one agent serves all. Raises UsersFailed,
         InvalidIdentity."""
         found = self.read()
         for member in found.members:
@@ -179,8 +179,8 @@ class Users:
     def hand_out(self, folder: Path) -> None:
         """Copy each user's files into the subfolder of `folder` with its name.
 
-        These are its seed and, for a writer, the ledger's key, readable by the folder's group.
-        SERVER gets the configuration. So no one needs to see another's key. Raises UsersFailed."""
+        The files are the user's seed and, for a writer, the ledger's key, readable by the folder's
+        group. SERVER gets the configuration. So no user sees another's key. Raises UsersFailed."""
         members = {member.name: member for member in self.read().members}
         try:
             for each in sorted(path for path in folder.iterdir() if path.is_dir()):
@@ -221,7 +221,7 @@ class Users:
 
     @_alone
     def revoke(self, name: str) -> Member:
-        """Remove a user and its key. Raises UsersFailed, also if it cannot be added."""
+        """Remove a user and its key. Raises UsersFailed, also if the role is an offline one."""
         found = self.read()
         gone = next((member for member in found.members if member.name == name), None)
         if gone is None:
