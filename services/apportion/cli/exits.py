@@ -22,7 +22,7 @@ INTERRUPTED = 130  # by Ctrl-C, as shells report SIGINT
 
 
 class NotFound(click.ClickException):
-    """Not there, or refused by the ledger; `answer` is the gateway's, if it was asked."""
+    """An object does not exist, or the ledger refused; `answer` is the gateway's, if any."""
 
     exit_code = REFUSED
 

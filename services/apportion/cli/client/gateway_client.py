@@ -47,7 +47,7 @@ def at_of(query: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Unanswered(Unreachable):
-    """No gateway answers, for now. One that refuses raises Unreachable itself."""
+    """No gateway answers for now. If a gateway refuses a request, Unreachable is raised."""
 
 
 class Gateway:
@@ -108,7 +108,7 @@ class Gateway:
             ) from None
 
     def text(self, *path: str, query: Mapping[str, object]) -> str:
-        """Return the plain text at `path`. Raises as `ask`."""
+        """Return the plain text at `path`. Raises the same errors as `ask`."""
         return self._get_in_time(path, query).decode(errors="replace")
 
     def every(

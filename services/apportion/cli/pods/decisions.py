@@ -40,7 +40,7 @@ class Decided(msgspec.Struct, frozen=True):
 class Awaited:
     """The decisions on some pods, as they arrive; `progress` is called per settled pod.
 
-    `first_placed_s` is on the monotonic clock, `revision` the newest seen. `evicted` names, by uid,
+    `first_placed_s` is on the monotonic clock, `revision` the newest read. `evicted` names, by uid,
     the pods evicted for it; `unlooked` has the pods that no scheduler considers, and why."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Awaited:
             self._settle(uid)
 
     async def recall(self, ledger: JetStreamLedger, revisions: Iterable[int]) -> None:
-        """Take in earlier decisions on pods that were live before. Raises as `wait`."""
+        """Read earlier decisions on pods that were live before. Raises the errors of `wait`."""
         self._rules = await stream.read_rules(ledger.wire)
         for revision in revisions:
             record = await stream.read_record(ledger.wire, revision)

@@ -31,7 +31,7 @@ _WHY_BYTES_MAX: Final = 1_000
 
 
 class Duty(NamedTuple):
-    """What to watch; `end` records the end, and raises ClickException if it cannot."""
+    """The command to watch; `end` records its end, or raises ClickException if that fails."""
 
     run: Run
     pod: str
@@ -40,7 +40,7 @@ class Duty(NamedTuple):
 
 
 def leave_behind(duty: Duty) -> Callable[[str], None]:
-    """Fork the guardian; return how to tell it why the command never starts. Raises OSError."""
+    """Fork the guardian; return a function to report a failed start to it. Raises OSError."""
     sys.stdout.flush()
     sys.stderr.flush()
     heard, tell = os.pipe()  # closed on exec

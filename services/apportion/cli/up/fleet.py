@@ -62,7 +62,7 @@ def of_file(path: Path, name: str) -> Fleet:
 
 
 def of_nodes(nodes: Iterable[tuple[str, str]], name: str) -> Fleet:
-    """Return the fleet of nodes, each with the description of its devices."""
+    """Return the fleet of these nodes with the descriptions of their devices."""
     rows = [{"node": node, "devices": devices} for node, devices in nodes]
     return Fleet(name, msgspec.json.encode({"nodes": rows}))
 

@@ -1,4 +1,4 @@
-"""The process that briefly outlives `apportion up`, to end what `up` could not.
+"""The process that briefly outlives `apportion up`, to end processes that `up` left.
 
 It reads a pipe: `+PID` names a process group to end, `-PID` one that has ended. When the pipe
 closes, it ends the groups still named and the ledger's server. Only the standard library, to start

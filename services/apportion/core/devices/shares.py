@@ -13,7 +13,7 @@ MIG_SLICES = 8  # the most memory slices that a GPU has
 
 
 class DeviceState(Struct, eq=False, gc=False):
-    """One device and what is free of it.
+    """One device and its free amounts.
 
     `slices` is a bit mask of the MIG memory slices in use; `group` is the group of instances that
     the device is bound to while any is allocated. `template_cpu_free` are the free AI CPUs of an

@@ -73,7 +73,7 @@ def soon(words: Words, fix: str) -> Found:
 
 
 def unknown(words: str) -> Found:
-    """Cannot be checked while another check is broken, which names the fix."""
+    """Return the result of a check that another, broken check hides; that check names the fix."""
     return Found("unknown", (f"unknown: {words}",))
 
 
@@ -83,7 +83,7 @@ def broken(words: Words, fix: str) -> Found:
 
 
 def counted_nodes(nodes: Sequence[tuple[str, str]], what: str) -> tuple[str | Part, ...]:
-    """Return nodes as `counted` does, each followed by a note."""
+    """Return nodes as `counted` does, with a note after every node."""
     parts: list[str | Part] = [f"{len(nodes):,} {what}{'' if len(nodes) == 1 else 's'}: "]
     for at, (name, note) in enumerate(nodes[:LISTED]):
         parts += [", " if at else "", Part(name=name), note]
@@ -387,7 +387,7 @@ def agents(cluster: ClusterFacts) -> Found | None:
 
 
 def _bring_back(cluster: ClusterFacts) -> str:
-    """Return the fix for silent agents, the likeliest first.
+    """Return the fixes for silent agents, the likeliest first.
 
     One agent simulates many nodes, and `simulate lose` stops them one by one. If none of them
     reports, the agent itself has probably stopped."""

@@ -126,7 +126,7 @@ class PodClaims:
     def drafted(
         self, draft: PodDraft, claims: Mapping[str, ResourceClaim], taken: Callable[[str], bool]
     ) -> PodDraft | None:
-        """Return the pod's draft with the asks of its claims; None until all exist.
+        """Return the pod's draft with the asks of its claims; None until all claims exist.
 
         `claims` are those of the cluster by `namespace/name`; `taken` returns true if the claim
         with that uid belongs to another pod. Raises ManifestError if the pod cannot have the claims

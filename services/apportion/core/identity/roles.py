@@ -1,4 +1,4 @@
-"""The table of roles: what each does, reads, sends and subscribes to.
+"""The table of roles: what a role does, reads, sends and subscribes to.
 
 Subjects may contain `{name}`, the identity's name, and `{node}`, expanded for each of its nodes.
 

@@ -51,7 +51,7 @@ class Aside(Struct, frozen=True, array_like=True):
 
 
 class Said(NamedTuple):
-    """One event that makes a rule, with its revision."""
+    """An event that makes a rule, with the revision of the event."""
 
     revision: int
     data: FormatEnabled | RevisionSetAside
@@ -100,7 +100,7 @@ class Rules(Struct):
         return ""
 
     def heed(self, revision: int, data: RevisionSetAside) -> str:
-        """Return why this event sets nothing aside, or an empty string if it does.
+        """Return why this event sets nothing aside, or an empty string if the event is effective.
 
         Raises Superseded if the event was unknown when the revision that it names was folded."""
         if revision not in self.heard:
@@ -117,7 +117,7 @@ class Rules(Struct):
         )
 
     def foresee(self, said: Iterable[Said]) -> None:
-        """Take all rule events of the ledger, which were looked up in order."""
+        """Apply all rule events of the ledger, which were looked up in order."""
         every = list(said)
         for revision, data in every:
             if not isinstance(data, RevisionSetAside):
@@ -130,7 +130,7 @@ class Rules(Struct):
                 self.enable(revision, data)
 
     def changed_since(self, revision: int) -> bool:
-        """True if a revision up to this one was set aside after it.
+        """Return True if a later event set aside a revision up to this one.
 
         The state at `revision` then differs from what it was at that time."""
         return any(each <= revision < why.at for each, why in self.aside.items())
@@ -177,7 +177,7 @@ def legal_version(name: str, enabled: Iterable[Enabled], revision: int) -> int:
 
 
 def said_at(revision: int, subject: str, payload: bytes) -> Said | None:
-    """The rule that a record makes, or None if it is not a valid rule event."""
+    """Return the rule in a record, or None if the record is not a valid rule event."""
     if not subject.startswith(RULES.removesuffix(">")):
         return None
     try:

@@ -234,8 +234,8 @@ def _in_words(teller: Teller) -> Show:
 class SubmittedNames:
     """Looks up names of pods that were submitted before the first event shown.
 
-    It uses its own connection and thread. Invariant: the reader waits for each name, so records do
-    not pile up; after a failure no more names are asked for."""
+    Lookups use their own connection and thread. Invariant: the reader waits for each name, so
+    records do not pile up; after a failure no more names are looked up."""
 
     def __init__(self, where: Where) -> None:
         self._where = where

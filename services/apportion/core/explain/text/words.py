@@ -197,7 +197,7 @@ def phrase(code: RefusalCode, *, never: bool = False) -> str:
 def cure(
     code: RefusalCode, *, node: str = "NODE", device: str = "DEVICE", never: bool = False
 ) -> str:
-    """Return what would unblock it; `never` if nothing that ends would help."""
+    """Return what would unblock the pod; with `never`, the end of other pods does not help."""
     known = cause_of(code)
     chosen = (never and known.fix_when_empty) or known.fix
     return chosen.format(node=node, device=device)
@@ -214,7 +214,7 @@ def amount(code: RefusalCode, value: int) -> str:
 
 
 def missing(miss: NearMiss) -> str:
-    """Return the missing amount with its unit; empty if the code has none."""
+    """Return the missing amount with its unit; empty for a code without an amount."""
     return amount(miss.code, miss.needed - miss.available) if miss.needed > miss.available else ""
 
 
@@ -423,7 +423,7 @@ def _empty_cards(shape: Shape | None) -> str:
 
 
 def undeclared(group: str) -> str:
-    """Return that a gang waits for its PodGroup."""
+    """Return a clause about a gang that waits for its PodGroup."""
     said = f"its gang {group} has no PodGroup yet"
     if api_of(group) == KUBERNETES:
         said += f" in {KUBERNETES} {', '.join(KUBERNETES_VERSIONS)} (the supported versions)"

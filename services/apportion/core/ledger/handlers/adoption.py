@@ -95,7 +95,7 @@ def _copy(
 
 
 def _make_room(state: DeviceState, share: Share) -> None:
-    """Let an absent device grow by what the share lacks: the share is already in use."""
+    """Enlarge an absent device by what the share lacks: the share is already in use."""
     device = state.device
     memory_mib = max(share.memory_mib - state.memory_free_mib, 0)
     cores = max(share.cores - state.cores_free, 0)
