@@ -69,7 +69,7 @@ def chosen(
 def _users_of(
     path: str, users: Mapping[str, set[str]], starters: set[str], sources: Mapping[str, str]
 ) -> set[str]:
-    """The files that depend on `path` directly."""
+    """Return the files that depend on `path` directly."""
     if not path.endswith(".py"):
         name = PurePath(path).name
         return {user for user, source in sources.items() if name in source}
@@ -91,7 +91,7 @@ def _is_test(path: str) -> bool:
 
 
 def _modules(path: str) -> Iterator[str]:
-    """The module names under which a file can be imported."""
+    """Return the module names under which a file can be imported."""
     for root in ROOTS:
         if path.startswith(root):
             name = path.removeprefix(root).removesuffix(".py").removesuffix("/__init__")

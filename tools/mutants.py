@@ -82,7 +82,7 @@ class Mutant(NamedTuple):
         return f"{self.path}:{self.line}: {before}  ->  {after}"
 
     def source(self) -> str:
-        """The text of the whole file with the change."""
+        """Return the text of the whole file with the change."""
         text = (ROOT / self.path).read_bytes()
         return (text[: self.start] + self.after.encode() + text[self.end :]).decode()
 
@@ -129,7 +129,7 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
 
 
 def _running(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
-    """The code that runs in functions, except logs and metrics."""
+    """Return the code that runs in functions, except logs and metrics."""
     for child in ast.iter_child_nodes(tree):
         match child:
             case ast.FunctionDef() | ast.AsyncFunctionDef():

@@ -174,7 +174,7 @@ class Listed(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The words that start it, as in `apportion get pods`."""
+        """Return the words that start it, as in `apportion get pods`."""
         return self.context.command_path
 
 

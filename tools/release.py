@@ -153,7 +153,7 @@ def _sha256(path: Path) -> str:
 
 
 def _commit() -> str:
-    """The commit of a clean checkout. Raises ClickException if anything is uncommitted."""
+    """Return the commit of a clean checkout. Raises ClickException if anything is uncommitted."""
     changed = _git("status", "--porcelain")
     if changed:
         raise click.ClickException(f"commit first, the checkout was changed:\n{changed}")

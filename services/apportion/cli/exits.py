@@ -32,7 +32,7 @@ class NotFound(click.ClickException):
 
     @property
     def code(self) -> str:
-        """The code of the gateway's answer, or empty."""
+        """Return the code of the gateway's answer, or empty."""
         return self.answer.code if self.answer is not None else ""
 
 

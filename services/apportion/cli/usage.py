@@ -114,7 +114,7 @@ def options(command: click.Command, context: click.Context) -> Iterator[tuple[st
 
 
 def known_elsewhere(word: str) -> None:
-    """Raises UsageError if `word` is in `KUBECTL`, before similar names are offered."""
+    """Raise UsageError if `word` is in `KUBECTL`, before similar names are offered."""
     if word in KUBECTL:
         raise click.UsageError(f"no verb or list {word!r}; {KUBECTL[word]}")
 

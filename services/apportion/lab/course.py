@@ -37,7 +37,7 @@ def copied(state: State) -> State:
 
 
 def newest(state: State) -> str:
-    """The latest time in the state's pods, so that a new pod counts as the youngest."""
+    """Return the latest time in the state's pods, so that a new pod counts as the youngest."""
     times = (max(pod.submitted_time, pod.placed_time) for pod in state.pods.values())
     return max(times, default=TIME)
 
@@ -90,7 +90,7 @@ class Course:
             yield len(events)
 
     def decide(self) -> list[DecisionEvent]:
-        """The next decision with events, not applied yet; empty when nothing is left."""
+        """Return the next decision with events, not applied yet; empty when nothing is left."""
         while True:
             decision = self.engine.decide()
             if decision.events or not decision.more:

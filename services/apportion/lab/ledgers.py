@@ -206,7 +206,7 @@ def _archived_limits(paths: Sequence[Path], begin: Moment | None, end: Moment | 
 
 
 def _is_in(moment: Moment, revision: int, at_s: float, *, open_end: bool) -> bool:
-    """True if a record is at or after the moment (`open_end`), else at or before it."""
+    """Return True if a record is at or after the moment (`open_end`), else at or before it."""
     if moment.revision is not None:
         return revision >= moment.revision if open_end else revision <= moment.revision
     assert moment.time is not None  # noqa: S101 - a moment has one or the other
@@ -238,5 +238,5 @@ def record(source: str | Path | Sequence[Path], begin: str = "", end: str = "") 
 
 
 def now() -> datetime:
-    """The current time in UTC."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)

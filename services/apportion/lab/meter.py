@@ -142,7 +142,7 @@ class Meter:
             self._waits.append(self._elapsed_s - entry[0])
 
     def _gpus(self, key: bytes, shape: Shape) -> float:
-        """The devices that a pod requests, as the smallest part over all device types."""
+        """Return the devices that a pod requests, as the smallest part over all device types."""
         if self._kinds is None:
             found: dict[tuple[object, ...], Device] = {}
             for node in self._state.nodes.values():

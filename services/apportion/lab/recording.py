@@ -99,7 +99,7 @@ class Recorded(NamedTuple):
     facts: Tape
 
     def beginning(self) -> State:
-        """A new copy of the state before the first event of the span."""
+        """Return a new copy of the state before the first event of the span."""
         return restore(self.state)
 
 
@@ -148,7 +148,7 @@ class Recording:
 
     @property
     def revision(self) -> int:
-        """The newest revision that was taken so far."""
+        """Return the newest revision that was taken so far."""
         return self._fold.state.revision
 
     def take(self, record: Record) -> bool:
@@ -247,10 +247,10 @@ class Recording:
 
 
 def seconds_of(time: str) -> float:
-    """An event's time in seconds since 1970."""
+    """Return an event's time in seconds since 1970."""
     return datetime.fromisoformat(time).timestamp()
 
 
 def time_of(at_s: float) -> str:
-    """Seconds since 1970 as an event's time."""
+    """Return seconds since 1970 as an event's time."""
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="microseconds")[:-6] + "Z"

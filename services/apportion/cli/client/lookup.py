@@ -98,7 +98,7 @@ def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
 
 
 def is_pod(gateway: Gateway, target: str, there: dict[str, object]) -> bool:
-    """True if a pod of that name is live as of `there`, or ever was."""
+    """Return True if a pod of that name is live as of `there`, or ever was."""
     if live_pods(gateway, target, there):
         return True
     space, _, name = target.rpartition("/")

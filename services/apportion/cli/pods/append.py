@@ -58,7 +58,7 @@ class Submitted(msgspec.Struct, frozen=True):
 
     @property
     def full_name(self) -> str:
-        """The name of the pod that users see, as `namespace/name`."""
+        """Return the name of the pod that users see, as `namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
 

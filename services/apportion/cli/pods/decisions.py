@@ -62,17 +62,17 @@ class Awaited:
 
     @property
     def refused(self) -> list[str]:
-        """The uids that were refused and not placed since."""
+        """Return the uids that were refused and not placed since."""
         return [uid for uid, said in self.decided.items() if said.refused]
 
     @property
     def undecided(self) -> list[str]:
-        """The uids that still lack a decision."""
+        """Return the uids that still lack a decision."""
         return [uid for uid in self.pods if uid not in self.decided and uid not in self.unlooked]
 
     @property
     def settled(self) -> bool:
-        """True if there is nothing more to wait for."""
+        """Return True if there is nothing more to wait for."""
         return self._all.is_set()
 
     def set_aside(self, unlooked: Mapping[str, str]) -> None:

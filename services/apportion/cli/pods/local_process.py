@@ -29,12 +29,12 @@ class Run(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """The kind of the pod's owner."""
+        """Return the kind of the pod's owner."""
         return self.engine or PROCESS
 
     @property
     def name(self) -> str:
-        """The name of the pod's owner."""
+        """Return the name of the pod's owner."""
         return f"{self.node}/{self.life.pid}/{self.life.started}"
 
     @classmethod

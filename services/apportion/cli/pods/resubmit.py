@@ -31,7 +31,7 @@ class Unit(Struct, frozen=True):
 
     @property
     def names(self) -> list[str]:
-        """The pods as `namespace/name`, in order."""
+        """Return the pods as `namespace/name`, in order."""
         return [f"{pod.namespace}/{pod.name}" for pod in self.pods]
 
 

@@ -181,7 +181,7 @@ SHOWN: Final = str.maketrans(
 
 
 def ascii_only(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """True if the stream or the locale is not UTF-8."""
+    """Return True if the stream or the locale is not UTF-8."""
     if (stream.encoding or "utf-8").lower().replace("-", "") != "utf8":
         return True
     names = (environment.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG"))

@@ -298,7 +298,7 @@ def draft_of(manifest: dict[str, Any], config: ManifestConfig) -> PodDraft:
 
 
 def room_for(asked: Asked, node: str, detail: NodeDetail) -> None:
-    """Raises NotFound if the command would not fit even on the empty machine."""
+    """Raise NotFound if the command would not fit even on the empty machine."""
     cards = [card for card in detail.devices if card.present and card.family == _FAMILY]
     if not cards:
         raise NotFound(f"{node} has no NVIDIA GPU; see `apportion get devices`")

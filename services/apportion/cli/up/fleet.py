@@ -83,7 +83,7 @@ def kept(data: Path) -> Fleet | None:
 
 
 def without_samples(data: Path) -> bool:
-    """True if the folder's ledger was begun without samples."""
+    """Return True if the folder's ledger was begun without samples."""
     return (data / KEPT / _NO_SAMPLES).exists()
 
 

@@ -296,12 +296,12 @@ class Samples(msgspec.Struct, frozen=True):
 
     @property
     def never(self) -> int:
-        """The number of samples that can never fit on the fleet."""
+        """Return the number of samples that can never fit on the fleet."""
         return sum(why.refused is not None and why.refused.never for why in self.whys.values())
 
     @property
     def refused(self) -> bool:
-        """True if a sample has no node."""
+        """Return True if a sample has no node."""
         return bool(self.problems) or any(not pod.node for pod in self.pods)
 
 

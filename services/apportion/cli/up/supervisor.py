@@ -113,7 +113,7 @@ class Supervisor:
 
     @property
     def started(self) -> bool:
-        """True if the data folder is ours, locked by our server."""
+        """Return True if the data folder is ours, locked by our server."""
         return self._sentinel is not None
 
     def pids(self) -> dict[str, int]:
@@ -304,7 +304,7 @@ class Supervisor:
 
 
 def is_ready(port: int) -> bool:
-    """True if the service on this port is ready, or waits only for room in the ledger."""
+    """Return True if the service on this port is ready, or waits only for room in the ledger."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
     try:
         connection.request("GET", "/readyz")

@@ -13,7 +13,7 @@ class Stated(Protocol):
 
     @property
     def by(self) -> str:
-        """The user or program that set the cordon."""
+        """Return the user or program that set the cordon."""
 
     @property
     def reason(self) -> str:
@@ -21,7 +21,7 @@ class Stated(Protocol):
 
     @property
     def time(self) -> str:
-        """The time of the event, in RFC 3339."""
+        """Return the time of the event, in RFC 3339."""
 
 
 class Cordon(Struct, frozen=True, array_like=True, gc=False):

@@ -37,7 +37,7 @@ class DeviceState(Struct, eq=False, gc=False):
 
     @property
     def open(self) -> bool:
-        """True if new shares may be allocated on the device."""
+        """Return True if new shares may be allocated on the device."""
         return self.present and self.healthy and not self.cordon
 
     @property
@@ -47,7 +47,7 @@ class DeviceState(Struct, eq=False, gc=False):
 
     @property
     def idle(self) -> bool:
-        """True if no share of the device is allocated."""
+        """Return True if no share of the device is allocated."""
         return self.slots_free == self.device.slots
 
 

@@ -120,7 +120,7 @@ class PodClaims:
 
     @property
     def keys(self) -> list[str]:
-        """The `namespace/name` of each claim that has been created."""
+        """Return the `namespace/name` of each claim that has been created."""
         return [f"{self.namespace}/{each.claim}" for each in self.named if each.claim]
 
     def drafted(

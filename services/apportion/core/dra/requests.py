@@ -150,7 +150,7 @@ class ResourceClaim(Kube, frozen=True):
 
     @property
     def key(self) -> str:
-        """The full name of the claim, as in `namespace/name`."""
+        """Return the full name of the claim, as in `namespace/name`."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     @property

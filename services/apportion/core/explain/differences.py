@@ -34,7 +34,7 @@ class Held(NamedTuple):
 
     @property
     def side(self) -> Side:
-        """The placement as one side of a difference."""
+        """Return the placement as one side of a difference."""
         return Side(node=self.node, shares=self.shares)
 
 

@@ -540,7 +540,7 @@ class Explained(NamedTuple):
 
     @property
     def of_limits(self) -> bool:
-        """True if a queue, quota, volume or incomplete gang blocks the pod on all nodes."""
+        """Return True if a queue, quota, volume or incomplete gang blocks the pod on all nodes."""
         refused, gang = self.refused, self.refused.gang
         short = gang is not None and gang.present < gang.needed
         return bool(refused.queue or refused.quota or refused.volume or short)

@@ -135,7 +135,7 @@ class Region:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The ids of the container's devices."""
+        """Return the ids of the container's devices."""
         starts = [self._shift + _IDS + at * _ID_BYTES for at in range(self._count())]
         names = (self._read(start, _ID_BYTES).split(b"\0")[0] for start in starts)
         return tuple(name.decode(errors="replace") for name in names)
@@ -162,7 +162,7 @@ class Region:
 
     @property
     def recently_used(self) -> bool:
-        """True if a kernel was launched since the round before the last `count_down`."""
+        """Return True if a kernel was launched since the round before the last `count_down`."""
         return self._i32(_TAIL + _RECENT) > 0
 
     @property

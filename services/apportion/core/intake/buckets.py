@@ -26,7 +26,7 @@ class Bucket:
         return True
 
     def full(self, now_s: float) -> bool:
-        """True if the bucket is full, so that its state need not be kept."""
+        """Return True if the bucket is full, so that its state need not be kept."""
         return self._filled(now_s) >= self._burst
 
     def _filled(self, now_s: float) -> float:

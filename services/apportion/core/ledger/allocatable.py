@@ -43,7 +43,7 @@ def shown(node: NodeState, config: DialectConfig, wrote: Wrote = NOBODY) -> dict
 
 
 def cards(node: NodeState, config: DialectConfig) -> dict[str, int]:
-    """The amounts that a node's devices have; running pods keep unhealthy devices."""
+    """Return the amounts that a node's devices have; running pods keep unhealthy devices."""
     return of_devices((node.by_id[name].device for name in _shared(node)), config)
 
 
@@ -79,7 +79,7 @@ def beyond(
 
 
 def names_of(config: DialectConfig) -> frozenset[str]:
-    """All extended resource names that nodes report."""
+    """Return all extended resource names that nodes report."""
     return frozenset(
         name for each in (config.hami, config.volcano_vgpu) for name in (each.memory, each.cores)
     )

@@ -101,7 +101,7 @@ class Tree:
         self._peaks.append((height, leaf))
 
     def root(self) -> str:
-        """The Merkle root of all records so far, in hexadecimal digits."""
+        """Return the Merkle root of all records so far, in hexadecimal digits."""
         hashes = [each for _, each in self._peaks]
         root = hashes.pop() if hashes else sha256().digest()
         while hashes:
@@ -109,7 +109,7 @@ class Tree:
         return root.hex()
 
     def fingerprints(self) -> bytes:
-        """The fingerprints of all records so far."""
+        """Return the fingerprints of all records so far."""
         return bytes(self._fingerprints)
 
 
@@ -137,7 +137,7 @@ def path_of(leaves: Sequence[bytes], index: int) -> list[str]:
 
 
 def _split(size: int) -> int:
-    """The number of leaves on the left: the largest power of two below `size`."""
+    """Return the number of leaves on the left: the largest power of two below `size`."""
     return 1 << (size - 1).bit_length() - 1
 
 
@@ -169,7 +169,7 @@ def heads_of(state: State) -> dict[str, str]:
 
 
 def signed_bytes(checkpoint: Checkpoint) -> bytes:
-    """The bytes that are signed: a prefix and the compact JSON with sorted keys.
+    """Return the bytes that are signed: a prefix and the compact JSON with sorted keys.
 
     No other signed document of ours has this prefix. A receipt file may be reformatted."""
     return _SIGNED + _encode(checkpoint)

@@ -82,7 +82,7 @@ class Rules(Struct):
         return decode(payload, subject=subject, legal=legal)
 
     def legal(self, type_: str, version: int, revision: int) -> bool:
-        """True if this version of the type was enabled before that revision."""
+        """Return True if this version of the type was enabled before that revision."""
         if not type_.startswith(TYPE_PREFIX):
             return False
         enabled = self.enabled.get(type_.removeprefix(TYPE_PREFIX), ())
@@ -136,7 +136,7 @@ class Rules(Struct):
         return any(each <= revision < why.at for each, why in self.aside.items())
 
     def upto(self, revision: int) -> Rules:
-        """The rules by which a state of that revision was folded."""
+        """Return the rules by which a state of that revision was folded."""
         enabled = {
             name: kept
             for name, all_ in self.enabled.items()
@@ -164,14 +164,14 @@ class Rules(Struct):
 
 
 def rules_of(said: Iterable[Said]) -> Rules:
-    """The rules that these events make, given in ledger order."""
+    """Return the rules that these events make, given in ledger order."""
     rules = Rules()
     rules.foresee(said)
     return rules
 
 
 def legal_version(name: str, enabled: Iterable[Enabled], revision: int) -> int:
-    """The highest legal version of a format at that revision, 0 if none."""
+    """Return the highest legal version of a format at that revision, 0 if none."""
     said = (each.version for each in enabled if each.at < revision)
     return max(BORN.get(name, 0), *said, 0)
 
@@ -188,7 +188,7 @@ def said_at(revision: int, subject: str, payload: bytes) -> Said | None:
 
 
 def missing(rules: Rules, writer: str, revision: int) -> list[str]:
-    """The formats that this build's `writer` writes and that are not legal there yet."""
+    """Return the formats that this build's `writer` writes and that are not legal there yet."""
     return [
         f"{row.name}@{row.version}"
         for row in CATALOGUE

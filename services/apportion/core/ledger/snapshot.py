@@ -174,7 +174,7 @@ class Taken(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The total length of the snapshot, in bytes."""
+        """Return the total length of the snapshot, in bytes."""
         return sum(map(len, self.parts))
 
 

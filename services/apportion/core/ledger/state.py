@@ -131,7 +131,7 @@ class NodeState(Struct, eq=False):
 
     @property
     def foreign_plugin(self) -> str:
-        """The system whose device plugin hands out this node's devices, or empty.
+        """Return the system whose device plugin hands out this node's devices, or empty.
 
         Source: the label `DEVICE_PLUGIN`, set by the watcher, unless our agent hands out shares
         itself."""
@@ -143,7 +143,7 @@ class NodeState(Struct, eq=False):
 
     @property
     def drained(self) -> bool:
-        """True if `spec.unschedulable` is set, as by `kubectl cordon`."""
+        """Return True if `spec.unschedulable` is set, as by `kubectl cordon`."""
         return self.observed is not None and self.observed.unschedulable
 
     @property
@@ -212,7 +212,7 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
 
     @property
     def full_name(self) -> str:
-        """The pod as `namespace/name`, for users."""
+        """Return the pod as `namespace/name`, for users."""
         return f"{self.submitted.namespace}/{self.submitted.name}"
 
 
@@ -323,7 +323,7 @@ def queue_of(state: State, pod: PodState) -> str:
 
 
 def spec_digest(key: bytes, pod: PodSubmitted) -> str:
-    """A digest of a pod's shape, labels, priority, gang, task, queue and owner."""
+    """Return a digest of a pod's shape, labels, priority, gang, task, queue and owner."""
     rest = (sorted(pod.labels.items()), pod.priority, pod.group, pod.task, pod.queue, pod.owner)
     return sha256(key + repr(rest).encode()).hexdigest()[:16]
 

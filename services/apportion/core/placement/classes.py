@@ -139,7 +139,7 @@ class PlacementClass:
 
     @property
     def fits_somewhere(self) -> bool:
-        """True if any node could take a pod of the class, as of the last `refresh`."""
+        """Return True if any node could take a pod of the class, as of the last `refresh`."""
         return self.board.fitting > 0
 
     def refresh(self, columns: Columns) -> Int64:
@@ -190,7 +190,7 @@ class PlacementClass:
 
     @property
     def may_collide(self) -> bool:
-        """True if a node that no filter refuses may still be unable to take the pod."""
+        """Return True if a node that no filter refuses may still be unable to take the pod."""
         if self._alike:
             return self.asks[0].cuts_instances
         if len(self.asks) > 1 or self.shape.devices.numa_bind:
@@ -199,7 +199,7 @@ class PlacementClass:
 
     @property
     def prefers(self) -> bool:
-        """True if it prefers some nodes for their labels or for the pods there."""
+        """Return True if it prefers some nodes for their labels or for the pods there."""
         near = self.relations is not None and self.relations.points is not None
         return near or self.facts.prefers
 

@@ -105,12 +105,12 @@ class Engine:
 
     @property
     def columns(self) -> Columns:
-        """The indexed nodes; those touched since the engine last used them may be stale."""
+        """Return the indexed nodes; those touched since the engine last used them may be stale."""
         return self._finder.columns
 
     @property
     def pending(self) -> int:
-        """Number of pods that wait for this engine, including unschedulable ones."""
+        """Return the number of pods that wait for this engine, including unschedulable ones."""
         return len(self._queue)
 
     @property
@@ -125,7 +125,7 @@ class Engine:
 
     @property
     def others_wait(self) -> bool:
-        """True if other schedulers have pending pods that may well fit."""
+        """Return True if other schedulers have pending pods that may well fit."""
         return self._waiting.others_wait
 
     def own(self, shard: Shard) -> None:

@@ -64,7 +64,7 @@ class Account:
 
     @property
     def over(self) -> bool:
-        """True if no later event can belong to the period."""
+        """Return True if no later event can belong to the period."""
         return self._time >= self._meters.end + LATE
 
     def observe(self, change: Change, moment: int) -> None:

@@ -93,7 +93,7 @@ class Order(msgspec.Struct, frozen=True):
     kube: KubeChoice
 
     def covers(self, pod: PodAnswer) -> bool:
-        """True if the pod is on the target."""
+        """Return True if the pod is on the target."""
         devices = {share.device for share in pod.shares}
         return pod.node == self.node and (not self.device or self.device in devices)
 

@@ -399,7 +399,7 @@ def _counted(halts: dict[str, int]) -> str:
 
 
 async def _check(ledger: JetStreamLedger, rules: Rules, revision: int, *, force: bool) -> None:
-    """Raises NotFound if the revision is missing, set aside, or sound."""
+    """Raise NotFound if the revision is missing, set aside, or sound."""
     record = await stream.read_record(ledger.wire, revision)
     if record is None:
         raise NotFound(f"the ledger has no revision {revision}")

@@ -176,7 +176,7 @@ async def _say_unanswered(wire: Wire, where: Where, reach: Reach) -> None:
     """Report when the ledger stops and resumes answering. Raises _Moved."""
 
     def elsewhere() -> bool:
-        """True if a restarted `up` has the ledger at another address."""
+        """Return True if a restarted `up` has the ledger at another address."""
         with contextlib.suppress(Unreachable):
             return where.running() and where.reach() != reach
         return False

@@ -256,7 +256,7 @@ class Causes(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The sentence, as in `no node fits: device is cordoned (2 of 3 nodes); …`."""
+        """Return the sentence, as in `no node fits: device is cordoned (2 of 3 nodes); …`."""
         return self.lead + "; ".join(self.clauses)
 
 

@@ -107,7 +107,7 @@ def give_up(state: State, uid: str) -> None:
 
 
 def awaited(state: State, uid: str) -> list[PodEvicted]:
-    """The outstanding evictions for this pod."""
+    """Return the outstanding evictions for this pod."""
     return [each for each in state.evictions.values() if each.beneficiary == uid]
 
 

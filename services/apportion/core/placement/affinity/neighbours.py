@@ -220,7 +220,7 @@ class Neighbours:
         return self._selects(selector, pod.namespace, pod.labels)
 
     def owners(self, term: PodTerm) -> Counts:
-        """The counts of the placed pods that have this anti-affinity term."""
+        """Return the counts of the placed pods that have this anti-affinity term."""
         return self._guards[term]
 
     def relabel(self, namespace: str) -> bool:

@@ -103,7 +103,7 @@ CONDITIONS: Final = frozenset((
 
 
 def now(node: NodeState) -> NodeState:
-    """The node as it is."""
+    """Return the node as it is."""
     return node
 
 

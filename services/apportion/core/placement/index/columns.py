@@ -472,7 +472,7 @@ def _column(node: NodeState, state: DeviceState) -> Int64:
 
 
 def _is_odd(state: DeviceState, amounts: Int64) -> bool:
-    """True if packed amounts lose information: it is cut, closed, or over-allocated."""
+    """Return True if packed amounts lose information: it is cut, closed, or over-allocated."""
     guards: Int64 = packed.GUARDS
     return bool(
         state.slices or amounts == guards or state.memory_free_mib < 0 or state.cores_free < 0

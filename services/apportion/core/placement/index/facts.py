@@ -95,7 +95,7 @@ class FactColumns:
 
     @property
     def prefers(self) -> bool:
-        """True if it prefers some nodes for their labels, or others for their taints."""
+        """Return True if it prefers some nodes for their labels, or others for their taints."""
         return bool(self._shape.node.preferred or self._discouraged)
 
     def _prefer_among(self, rows: int) -> None:

@@ -102,17 +102,17 @@ def times_each(
 
 
 def memory_of(amounts: Int64) -> Int64:
-    """The field of memory, in MiB, of packed amounts."""
+    """Return the field of memory, in MiB, of packed amounts."""
     return amounts & _MEMORY_MAX
 
 
 def compute_of(amounts: Int64) -> Int64:
-    """The cores of a device, or the milli-CPU of a host."""
+    """Return the cores of a device, or the milli-CPU of a host."""
     return amounts >> COMPUTE_AT & _COMPUTE_MAX
 
 
 def slots_of(amounts: Int64) -> Int64:
-    """How many more shares or pods fit."""
+    """Return how many more shares or pods fit."""
     return amounts >> SLOTS_AT & _SLOTS_MAX
 
 

@@ -65,7 +65,7 @@ class Scoreboard:
 
     @property
     def fitting(self) -> int:
-        """Number of rows that are not refused."""
+        """Return the number of rows that are not refused."""
         return self.fits[0]
 
     def write(self, rows: Rows, points: Points) -> None:

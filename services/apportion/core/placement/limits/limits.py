@@ -299,7 +299,7 @@ class Namespaces(Holdings):
 
     @property
     def active(self) -> bool:
-        """True if there is any such namespace."""
+        """Return True if there is any such namespace."""
         return bool(self._limits)
 
     def account_of(self, pod: PodState) -> str:

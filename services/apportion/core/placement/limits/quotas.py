@@ -88,7 +88,7 @@ class Quota:
 
     @property
     def limits(self) -> bool:
-        """True if the queue has any limit."""
+        """Return True if the queue has any limit."""
         return bool(self._closed or self._bounds or self._cards)
 
     def exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
@@ -144,7 +144,7 @@ class NamespaceQuota:
 
     @property
     def limits(self) -> bool:
-        """True if it limits devices."""
+        """Return True if it limits devices."""
         return bool(self._bounds)
 
     def exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
@@ -256,7 +256,7 @@ def _of_share(
 
 @lru_cache(maxsize=4096)
 def _card_named(keys: tuple[str, ...], model: str, part: str) -> str:
-    """The key of a card quota that matches a share of such a device, or an empty string.
+    """Return the key of a card quota that matches a share of such a device, or an empty string.
 
     `MODEL/mig-PROFILE-mixed` and `MODEL/mps-…` take precedence over `MODEL`, and the full name of a
     model over a part of it, such as `A100`."""

@@ -49,7 +49,7 @@ class Victims(NamedTuple):
 
     @property
     def pods(self) -> list[PodState]:
-        """All pods that must be evicted."""
+        """Return all pods that must be evicted."""
         return list(chain.from_iterable(unit.pods for unit in self.units))
 
     def better_than(self, other: "Victims") -> bool:
@@ -64,7 +64,7 @@ class Victims(NamedTuple):
 
     @property
     def cost(self) -> tuple[int, int, int, int]:
-        """The first criteria to compare; lower is better."""
+        """Return the first criteria to compare; lower is better."""
         priorities = [pod.submitted.priority for pod in self.pods]
         highest = max(priorities, default=_LEAST_PRIORITY)
         total = sum(priority - _LEAST_PRIORITY for priority in priorities)

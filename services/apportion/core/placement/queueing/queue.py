@@ -74,7 +74,7 @@ class PendingQueue:
 
     @property
     def held_until(self) -> int:
-        """When the first backoff may end; 0 if no pod backs off."""
+        """Return when the first backoff may end; 0 if no pod backs off."""
         return self._held_back[0][0] if self._held_back else 0
 
     def due(self) -> list[PodState]:
@@ -123,7 +123,7 @@ class PendingQueue:
 
     @property
     def any_unreported(self) -> bool:
-        """True if `unreported` may yield any."""
+        """Return True if `unreported` may yield any."""
         return bool(self._unreported)
 
     def unreported(self) -> Iterator[tuple[PodState, Reasons]]:

@@ -45,7 +45,7 @@ class Reasons(NamedTuple):
 
     @property
     def reason_key(self) -> ReasonKey:
-        """The part of the reasons whose change is reported again."""
+        """Return the part of the reasons whose change is reported again."""
         quota = self.limit.exceeded.quota if self.limit is not None else None
         return _reason_key(self.counts, quota, self.volume)
 
@@ -120,17 +120,17 @@ class ShapeQueue:
         self._reported: ReasonKey | None = None
 
     def __len__(self) -> int:
-        """Number of its pods; may include pods that have just left."""
+        """Return the number of its pods; may include pods that have just left."""
         return len(self._turns)
 
     @property
     def unschedulable(self) -> bool:
-        """True if it was refused, and nothing has happened that could change that."""
+        """Return True if it was refused, and nothing has happened that could change that."""
         return self.reasons is not None
 
     @property
     def tells(self) -> bool:
-        """True if there is a refusal to report."""
+        """Return True if there is a refusal to report."""
         return self.reasons is not None and not self.reasons.silent
 
     def looks_for_others(self, state: State) -> bool:

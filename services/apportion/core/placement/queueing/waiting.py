@@ -104,7 +104,7 @@ class Waiting:
 
     @property
     def others_wait(self) -> bool:
-        """True if pods of other schedulers are pending that were not refused yet."""
+        """Return True if pods of other schedulers are pending that were not refused yet."""
         return bool(self._others)
 
     def _forget(self, uid: str) -> None:

@@ -190,7 +190,7 @@ class PlacedPod(NamedTuple):
 
     @property
     def seconds(self) -> str:
-        """The time of binding in whole Unix seconds."""
+        """Return the time of binding in whole Unix seconds."""
         return str(self.now_ns // NANOSECONDS)
 
     @property
@@ -200,7 +200,7 @@ class PlacedPod(NamedTuple):
 
     @property
     def containers(self) -> tuple[str, ...]:
-        """Containers in the order of the spec."""
+        """Return the containers in the order of the spec."""
         return self._named(self.pod.containers, init=False)
 
     def shares(self, container: str) -> list[Share]:

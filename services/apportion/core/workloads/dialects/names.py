@@ -33,7 +33,7 @@ class VgpuNames(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def every(self) -> tuple[str, ...]:
-        """All of the dialect's names."""
+        """Return all of the dialect's names."""
         return tuple(filter(None, structs.astuple(self)))
 
 

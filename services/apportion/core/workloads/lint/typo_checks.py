@@ -77,7 +77,7 @@ class Suspect(NamedTuple):
 
     @property
     def said(self) -> str:
-        """The reason, readable without a heading."""
+        """Return the reason, readable without a heading."""
         return self.why if self.doubtful else f"has no effect: {self.why}"
 
 
