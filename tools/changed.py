@@ -33,7 +33,7 @@ MANY = 0.3
 
 
 def changed_since(base: str) -> set[str]:
-    """Paths that differ from where this branch left `base`; also deleted and untracked ones."""
+    """Return paths that differ from the branch point at `base`, also deleted and untracked."""
 
     def git(*words: str) -> str:
         command = ["git", *words]
@@ -100,7 +100,7 @@ def _modules(path: str) -> Iterator[str]:
 
 
 def _imported(path: str, source: str) -> Iterator[str]:
-    """Every module that a file may import. An imported name counts too: it may be a module."""
+    """Return every module that a file may import; an imported name may be a module too."""
     folders = PurePath(next(_modules(path)).replace(".", "/"))
     for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):

@@ -77,7 +77,7 @@ class Mutant(NamedTuple):
     end: int
 
     def told(self) -> str:
-        """Its position and its change, in one line."""
+        """Return the position and the change in one line."""
         before, after = (" ".join(text.split()) for text in (self.before, self.after))
         return f"{self.path}:{self.line}: {before}  ->  {after}"
 
@@ -169,7 +169,7 @@ def chosen(count: int, seed: int) -> list[Mutant]:
 
 
 def nearest(path: str) -> list[str]:
-    """Return the tests named after this file or its folder, or that import it or its package."""
+    """Return tests named after this file or its folder, and tests that import it or its package."""
     module = path.removeprefix("services/").removesuffix(".py").removesuffix("/__init__")
     package, _, name = module.replace("/", ".").rpartition(".")
     called = {f"test_{name}.py", f"test_{package.rpartition('.')[2]}.py"}

@@ -174,7 +174,7 @@ class Listed(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the words that start it, as in `apportion get pods`."""
+        """Return the words that start the command, as in `apportion get pods`."""
         return self.context.command_path
 
 
@@ -281,7 +281,7 @@ class Setting(NamedTuple):
 
     @property
     def row(self) -> Row:
-        """Its row of a table."""
+        """Return the setting's row of a table."""
         return stacked(code(self.flags), code(self.variable)), self.default, prose(self.meaning)
 
 

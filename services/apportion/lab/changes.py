@@ -134,7 +134,7 @@ def changes_of(changes: Changes, state: State) -> tuple[PlanChange, ...]:
 
 
 def _off(change: PlanChange, name: str, state: State) -> PlanChange:
-    """Add the node, or the device if `name` is a prefix of its id."""
+    """Add the node, or the device whose id begins with `name`."""
     found = device_names.meant(name, state.node_of_device) if name not in state.nodes else []
     if not found:
         return structs.replace(change, node=name)
@@ -158,7 +158,7 @@ class Target(NamedTuple):
     device: str = ""
 
     def pods(self) -> Iterable[PodState]:
-        """Return the pods that lose their place."""
+        """Return the pods that lose their placement."""
         return pods_on(self.node, self.device) if self.device else self.node.pods.values()
 
     def fact(self) -> Payload:
@@ -271,7 +271,7 @@ def _node(state: State, name: str, spec: str) -> list[Payload]:
 def node_facts(node: SimulatedNode, alike: Sequence[NodeState] = ()) -> list[Payload]:
     """Return the events of a new node, with the taints that all nodes in `alike` have.
 
-    It is observed as well, because in a Kubernetes cluster only observed nodes count."""
+    The node is observed as well, because in a Kubernetes cluster only observed nodes count."""
     seen = [each.observed for each in alike if each.observed is not None]
     taints = tuple(
         taint for taint in (seen[0].taints if seen else ())

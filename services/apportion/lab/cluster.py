@@ -70,7 +70,7 @@ class Cluster:
     def submit(self, wanted: Pods | Sequence[PodDraft]) -> list[Row]:
         """Submit pods and decide; return a row for each.
 
-        Keys: namespace, pod, node (empty while pending), devices, sentence."""
+        The keys are namespace, pod, node (empty while pending), devices and sentence."""
         pods = wanted if isinstance(wanted, Pods) else Pods(list(wanted))
         for fact in (*pods.limits, *pods.groups):
             self._course.apply(fact)
@@ -99,7 +99,7 @@ class Cluster:
         self, wanted: Pods | Sequence[PodDraft] = (), *, lose: Sequence[str] = (),
         add: Sequence[str] = (), policy: str = "",
     ) -> PlanAnswer:  # fmt: skip
-        """What would happen, without changing the cluster. Raises WishInvalid."""
+        """Return what would happen, without changing the cluster. Raises WishInvalid."""
         pods = wanted if isinstance(wanted, Pods) else Pods(list(wanted))
         wish = Plan(
             pods=tuple(pods.pods),
@@ -141,7 +141,7 @@ def rows(items: Iterable[msgspec.Struct]) -> list[Row]:
 
 
 def compare(recorded: Recorded, courses: Mapping[str, Otherwise]) -> list[Row]:
-    """Compare what happened with replays: a row of figures for each, by `course`.
+    """Compare the recording with replays: return a row of figures for each, by `course`.
 
     Raises CourseFailed or WishInvalid."""
     found = [_figures("happened", recorded.happened)]

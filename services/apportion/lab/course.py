@@ -43,7 +43,7 @@ def newest(state: State) -> str:
 
 
 class Course:
-    """One course over `state`, which it changes: pass it a copy.
+    """One course over `state`; pass a copy, because the course changes the state.
 
     `time` is the time of its events, by default the `newest` of the state. `evicted` are the
     evictions so far, in order."""
@@ -76,7 +76,7 @@ class Course:
     def settle(self) -> Iterator[int]:
         """Decide until nothing is left; yield the number of events of each decision.
 
-        Raises CourseFailed if it does not end."""
+        Raises CourseFailed if decisions never end."""
         decisions = 0
         while events := self.decide():
             for data in events:
@@ -97,7 +97,7 @@ class Course:
                 return decision.events
 
     def decided(self, data: Payload) -> Change:
-        """Apply a decision of the engine, completed as the scheduler would write it."""
+        """Apply a decision of the engine, completed as a scheduler would append it."""
         if isinstance(data, PodPlaced):
             devices = (held.device for held in self.state.nodes[data.node].devices)
             data = handed(data, self.state.pods[data.pod].submitted, devices)

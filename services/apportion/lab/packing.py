@@ -45,7 +45,7 @@ class Point(Struct, frozen=True):
 
 
 class Packed(Struct, frozen=True):
-    """One run; `decisions` is a SHA-256 over the bytes of all decisions."""
+    """The result of one run; `decisions` is a SHA-256 over the bytes of all decisions."""
 
     allocated_percent: float
     pods: int
@@ -109,7 +109,7 @@ def pack(
     nodes: Sequence[NodeReported], shapes: Sequence[Shape], policy: str, *, seed: int = 42,
     online: bool = False,
 ) -> Packed:  # fmt: skip
-    """One run; policies with prices know the shapes, or with `online` learn them.
+    """Do one run; policies with prices know the shapes, or learn them with `online`.
 
     Raises WishInvalid if the policy is unknown, and NoPrices if the solver gave up."""
     run = _Counting()

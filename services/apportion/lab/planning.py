@@ -85,7 +85,7 @@ Tell = Callable[[PlanProgress], None]
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What to try: pods and gangs to submit, and changes."""
+    """The plan to try: pods and gangs to submit, and changes."""
 
     pods: tuple[PodDraft, ...] = ()
     groups: tuple[PodGroupObserved, ...] = ()
@@ -132,7 +132,7 @@ class Played(NamedTuple):
     after: dict[str, PodSubmitted]
 
     def end(self, uid: str) -> PodState | None:
-        """Return the final state of a pod after all evictions, or None if it is gone."""
+        """Return the final state of a pod after all evictions, or None if the pod has ended."""
         while uid in self.after:
             uid = self.after[uid].uid
         return self.course.state.pods.get(uid)
@@ -247,7 +247,7 @@ class _Comers:
 def comes_again(state: State, pod: PodSubmitted) -> bool:
     """Return True if the pod is submitted again after an eviction.
 
-    In Kubernetes its controller does that, else the watcher, except for a command."""
+    In Kubernetes its controller resubmits the pod, else the watcher, except for a command."""
     return bool(pod.owner) if state.of_kubernetes else not is_command(pod.owner)
 
 
@@ -345,7 +345,7 @@ class _Answering:
         return plan_with_text(answer)
 
     def _parted(self, wish: Plan) -> Counter[str]:
-        """The pods elsewhere, by gang, that a drain would move in addition to what is lost."""
+        """Return pods elsewhere, by gang, that a drain would move in addition to lost pods."""
         if wish.changes.drain:
             return Counter()
         groups = {each.before.submitted.group for each in self._displaced.values()}
@@ -415,7 +415,7 @@ class _Answering:
     ) -> PlannedPod:  # fmt: skip
         """Return the outcome of one pod; `pod` is None if it was evicted and does not return.
 
-        `waits` is the live pending pod that it is, or that it replaces."""
+        `waits` is the live pending pod of this name, or the pending pod that the plan replaces."""
         made = PlannedPod(
             namespace=about.namespace, name=about.name, outcome="not-now", was=was,
             priority=about.priority, group=about.group,

@@ -127,7 +127,7 @@ class Tape:
 
 
 class Recording:
-    """A recording in progress: give it every record after `state`, in order."""
+    """A recording in progress: pass every record after `state`, in order."""
 
     def __init__(self, state: State, limits: Limits) -> None:
         self._fold = StateFold(state, quiet=True)
@@ -148,11 +148,11 @@ class Recording:
 
     @property
     def revision(self) -> int:
-        """Return the newest revision that was taken so far."""
+        """Return the newest revision read so far."""
         return self._fold.state.revision
 
     def take(self, record: Record) -> bool:
-        """Take the next record; return False if it ends the span or is after it.
+        """Read the next record; return False if the record ends the span or is after its end.
 
         Raises UnknownEvent if a newer build wrote it, and RecordingFailed if there are too many
         pods."""
@@ -175,7 +175,7 @@ class Recording:
         return record.revision < self._limits.upto
 
     def finish(self) -> Recorded:
-        """Return the recording of the records taken so far."""
+        """Return the recording of all records read so far."""
         if self._meter is None:
             self._begin()
         assert self._meter is not None  # noqa: S101 - just begun

@@ -92,7 +92,7 @@ class Lost(NamedTuple):
     devices: frozenset[str] = frozenset()
 
     def there(self, state: State) -> tuple[str, ...]:
-        """Those that are present now, in order."""
+        """Return the lost nodes and devices that are present now, in order."""
         nodes = (name for name in self.nodes if (n := state.nodes.get(name)) and n.present)
         devices = (
             device
@@ -125,7 +125,7 @@ class Lost(NamedTuple):
 def lost(names: Iterable[str], state: State, facts: Iterable[Fact]) -> Lost:
     """Find these names among the nodes and devices of the state and of the facts.
 
-    It is called before the replay, so that an error is reported at once. Raises WishInvalid if a
+    Call this before the replay, so that an error is reported at once. Raises WishInvalid if a
     name is unknown in this span or ambiguous."""
     wanted = tuple(dict.fromkeys(names))
     if not wanted:
@@ -306,7 +306,7 @@ class Replay:
             self._learn()
 
     def _declare(self, name: str) -> None:
-        """Declare a gang again: its last pod may end here before the next is submitted."""
+        """Declare a gang again, because its last pod may end here before the next is submitted."""
         declared, group = self._gangs.get(name), self._course.state.groups.get(name)
         if declared is not None and (group is None or group.observed is None):
             self._course.apply(declared)
@@ -387,7 +387,7 @@ class Replay:
 def replay(
     recorded: Recorded, otherwise: Otherwise, *, tell: Tell = lambda _, __: None
 ) -> ReplayAnswer:
-    """What would have happened in the recording. Raises CourseFailed or WishInvalid."""
+    """Return what would have happened in the recording. Raises CourseFailed or WishInvalid."""
     return Replay(recorded, otherwise).run(tell)
 
 

@@ -65,7 +65,7 @@ class Shadowing:
         self.pods: list[ShadowPod] = []
 
     def take(self, record: Record) -> bool:
-        """Take the next record; return False if it ends the span or is after it.
+        """Read the next record; return False if the record ends the span or is after its end.
 
         Raises UnknownEvent if a newer build wrote it, and RecordingFailed if there are too many
         pods."""

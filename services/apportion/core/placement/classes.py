@@ -134,7 +134,7 @@ class PlacementClass:
 
     @property
     def fitting(self) -> int:
-        """Number of nodes that no filter refuses, including those where the containers collide."""
+        """Return the number of nodes that no filter refuses, even if containers collide there."""
         return self.board.fitting + len(self.collided)
 
     @property
@@ -199,7 +199,7 @@ class PlacementClass:
 
     @property
     def prefers(self) -> bool:
-        """Return True if it prefers some nodes for their labels or for the pods there."""
+        """Return True if the class prefers some nodes for their labels or their pods."""
         near = self.relations is not None and self.relations.points is not None
         return near or self.facts.prefers
 
@@ -318,7 +318,7 @@ class ClassCache:
         without: frozenset[int] = frozenset(),
         volumes: VolumeNeeds | None = None,
     ) -> PlacementClass:
-        """Return the up-to-date class of this key, built from the arguments if it is not cached."""
+        """Return the up-to-date class of this key; build uncached classes from the arguments."""
         columns = self._columns
         columns.sync()
         policy, price_table = self._state.policy, None

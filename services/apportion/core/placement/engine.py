@@ -105,7 +105,7 @@ class Engine:
 
     @property
     def columns(self) -> Columns:
-        """Return the indexed nodes; those touched since the engine last used them may be stale."""
+        """Return the indexed nodes; nodes touched since the engine last used them may be stale."""
         return self._finder.columns
 
     @property
@@ -115,7 +115,7 @@ class Engine:
 
     @property
     def held_until(self) -> int:
-        """When to call `tell_time` next, in microseconds since 1970; 0 if no pod backs off."""
+        """Return the time (µs since 1970) at which to call `tell_time`; 0 if no pod backs off."""
         return self._queue.held_until
 
     def tell_time(self, now: int) -> None:
@@ -139,7 +139,7 @@ class Engine:
         return self._waiting.owns(pod)
 
     def keep_apart(self, *, apart: bool) -> None:
-        """Set whether to try our shard's nodes first, as others place at the same time."""
+        """Set whether to try our shard's nodes first, because others schedule in parallel."""
         self._finder.apart = apart
 
     def observe(self, change: Change) -> None:
@@ -178,7 +178,7 @@ class Engine:
     def decide(self, *, events_max: int = EVENTS_MAX, looks_max: int = LOOKS_MAX) -> Decision:
         """Decide for as many pending pods as one batch holds; empty if there is nothing to do.
 
-        It ends early, with `more`, after about `looks_max` row looks or while indexes are not
+        The call ends early, with `more`, after about `looks_max` rows or while indexes are not
         ready. First it rechecks all shape queues that an event may have helped, as their pods may
         come first."""
         counted = not self._limits.active or self._limits.count(COUNTED_MAX)

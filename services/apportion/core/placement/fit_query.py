@@ -69,7 +69,7 @@ class FitQuery:
 
     @property
     def columns(self) -> Columns:
-        """Return the indexed nodes; those touched since the last query may be stale."""
+        """Return the indexed nodes; nodes touched since the last query may be stale."""
         if self._columns is None:
             self._columns = Columns(self._state)
         return self._columns

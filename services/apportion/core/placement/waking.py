@@ -55,7 +55,7 @@ class Unschedulable:
         self._most = 0
 
     def add(self, key: bytes, ask: AskColumns | None, ordered: bool) -> None:  # noqa: FBT001
-        """Add one; `ask` must fit before its pods do, or is None if that is unknown.
+        """Add a shape queue; its pods fit only if `ask` fits; None if that is unknown.
 
         With `ordered`, the result may depend on the order in which devices are tried."""
         self.forget(key)
@@ -75,7 +75,7 @@ class Unschedulable:
         self._counts[slot] = ask.ask.count
 
     def forget(self, key: bytes) -> None:
-        """Remove a shape queue that is retried or gone."""
+        """Remove a shape queue that is retried or empty."""
         self._always.pop(key, None)
         self._ordered.pop(key, None)
         slot = self._slots.pop(key, None)
@@ -84,7 +84,7 @@ class Unschedulable:
             self._vacant.append(slot)
 
     def helped(self, columns: Columns, reordered: bool) -> list[bytes] | None:  # noqa: FBT001
-        """Return those to recheck for room that appeared since the last call; None for all.
+        """Return the keys to recheck for room that appeared since the last call; None for all.
 
         All are rechecked if rows, kinds or geometries changed, and sometimes to drop empty ones."""
         seen, self._seen = self._seen, columns.changed.end
@@ -130,7 +130,7 @@ class Unschedulable:
 
 
 class Waking:
-    """Marks shape queues as unschedulable, and wakes those that an event may have helped."""
+    """Marks shape queues as unschedulable, and wakes shape queues that an event may have helped."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Waking:
     def wake(self, looks_max: int) -> bool:
         """Recheck the shape queues that an event may have helped since their last check.
 
-        Returns False if some are left after about `looks_max` row looks. These are then checked in
+        Returns False if queues are left after about `looks_max` rows. These are then checked in
         order together with newly helped ones, so that room goes to the first pod."""
         self._finder.classes.looks = 0
         if self._hints != self._hints_seen:

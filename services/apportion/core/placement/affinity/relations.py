@@ -49,7 +49,7 @@ class Relations:
         self.points: NDArray[np.int32] | None = None
 
     def refresh(self, columns: Columns, eligible: Eligible) -> bool:
-        """Recompute everything if a count or a node changed. Return True if one did."""
+        """Recompute everything if a count or a node changed. Return True after a change."""
         if self._epoch != self._neighbours.epoch:
             self._epoch = self._neighbours.epoch
             wishes, counts = self._wishes, self._neighbours.counts

@@ -1,4 +1,4 @@
-"""What a queue or a namespace may use, as bounds on the amounts of shares.
+"""Limits of queues and namespaces, as bounds on the amounts of shares.
 
 A limit of device memory or cores counts all such devices, by whichever names the pods requested
 them, so another dialect does not bypass it. Only `volcano.sh/gpu-number` counts just whole devices,
@@ -144,7 +144,7 @@ class NamespaceQuota:
 
     @property
     def limits(self) -> bool:
-        """Return True if it limits devices."""
+        """Return True if the quota limits devices."""
         return bool(self._bounds)
 
     def exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:

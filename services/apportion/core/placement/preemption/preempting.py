@@ -177,7 +177,7 @@ class GangRoom:
 
 
 class Preempting:
-    """Makes room over one state, for the pods of one queue."""
+    """Makes room for the pods of one queue, over one state."""
 
     def __init__(
         self,

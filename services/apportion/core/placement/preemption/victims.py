@@ -53,7 +53,7 @@ class Victims(NamedTuple):
         return list(chain.from_iterable(unit.pods for unit in self.units))
 
     def better_than(self, other: "Victims") -> bool:
-        """Return True if kube-scheduler would rather evict these; ties keep the first.
+        """Return True if kube-scheduler would rather evict these victims; ties keep the first.
 
         In order: the fewest that exceed a budget, the lowest highest priority, the lowest sum of
         priorities, the fewest pods, and the latest start of the most important ones."""
@@ -72,7 +72,7 @@ class Victims(NamedTuple):
 
     @property
     def since(self) -> str:
-        """Start of the earliest of the most important ones."""
+        """Return the earliest start of the most important victims."""
         return min(self.units).since
 
 

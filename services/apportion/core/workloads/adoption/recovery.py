@@ -28,14 +28,14 @@ TEXT_MAX = 1 << 18
 
 
 class Recovered(NamedTuple):
-    """What is allocated to a pod, and the annotation with it."""
+    """The allocation of a pod, and the annotation that contains it."""
 
     evidence: str
     held: tuple[Held, ...]
 
 
 def recover(pod: BoundPod) -> Recovered | None:
-    """Return what the pod's annotations say is allocated to it; None if that is unclear."""
+    """Return the allocation in the pod's annotations; None if it is unclear."""
     for key, read in RECOVERS.items():
         text = pod.annotations.get(key, "")
         if not text or len(text) > TEXT_MAX:
@@ -52,7 +52,7 @@ def recover(pod: BoundPod) -> Recovered | None:
 def shares_of(
     held: Iterable[Held], asks: Sequence[Ask], devices: Mapping[str, Device], known: Known = ()
 ) -> tuple[Share, ...] | None:
-    """Return the shares, given the node's devices by id; None if one is still unknown.
+    """Return the shares, given the node's devices by id; None if a device is still unknown.
 
     `known` are the allowed MIG geometries (`knownMigGeometries`)."""
     by_index = {(device.family, device.index): device for device in devices.values()}

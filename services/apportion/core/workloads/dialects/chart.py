@@ -1,7 +1,7 @@
 """Check sections of HAMi's and Volcano's configuration files against what is fixed here.
 
-Invariant: a section is accepted if it says what is so here anyway. Anything else is refused by its
-key, with the fix."""
+Invariant: a section is accepted if it sets what is fixed here anyway. Any other setting is refused
+by its key, with the fix."""
 
 from typing import Any
 
@@ -22,14 +22,14 @@ def same(section: dict[str, Any], expected: dict[str, Any], path: str) -> None:
 
 
 def an_object(value: object, path: str) -> dict[str, Any]:
-    """Return the value if it is an object; raises ManifestError if not."""
+    """Return the value. Raises ManifestError unless the value is an object."""
     if not isinstance(value, dict):
         raise ManifestError(path, value, "is not an object", "write it as in the original chart")
     return value
 
 
 def a_list(value: object, path: str) -> list[Any]:
-    """Return the value if it is a list; raises ManifestError if not."""
+    """Return the value. Raises ManifestError unless the value is a list."""
     if not isinstance(value, list):
         raise ManifestError(path, value, "is not a list", "write it as in the original chart")
     return value

@@ -109,7 +109,7 @@ class Claim(kube.Kube, frozen=True):
 
     @property
     def selected_node(self) -> str:
-        """Return the node for which its volume is being provisioned; empty if none."""
+        """Return the node for which the volume is being provisioned; empty if none."""
         return self.metadata.annotations.get(SELECTED_NODE, "")
 
 
@@ -161,7 +161,7 @@ class Volume(kube.Kube, frozen=True):
 
     @property
     def driver(self) -> str:
-        """Return the CSI driver that attaches it; empty for none."""
+        """Return the CSI driver that attaches the volume; empty for none."""
         if self.spec.csi is not None:
             return self.spec.csi.driver
         sources = zip(self.spec.__struct_encode_fields__, astuple(self.spec), strict=True)
@@ -195,7 +195,7 @@ class StorageClass(kube.Kube, frozen=True):
 
     @property
     def driver(self) -> str:
-        """Return the CSI driver that provisions its volumes; empty if none does."""
+        """Return the CSI driver that provisions the class's volumes; empty without one."""
         if not self.provisions:
             return ""
         return _PROVISIONED.get(self.provisioner, self.provisioner)
