@@ -64,7 +64,7 @@ def stacked(*lines: str) -> str:
 
 
 def table(head: Row, rows: Iterable[Row]) -> str:
-    """Return a table, or nothing if it has no rows; `|` in a cell is escaped."""
+    """Return a table, or nothing without rows; `|` in a cell is escaped."""
     lines = [head, ["---"] * len(head), *rows]
     made = (" | ".join(cell.replace("|", r"\|") for cell in line) for line in lines)
     return "".join(f"| {line} |\n" for line in made) + "\n" if len(lines) > 2 else ""

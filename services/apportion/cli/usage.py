@@ -169,7 +169,7 @@ MIB: Final = _Mib(1, MEMORY_MIB_MAX)
 
 
 def read_keys(files: Iterable[Path]) -> list[VerifyingKey]:
-    """Read the public keys that verify signatures. Raises Wrong if one is invalid."""
+    """Read the public keys that verify signatures. Raises Wrong if a key is invalid."""
     from apportion.runtime.files import signing  # with the cryptography, see connection
 
     try:

@@ -60,7 +60,7 @@ class Course:
         self._watching.append(observe)
 
     def apply(self, data: Payload) -> Change:
-        """Apply an event. Raises CourseFailed if it contradicts the state."""
+        """Apply an event. Raises CourseFailed if the event contradicts the state."""
         if isinstance(data, _CHAINED):
             node = self.state.nodes.get(data.node)
             data = structs.replace(data, previous=node.chain if node is not None else "")

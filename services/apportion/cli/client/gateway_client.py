@@ -51,7 +51,7 @@ class Unanswered(Unreachable):
 
 
 class Gateway:
-    """One gateway, over one connection; retried for `patience_s` while it is replaying."""
+    """One gateway, over one connection; retried for `patience_s` while the gateway is replaying."""
 
     def __init__(
         self, url: str, *, timeout_s: float = TIMEOUT_S, patience_s: float = PATIENCE_S

@@ -68,7 +68,7 @@ def _wholes(pod: PodDraft | PodAnswer) -> Iterator[tuple[str, str]]:
 
 
 def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compared:
-    """Compare each pod of `wish` with the live one, and Deployments with their pods."""
+    """Compare each pod of `wish` with the live pod, and Deployments with their pods."""
     found = Compared(only_new(wish, live), dict(wish.groups))
     for pod in wish.pods:
         there = live.get(f"{pod.namespace}/{pod.name}")

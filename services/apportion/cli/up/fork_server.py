@@ -60,7 +60,7 @@ class Forked:
 
 
 class ForkServer:
-    """A process that has imported `modules`; if it dies, the next fork restarts it."""
+    """A process that has imported `modules`; if the process dies, the next fork restarts it."""
 
     def __init__(self, modules: Sequence[str]) -> None:
         self._modules = modules

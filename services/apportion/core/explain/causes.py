@@ -575,7 +575,7 @@ def _with_lower(
 
 
 def _rule(state: State, pod: PodState, other: PodState) -> str:
-    """Return the rule that spares the other pod; empty if it could be evicted."""
+    """Return the rule that spares the other pod; empty if that pod could be evicted."""
     if not pod.submitted.preempts:
         return "the preemptionPolicy of the pending pod is Never"
     if not other.submitted.evictable:

@@ -207,7 +207,7 @@ class Room:
     def miss(
         self, shape: Shape, node: NodeState, occupancy: Occupancy = now
     ) -> tuple[tuple[int, float], NearMiss] | None:
-        """Return how near a node that could take the pod is, and what it lacks, or None.
+        """Return how near a node that could take the pod is, and what the node lacks, or None.
 
         Nearness is as in the events: the last filter first, then the least shortage."""
         rules = rules_of(self._state, shape)
@@ -526,7 +526,7 @@ class TooFewPlaces(NamedTuple):
 
 
 class Explained(NamedTuple):
-    """A refusal with nearest nodes that could take the pod; `never`: none ever could.
+    """A refusal with nearest nodes that could take the pod; `never`: no node ever could.
 
     `limit` is too small even without other pods. `own` counts nodes for the gang's other pods,
     which the refusal counts as in use. `shape` is the refused shape; None if the gang's pods differ

@@ -19,7 +19,7 @@ class Bucket:
         return max(0.0, -self._left / self._rate)
 
     def may_take(self, tokens: float, now_s: float) -> bool:
-        """Take the tokens if they are available, and return True; otherwise take none."""
+        """Remove the tokens if all are available, and return True; otherwise remove none."""
         if self._filled(now_s) < tokens:
             return False
         self.take(tokens, now_s)

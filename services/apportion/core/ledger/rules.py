@@ -58,7 +58,7 @@ class Said(NamedTuple):
 
 
 class Rules(Struct):
-    """The rules known so far; they may be ahead of the state that they belong to.
+    """The rules known so far, which may be ahead of their state.
 
     `enabled` is by bare name and `aside` by revision. `heard` are the revisions of all set-aside
     events that were looked up."""
@@ -89,7 +89,7 @@ class Rules(Struct):
         return any(each.at < revision and version <= each.version for each in enabled)
 
     def enable(self, revision: int, data: FormatEnabled) -> str:
-        """Make a format legal after `revision`; return the reason if it already is."""
+        """Make a format legal after `revision`; return a reason if the format already is."""
         known = self.enabled.get(data.format, ())
         enabled = Enabled(data.version, revision)
         if enabled in known:

@@ -143,7 +143,7 @@ class PlacementClass:
         return self.board.fitting > 0
 
     def refresh(self, columns: Columns) -> Int64:
-        """Evaluate the rows that changed since the last call; return the cost in row looks."""
+        """Evaluate the rows that changed since the last call; return the cost in row visits."""
         rows: Int64 = len(columns.names)
         looks: Int64 = ASKED
         if self._facts_seen != columns.facts_changed.end or self._generation != columns.generation:
@@ -184,7 +184,7 @@ class PlacementClass:
                 self.board.refuse(row)
 
     def exclude(self, row: int) -> None:
-        """Refuse a row on which the containers collide, until it changes."""
+        """Refuse a row on which the containers collide, until the row changes."""
         self.board.refuse(row)
         self.collided.add(row)
 

@@ -115,7 +115,7 @@ class Engine:
 
     @property
     def held_until(self) -> int:
-        """Return the time (µs since 1970) at which to call `tell_time`; 0 if no pod backs off."""
+        """Return when to call `tell_time`, in microseconds since 1970; 0 if no pod backs off."""
         return self._queue.held_until
 
     def tell_time(self, now: int) -> None:

@@ -39,7 +39,7 @@ def _domain(node: NodeState, key: str) -> str | None:
 
 
 class _OwnRows:
-    """Which rows have nodes of one shard; updates only rows that changed."""
+    """The rows that have nodes of one shard; only changed rows are updated."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard

@@ -96,7 +96,7 @@ class FitQuery:
         return FilterResult(fits, refused)
 
     def place_on(self, pod: PodState, name: str) -> PodPlaced | None:
-        """Return the placement of the pod on this node, or None if it does not fit."""
+        """Return the placement of the pod on this node, or None if the pod does not fit."""
         class_, columns = self._class_of(pod.submitted.shape), self.columns
         row = self._row(columns, name)
         if row is None or int(class_.board.points[row]) == REFUSED:
@@ -127,7 +127,7 @@ class FitQuery:
 
 
 class ExternalChoices:
-    """The pending choices over one state; `columns` are those of its engine, if it has one."""
+    """The pending choices over one state; `columns` are those of the state's engine, if any."""
 
     def __init__(self, state: State, columns: Columns | None = None) -> None:
         self._state = state

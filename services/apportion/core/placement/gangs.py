@@ -40,7 +40,7 @@ def held(group: GroupState) -> list[PodState]:
 
 
 def deficit_of(group: GroupState) -> GangDeficit | None:
-    """Return what the gang's next batch must contain; None if it is not declared yet."""
+    """Return what the gang's next batch must contain; None for an undeclared gang."""
     if group.observed is None:
         return None
     placed = held(group)

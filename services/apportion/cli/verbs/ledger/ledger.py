@@ -245,7 +245,7 @@ def trim(
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """A format of this build that is not enabled, and the readers that it would halt."""
+    """A format of this build that is not enabled, and the readers that would halt at it."""
 
     format: str
     writer: str

@@ -230,7 +230,7 @@ def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str
 
 
 def wished(code: RefusalCode | None, shape: Shape) -> Hashable:
-    """Return the requirements named with a cause; for None, the required cards."""
+    """Return the requirements named with a cause; for None, the required devices."""
     node, devices = shape.node, shape.devices
     match code:
         case _C.NODE_LABELS_MISMATCH:

@@ -28,7 +28,7 @@ class _Here(NamedTuple):
 
 
 class Relations:
-    """The relations of one class to all placed pods; `points` is None if it has no preference."""
+    """The relations of one class to all placed pods; `points` is None without preferences."""
 
     def __init__(
         self,

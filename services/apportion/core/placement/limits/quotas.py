@@ -65,7 +65,7 @@ class Bound(NamedTuple):
 
 
 class LimitExceeded(NamedTuple):
-    """Why a queue or a namespace may not take a pod."""
+    """The reason why a queue or a namespace may not take a pod."""
 
     code: RefusalCode
     queue: QueueShortage | None = None
@@ -256,7 +256,7 @@ def _of_share(
 
 @lru_cache(maxsize=4096)
 def _card_named(keys: tuple[str, ...], model: str, part: str) -> str:
-    """Return the key of a card quota that matches a share of such a device, or an empty string.
+    """Return the card quota's key that matches a share of such a device, or an empty string.
 
     `MODEL/mig-PROFILE-mixed` and `MODEL/mps-…` take precedence over `MODEL`, and the full name of a
     model over a part of it, such as `A100`."""

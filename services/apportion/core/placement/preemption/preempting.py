@@ -104,7 +104,7 @@ class GangRoom:
         self.dry_run = dry_run
 
     def make(self, shape_queue: ShapeQueue) -> list[PodEvicted]:
-        """Return the evictions for the gang; empty if they do not suffice or some are under way."""
+        """Return the evictions for the gang; empty if none suffice or some are under way."""
         waiting = [self._state.pods[turn.uid] for turn in shape_queue.live(self._state)]
         deficit = deficit_of(self._state.groups[shape_queue.gang])
         if deficit is None or deficit.pods > GANG_PODS_MAX or not deficit.met_by(waiting):

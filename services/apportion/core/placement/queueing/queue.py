@@ -48,7 +48,7 @@ class PendingQueue:
         return sum(len(shape_queue) for shape_queue in self._shape_queues.values())
 
     def add(self, pod: PodState, reported: bool = False) -> None:  # noqa: FBT001, FBT002 - hot path
-        """Add a pending pod to its shape queue, unless it has a chooser or gates.
+        """Add a pending pod to its shape queue, unless the pod has a chooser or gates.
 
         A refusal that another scheduler has `reported` is not repeated."""
         about = pod.submitted

@@ -1,6 +1,6 @@
 """Read a pod's allocation from the annotations that its scheduler wrote for a device plugin.
 
-The inverse of the dialects' `render`. Some systems name devices by their index and leave amounts to
+It inverts the dialects' `render`. Some systems name devices by their index and leave amounts to
 the asks, so the node's devices are needed. Invariant: a pod is understood completely or not at all,
 because the rest of what it uses would be taken for free."""
 

@@ -100,7 +100,7 @@ class Container(NamedTuple):
         return within(f"{self.field}.resources.{kind}", resource)
 
     def ask(self, family: str, **wanted: Any) -> Ask:
-        """Return its ask for a device family; `wanted` are the other fields of an `Ask`."""
+        """Return the container's ask for a family; `wanted` are the other fields of an `Ask`."""
         return Ask(container=self.name, family=family, init=self.role == "init", **wanted)
 
 

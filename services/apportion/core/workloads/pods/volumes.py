@@ -99,7 +99,7 @@ class Claim(kube.Kube, frozen=True):
 
     @property
     def storage_class(self) -> str:
-        """Return the name of its storage class; empty if it has none."""
+        """Return the name of the storage class; empty without one."""
         return self.metadata.annotations.get(BETA_CLASS, self.spec.storage_class_name or "")
 
     @property
@@ -156,7 +156,7 @@ class Volume(kube.Kube, frozen=True):
 
     @property
     def storage_class(self) -> str:
-        """Return the name of its storage class; empty if it has none."""
+        """Return the name of the storage class; empty without one."""
         return self.metadata.annotations.get(BETA_CLASS, self.spec.storage_class_name)
 
     @property
