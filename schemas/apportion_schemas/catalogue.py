@@ -58,14 +58,14 @@ class EventType(NamedTuple):
 
     @property
     def appender(self) -> str:
-        """Return the role that appends it: the writer, but an intake for agents.
+        """Return the role that appends the event: the writer, but an intake for agents.
 
         Agents may not write to the ledger: an intake judges what they report and appends it."""
         return "intake" if self.writer == "agent" else self.writer
 
     @property
     def version(self) -> int:
-        """Return the version that this build writes; older ones are lifted to it."""
+        """Return the version that this build writes; older versions are lifted to it."""
         return (BORN.get(self.payload.__name__) or 1) + len(self.older)  # hot: runs for each event
 
     @property
@@ -78,7 +78,7 @@ class EventType(NamedTuple):
 
     @property
     def born(self) -> int:
-        """Return the highest version legal on every ledger; 0 if each needs to be enabled."""
+        """Return the highest version that is legal on every ledger; 0 if none is."""
         return BORN.get(self.name, 0)
 
     def payload_of(self, version: int) -> type[Payload]:

@@ -1,7 +1,7 @@
 """Measure a course: allocated devices and pending pods, integrated over time.
 
 Invariant: the figures depend only on the observed events, so equal courses have equal figures. A
-node or pod is looked at only when an event concerns it."""
+node or pod is evaluated only when an event concerns it."""
 
 from array import array
 from collections.abc import Iterable

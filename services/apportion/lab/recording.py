@@ -81,7 +81,7 @@ class Recorded(NamedTuple):
     """A recorded span of a ledger.
 
     `ran_s` is how long each pod ran that ended in the span, by uid; `ends` are the end times of
-    those that already ran at its beginning. `cut` are the pods evicted in the span, and `after` has
+    pods that already ran at its beginning. `cut` are the pods evicted in the span, and `after` has
     the new uid of those that were submitted again under the same name; such a pod's `ran_s`
     includes that of its successors. For the other evicted pods it is unknown. Pods replaced by a
     newer one of the same name, as in a drain, have no entry either: they end when the newer pod is

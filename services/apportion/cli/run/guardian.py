@@ -1,6 +1,6 @@
 """The process that outlives `apportion run`, to record the end of its command.
 
-It ends the command if its pod is deleted, as a kubelet does. Invariant: the end is recorded when no
+Like a kubelet, it ends the command if the pod is deleted. Invariant: the end is recorded when no
 process of the command is visible, by the next `apportion run` if this one fails."""
 
 import fcntl

@@ -1,6 +1,6 @@
 """`apportion up`: the real system on one machine, with sample pods placed in seconds.
 
-It imports little, because it starts the fork server first; `standalone` does the work."""
+This module imports little, because it starts the fork server first; `standalone` does the work."""
 
 import errno
 import os

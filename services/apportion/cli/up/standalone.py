@@ -1,6 +1,6 @@
 """One run of `apportion up`, from the first process to the last.
 
-Invariant: however it ends, it leaves no process behind."""
+Invariant: however the run ends, no process of it is left."""
 
 import asyncio
 import contextlib

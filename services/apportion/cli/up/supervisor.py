@@ -1,6 +1,6 @@
 """Start, watch, restart and end the processes of `apportion up`.
 
-Each is its own process group, so Ctrl-C reaches only us, and registers with the sentinel first.
+Each process has its own group, so Ctrl-C reaches only us, and registers with the sentinel first.
 Invariant: after `stop`, nothing that was started here is running."""
 
 import asyncio

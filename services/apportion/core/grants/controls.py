@@ -1,8 +1,8 @@
 """Environment variables by which a container controls its own limits in HAMi-core.
 
 The watcher copies them from the container's environment to the ledger, because what the agent adds
-by CDI overrides them, and they override the image and a plugin's answer to Allocate. Invariant:
-none gives a container more than its share, unless the operator allows it for the namespace."""
+by CDI overrides them, and they override the image and a plugin's answer to Allocate. Invariant: no
+variable gives a container more than its share, unless the operator allows it for the namespace."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -4,8 +4,8 @@ HAMi's monitor does this every few seconds (`feedback.go`); otherwise HAMi-core 
 compute. A region reports use by `recent_kernel`, which HAMi-core of mid 2026 sets only while the
 limit applies, and by the time of the last kernel. A container that lies about its use only gets
 itself and its neighbours limited to their own compute: devices and priority come from the ledger.
-Invariant: a container of priority 0 never waits, and one waits only for its own namespace or one
-that the node's operator gives precedence."""
+Invariant: a container of priority 0 never waits, and others wait only for their own namespace or
+namespaces to which the node's operator gives precedence."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple

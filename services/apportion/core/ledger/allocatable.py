@@ -1,6 +1,6 @@
 """GPU memory and cores that a node reports as extended resources.
 
-They are in the node's status under HAMi's and Volcano's names. The kubelet then rejects, for good,
+Both are in the node's status under HAMi's and Volcano's names. The kubelet then rejects, for good,
 a pod that requests more than is left. It counts what pods requested; the ledger counts what they
 use, which may be less: an amount above the GPU's that Volcano's names cap, a resized pod, a removed
 GPU. So a node reports what its GPUs have plus what its pods requested beyond what they use. The

@@ -1,8 +1,8 @@
 """A class: all pods of one shape, with an up-to-date score for every node.
 
 A query evaluates only the rows that changed since the last one. Invariant: after `refresh` the
-board has each node's points, or marks it as refused by a filter. It may miss one case, containers
-that need the same device; `assign` finds that."""
+board has each node's points, or marks the node as refused by a filter. The board misses one case,
+containers that need the same device; `assign` finds that."""
 
 from collections.abc import Callable
 from typing import Final

@@ -2,8 +2,8 @@
 
 The state changes only when a decision comes back from the ledger, so a refused append needs only
 `retry`. Invariant: `decide` leaves the state as it was, and the same state yields the same
-placements whatever the engine has seen before. The exception is a waiting gang: any placement may
-change where its pods go, but it is retried only after a release."""
+placements whatever the engine has seen before. The exception is a waiting gang, which is
+retried only after a release, although any placement may help it."""
 
 from typing import Final
 
@@ -68,7 +68,7 @@ DecisionEvent = PodPlaced | PodRefused | PlacementVoided | PodEvicted | PodResiz
 class Decision(Struct):
     """The events to append, all or nothing, and their pods in case the append is refused.
 
-    `more` is True if it ended early, to bound its duration; call `decide` again."""
+    `more` is True if the decision ended early, to bound its duration; call `decide` again."""
 
     events: list[DecisionEvent] = []
     placed: list[PodState] = []

@@ -1,7 +1,7 @@
 """The effect of a pod's volume claims: which nodes the pod may use, or why none yet.
 
-A volume that is attached but mounted by no pod does not count, and one that several pods of a node
-mount counts once there. Without Kubernetes, claims have no effect. Source: kube-scheduler's
+A volume that is attached but mounted by no pod does not count. A volume that several pods of a
+node mount counts once there. Without Kubernetes, claims have no effect. Source: kube-scheduler's
 VolumeBinding, VolumeRestrictions, VolumeZone and NodeVolumeLimits."""
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """Decide when unschedulable shape queues are retried.
 
-Invariant: one stays unschedulable only while no pod of it could be placed. The exception is a gang:
-any placement may change where its pods go, but it is retried only after a release."""
+Invariant: such a queue stays unschedulable only while none of its pods could be placed. The
+exception is a gang, which is retried only after a release, although any placement may help it."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -34,7 +34,7 @@ class Unschedulable:
     """The unschedulable shape queues by key, with their needs; some must always be rechecked.
 
     One pass over the changed nodes compares all their needs, and only those with room are evaluated
-    in full. Invariant: one that `helped` leaves out fits on none of the nodes changed since."""
+    in full. Invariant: a queue that `helped` leaves out fits on none of the nodes changed since."""
 
     def __init__(self) -> None:
         self._as_of: tuple[int, int, Known] = (-1, 0, ())  # of rows, kinds and geometries
@@ -86,7 +86,7 @@ class Unschedulable:
     def helped(self, columns: Columns, reordered: bool) -> list[bytes] | None:  # noqa: FBT001
         """Return the keys to recheck for room that appeared since the last call; None for all.
 
-        All are rechecked if rows, kinds or geometries changed, and sometimes to drop empty ones."""
+        All are rechecked if rows, kinds or geometries changed, and at times to drop empty keys."""
         seen, self._seen = self._seen, columns.changed.end
         before = self._as_of
         self._as_of = (columns.generation, len(columns.kinds), columns.geometries)

@@ -1,6 +1,6 @@
 """Adopt running pods that this ledger has not placed, with the devices they use.
 
-A pod may be adopted before the node's agent has reported its devices. They are then absent devices
+A pod may be adopted before the node's agent has reported its devices. These are then absent devices
 of exactly the claimed size, until the report replaces them. Invariant: a claim is charged as a
 whole or not at all, and never oversells a device."""
 

@@ -1,7 +1,7 @@
 """Handlers of cluster-wide facts, such as gangs, quotas, policy and prices.
 
-They touch no node and place no pod. Invariant: the newest event about an object replaces all that
-was known of it."""
+They change no node and place no pod. Invariant: the newest event about an object replaces all
+earlier facts about that object."""
 
 from msgspec import structs
 

@@ -49,7 +49,7 @@ FOUND_MAX: Final = 8  # nodes compared for each pod of a gang
 
 
 class Search:
-    """The node where making room for one pod costs least, found a few nodes at a time.
+    """The search for the node where evictions for one pod cost least, a few nodes at a time.
 
     Invariant: the result does not depend on the number of steps."""
 

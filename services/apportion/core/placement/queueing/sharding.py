@@ -1,8 +1,8 @@
 """Choose which of several schedulers decides for a pod, and which nodes it prefers.
 
-A rendezvous hash: each of `PARTS` parts of pods and nodes belongs to the member with the highest
-hash for it, so a change of members moves few parts. Member lists may differ: then the server's
-fences refuse an append, and no pod is placed twice."""
+By a rendezvous hash, each of `PARTS` parts of pods and nodes belongs to the scheduler with the
+highest hash, so a change of schedulers moves few parts. If schedulers disagree about the list of
+schedulers, the server's fences refuse an append, and no pod is placed twice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 It inverts the dialects' `render`. Some systems name devices by their index and leave amounts to
 the asks, so the node's devices are needed. Invariant: a pod is understood completely or not at all,
-because the rest of what it uses would be taken for free."""
+because its other devices would count as free."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
