@@ -240,9 +240,9 @@ def _added(state: State, texts: Iterable[str]) -> list[Payload]:
 def _node(state: State, name: str, spec: str) -> list[Payload]:
     """Return a new node with these devices, similar to the nodes with its first model.
 
-    Its host is as large as that of such a node with as many devices, and it has the labels and
-    taints that all such nodes have, and its own hostname. Without such a node, it is like a
-    simulated one."""
+    Its host is as large as that of such a node with as many devices. It has its own hostname, and
+    the labels and taints that all such nodes share. Without such a node, the new node is like a
+    simulated node."""
     try:
         devices = simulated_devices(name, spec)
     except SimulationInvalid as error:

@@ -377,7 +377,7 @@ class _Answering:
         return structs.replace(answer, without="never" if never else "not-now")
 
     def _kept(self, draft: PodDraft, pod: PodState, node: str) -> PlannedPod:
-        """Return a pod that is already placed: it stays, unless the plan moves or evicts it."""
+        """Return the outcome of a placed pod, which stays unless the plan moves or evicts it."""
         if pod.uid in self._displaced:
             return self._moved(self._displaced[pod.uid])
         if pod.uid not in self._state.pods:

@@ -1,7 +1,7 @@
 """The process that outlives `apportion run`, to record the end of its command.
 
 Like a kubelet, it ends the command if the pod is deleted. Invariant: the end is recorded when no
-process of the command is visible, by the next `apportion run` if this one fails."""
+process of the command is visible, by the next `apportion run` if the guardian fails."""
 
 import fcntl
 import os

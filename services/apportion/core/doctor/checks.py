@@ -68,7 +68,7 @@ def ok(words: str) -> Found:
 
 
 def soon(words: Words, fix: str) -> Found:
-    """Works today, but needs attention."""
+    """Return a finding that works today, but needs attention."""
     return Found("soon", (words,) if isinstance(words, str) else words, fix)
 
 
@@ -78,7 +78,7 @@ def unknown(words: str) -> Found:
 
 
 def broken(words: Words, fix: str) -> Found:
-    """Something fails now, or data may be lost."""
+    """Return a finding that fails now, or that may lose data."""
     return Found("broken", (words,) if isinstance(words, str) else words, fix)
 
 

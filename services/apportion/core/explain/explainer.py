@@ -559,7 +559,7 @@ class Explainer:
     def explained(self, pod: PodState, refused: PodRefused, *, brief: bool = False) -> Explained:
         """Return the refusal with the nearest nodes that could take the pod.
 
-        If there are none, it says what each node lacks when empty. A queue or quota has no nearest
+        Without such nodes, it has what each node lacks when empty. A queue or quota has no nearest
         nodes, and a gang leaves out those for its other pods. `brief` is for lists: the event's
         nearest nodes suffice, and beyond `LISTED_LOOKS` no others are searched."""
         found = self._found(pod, refused, brief=brief)

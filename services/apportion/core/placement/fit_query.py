@@ -154,7 +154,7 @@ class ExternalChoices:
             self._nodes.pop(data.uid, None)
 
     def prepare(self) -> bool:
-        """Do a part of the slow preparation for `decide`. Return True when all of it is done."""
+        """Do a part of the slow preparation for `decide`. Return True when it is complete."""
         return not self._nodes or self._fit_query.prepare()
 
     def decide(

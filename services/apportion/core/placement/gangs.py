@@ -27,7 +27,7 @@ class GangDeficit(NamedTuple):
         return len(waiting) >= self.pods and self.tasks <= there
 
     def less(self, pod: PodState) -> "GangDeficit | None":
-        """Return what is lacking once this pod is placed, or None if it would be one too many."""
+        """Return what is lacking once this pod is placed, or None if the pod is one too many."""
         task = pod.submitted.task
         if self.tasks[task]:
             return GangDeficit(self.tasks - Counter([task]), self.others)
