@@ -45,7 +45,7 @@ class Locked(NamedTuple):
 
     @property
     def purl(self) -> str:
-        """The package URL (purl)."""
+        """Return the package URL (purl)."""
         return f"pkg:pypi/{self.name}@{self.version}"
 
 
@@ -148,7 +148,7 @@ def _image(name: str, digest: str) -> dict[str, Any]:
 
 
 def _said(each: Locked) -> metadata.PackageMetadata | None:
-    """The installed metadata of the package; None if that version is not installed."""
+    """Return the installed metadata of the package; None if that version is not installed."""
     try:
         found = metadata.distribution(each.name)
     except metadata.PackageNotFoundError:

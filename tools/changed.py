@@ -33,7 +33,7 @@ MANY = 0.3
 
 
 def changed_since(base: str) -> set[str]:
-    """Paths that differ from where this branch left `base`; also deleted and untracked ones."""
+    """Return paths that differ from the branch point at `base`, also deleted and untracked."""
 
     def git(*words: str) -> str:
         command = ["git", *words]
@@ -69,7 +69,7 @@ def chosen(
 def _users_of(
     path: str, users: Mapping[str, set[str]], starters: set[str], sources: Mapping[str, str]
 ) -> set[str]:
-    """The files that depend on `path` directly."""
+    """Return the files that depend on `path` directly."""
     if not path.endswith(".py"):
         name = PurePath(path).name
         return {user for user, source in sources.items() if name in source}
@@ -91,7 +91,7 @@ def _is_test(path: str) -> bool:
 
 
 def _modules(path: str) -> Iterator[str]:
-    """The module names under which a file can be imported."""
+    """Return the module names under which a file can be imported."""
     for root in ROOTS:
         if path.startswith(root):
             name = path.removeprefix(root).removesuffix(".py").removesuffix("/__init__")
@@ -100,7 +100,7 @@ def _modules(path: str) -> Iterator[str]:
 
 
 def _imported(path: str, source: str) -> Iterator[str]:
-    """Every module that a file may import. An imported name counts too: it may be a module."""
+    """Return every module that a file may import; an imported name may be a module too."""
     folders = PurePath(next(_modules(path)).replace(".", "/"))
     for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):

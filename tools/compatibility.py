@@ -131,7 +131,7 @@ def page(rows: Table, shown: Mapping[str, list[Shown]]) -> str:
 
 
 def _differences(rows: Table, shown: Mapping[str, list[Shown]]) -> Iterator[str]:
-    """The last section; empty if there are no differences."""
+    """Return the last section; empty if there are no differences."""
     if not rows.difference:
         return
     yield from (
@@ -159,7 +159,7 @@ def _link(test: Shown) -> str:
 
 
 def _quoted(says: str) -> str:
-    """A test's docstring, escaped for the title of a link in a table."""
+    """Return a test's docstring, escaped for the title of a link in a table."""
     return says.replace('"', "'").replace("|", "/")
 
 

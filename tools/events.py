@@ -86,7 +86,7 @@ def event_schema(row: EventType, version: int = 0) -> dict[str, Any]:
 
 
 def _described(schema: dict[str, Any]) -> dict[str, Any]:
-    """The definition with its docstring unindented."""
+    """Return the definition with its docstring unindented."""
     words = schema.get("description")
     return schema | {"description": inspect.cleandoc(words)} if words else schema
 

@@ -63,7 +63,7 @@ class House:
 
     @cached_property
     def imports(self) -> dict[str, set[str]]:
-        """For each of our modules, the modules of ours that it imports, also inside functions."""
+        """Return, for each of our modules, its imports of our modules, also inside functions."""
         return {
             name: set(imported(parsed(self.sources[path]), self.modules)) - {name}
             for name, path in self.modules.items()

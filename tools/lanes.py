@@ -102,7 +102,7 @@ def environment(temporary: str) -> dict[str, str]:
 
 
 def commands(lane: Lane) -> Iterator[Sequence[str]]:
-    """Yield the commands of a lane. Each runs only if the one before it succeeded."""
+    """Yield the commands of a lane. A command runs only if the previous command succeeded."""
     if lane.name == "static":
         yield ["make", "check"]
         return

@@ -77,12 +77,12 @@ class Mutant(NamedTuple):
     end: int
 
     def told(self) -> str:
-        """Its position and its change, in one line."""
+        """Return the position and the change in one line."""
         before, after = (" ".join(text.split()) for text in (self.before, self.after))
         return f"{self.path}:{self.line}: {before}  ->  {after}"
 
     def source(self) -> str:
-        """The text of the whole file with the change."""
+        """Return the text of the whole file with the change."""
         text = (ROOT / self.path).read_bytes()
         return (text[: self.start] + self.after.encode() + text[self.end :]).decode()
 
@@ -129,7 +129,7 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
 
 
 def _running(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
-    """The code that runs in functions, except logs and metrics."""
+    """Return the code that runs in functions, except logs and metrics."""
     for child in ast.iter_child_nodes(tree):
         match child:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -169,7 +169,7 @@ def chosen(count: int, seed: int) -> list[Mutant]:
 
 
 def nearest(path: str) -> list[str]:
-    """Return the tests named after this file or its folder, or that import it or its package."""
+    """Return tests named after this file or its folder, and tests that import it or its package."""
     module = path.removeprefix("services/").removesuffix(".py").removesuffix("/__init__")
     package, _, name = module.replace("/", ".").rpartition(".")
     called = {f"test_{name}.py", f"test_{package.rpartition('.')[2]}.py"}

@@ -110,7 +110,7 @@ def page(endpoints: Iterable[Endpoint] = ENDPOINTS) -> str:
 
 
 def _parameter_rows(endpoints: Iterable[Endpoint]) -> Iterator[str]:
-    """A row for each parameter; parameters that are the same everywhere share one row."""
+    """Return a row for each parameter; parameters that are the same everywhere share one row."""
     of: dict[tuple[str, str, str, str], list[str]] = {}
     for endpoint in endpoints:
         for name, schema in _parameters(endpoint.query).items():
@@ -173,7 +173,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _parameters(query: type[Query]) -> dict[str, dict[str, Any]]:
-    """The schema and description of each parameter; `null` is dropped from optional ones."""
+    """Return the schema and description of each parameter; `null` is dropped from optional ones."""
     (_,), found = msgspec.json.schema_components([query])
     parameters = {}
     for name, declared in found[query.__name__]["properties"].items():
@@ -197,7 +197,7 @@ def _components(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
 
 
 def _described(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with its docstring unindented."""
+    """Return the schema with its docstring unindented."""
     words = schema.get("description")
     return schema | {"description": inspect.cleandoc(words)} if words else schema
 

@@ -1,4 +1,4 @@
-"""Record `docs/console/recording.webp` for the README: a GPU breaks, and Apportion explains it.
+"""Record `docs/console/recording.webp` for the README: a GPU fails, and Apportion explains it.
 
     python -m tools.recording [FILE]
 
@@ -155,7 +155,7 @@ def _picture(page: Page) -> Image.Image:
 
 
 class Pointer:
-    """A visible pointer in the console, and what it does."""
+    """A visible pointer in the console, and its actions."""
 
     def __init__(self, reel: Reel, page: Page) -> None:
         self._reel = reel

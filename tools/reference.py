@@ -64,7 +64,7 @@ def stacked(*lines: str) -> str:
 
 
 def table(head: Row, rows: Iterable[Row]) -> str:
-    """Return a table, or nothing if it has no rows; `|` in a cell is escaped."""
+    """Return a table, or nothing without rows; `|` in a cell is escaped."""
     lines = [head, ["---"] * len(head), *rows]
     made = (" | ".join(cell.replace("|", r"\|") for cell in line) for line in lines)
     return "".join(f"| {line} |\n" for line in made) + "\n" if len(lines) > 2 else ""
@@ -174,7 +174,7 @@ class Listed(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The words that start it, as in `apportion get pods`."""
+        """Return the words that start the command, as in `apportion get pods`."""
         return self.context.command_path
 
 
@@ -281,7 +281,7 @@ class Setting(NamedTuple):
 
     @property
     def row(self) -> Row:
-        """Its row of a table."""
+        """Return the setting's row of a table."""
         return stacked(code(self.flags), code(self.variable)), self.default, prose(self.meaning)
 
 

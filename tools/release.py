@@ -83,7 +83,7 @@ def authenticated(payload_type: str, body: bytes) -> bytes:
 
 
 def provenance(folder: Path, *, commit: str, key_id: str, finished: datetime) -> dict[str, Any]:
-    """Return the statement about every file of a folder and the image that one of them contains."""
+    """Return the statement about every file of a folder and the image in one of these files."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     images = [
         {"name": name, "digest": {"sha256": digest.removeprefix("sha256:")}}
@@ -153,7 +153,7 @@ def _sha256(path: Path) -> str:
 
 
 def _commit() -> str:
-    """The commit of a clean checkout. Raises ClickException if anything is uncommitted."""
+    """Return the commit of a clean checkout. Raises ClickException if anything is uncommitted."""
     changed = _git("status", "--porcelain")
     if changed:
         raise click.ClickException(f"commit first, the checkout was changed:\n{changed}")

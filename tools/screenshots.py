@@ -79,7 +79,7 @@ def manifests(seed: int) -> str:
 
 
 def happen(up: Standalone) -> None:
-    """Create something to see: two waves of pods, a lost node, a cordoned one, some ended pods."""
+    """Fill the console: two waves of pods, a lost node, a cordoned node, some ended pods."""
     up.run("submit", "--wait", "-f", "-", stdin=manifests(1).encode())
     reason = ("--reason", "PSU replaced on Monday, ticket INF-2291")
     assert up.run("cordon", "h100-7", *reason).returncode == 0

@@ -77,7 +77,7 @@ def reading(path: Path, *, pure: bool, cold: bool) -> Visits:
 
 
 def main() -> None:
-    """Print one line for each manifest, or the files of one."""
+    """Print one line for each manifest, or the files of one manifest."""
     parser = argparse.ArgumentParser(description="Count files, functions and jumps of one reading")
     parser.add_argument("name", nargs="?", help="one of examples/pods; default: all of them")
     parser.add_argument("--pure", action="store_true", help="from parsed documents to pods only")

@@ -53,24 +53,24 @@ class EventType(NamedTuple):
 
     @property
     def channel(self) -> str:
-        """The first token of the subject below `apportion.v1`."""
+        """Return the first token of the subject below `apportion.v1`."""
         return self.subject.partition(".")[0]
 
     @property
     def appender(self) -> str:
-        """The role that appends it: the writer, but an intake for agents.
+        """Return the role that appends the event: the writer, but an intake for agents.
 
         Agents may not write to the ledger: an intake judges what they report and appends it."""
         return "intake" if self.writer == "agent" else self.writer
 
     @property
     def version(self) -> int:
-        """The version that this build writes; older ones are lifted to it."""
+        """Return the version that this build writes; older versions are lifted to it."""
         return (BORN.get(self.payload.__name__) or 1) + len(self.older)  # hot: runs for each event
 
     @property
     def first(self) -> int:
-        """The version of the first release, or 1 for an event that came later.
+        """Return the version of the first release, or 1 for an event that came later.
 
         Earlier versions have some of the fields of `first` and no others, so they are decoded as
         `first`."""
@@ -78,22 +78,22 @@ class EventType(NamedTuple):
 
     @property
     def born(self) -> int:
-        """The highest version legal on every ledger; 0 if each needs to be enabled."""
+        """Return the highest version that is legal on every ledger; 0 if none is."""
         return BORN.get(self.name, 0)
 
     def payload_of(self, version: int) -> type[Payload]:
-        """The payload class with which that version, from 1 to the newest, is decoded."""
+        """Return the payload class with which that version, from 1 to the newest, is decoded."""
         at = max(version - self.first, 0)
         return self.older[at].payload if at < len(self.older) else self.payload
 
     @property
     def name(self) -> str:
-        """The bare name, as in `PodPlaced`."""
+        """Return the bare name, as in `PodPlaced`."""
         return self.payload.__name__
 
     @property
     def type(self) -> str:
-        """The CloudEvents `type`, as in `apportion.dev/PodPlaced`."""
+        """Return the CloudEvents `type`, as in `apportion.dev/PodPlaced`."""
         return TYPE_PREFIX + self.name
 
 
@@ -105,7 +105,7 @@ def token(name: str) -> str:
 
 
 def untoken(text: str) -> str:
-    """The name that `token` encoded."""
+    """Return the name that `token` encoded."""
     return unquote(text)
 
 
@@ -145,5 +145,5 @@ def _filler(subject: str) -> Callable[[Any], str]:
 
 
 def subject_of(data: Payload) -> str:
-    """The NATS subject of this payload's event, as in `apportion.v1.placement.node-1`."""
+    """Return the NATS subject of this payload's event, as in `apportion.v1.placement.node-1`."""
     return BY_PAYLOAD[type(data)].subject_of(data)

@@ -13,7 +13,7 @@ Data = bytes | bytearray | memoryview | str | msgspec.Raw
 
 
 def from_outside(decode: Callable[[Data], T]) -> Callable[[Data], T]:
-    """Return `decode` with msgspec.DecodeError raised for everything it cannot decode."""
+    """Return a `decode` that raises msgspec.DecodeError for everything that is not decodable."""
 
     def decoded(data: Data) -> T:
         try:

@@ -64,7 +64,7 @@ class Ask(Payload, frozen=True):
 
     @property
     def whole(self) -> bool:
-        """True if each device is requested whole and unshared."""
+        """Return True if each device is requested whole and unshared."""
         return (
             self.cores == WHOLE and self.memory_mib is None and self.memory_percent in (None, WHOLE)
         )

@@ -22,7 +22,7 @@ INTERRUPTED = 130  # by Ctrl-C, as shells report SIGINT
 
 
 class NotFound(click.ClickException):
-    """Not there, or refused by the ledger; `answer` is the gateway's, if it was asked."""
+    """An object does not exist, or the ledger refused; `answer` is the gateway's, if any."""
 
     exit_code = REFUSED
 
@@ -32,7 +32,7 @@ class NotFound(click.ClickException):
 
     @property
     def code(self) -> str:
-        """The code of the gateway's answer, or empty."""
+        """Return the code of the gateway's answer, or empty."""
         return self.answer.code if self.answer is not None else ""
 
 

@@ -15,7 +15,7 @@ from apportion.runtime.process.cpu_policy import seldom_look_for_cycles
 
 
 class Verb(NamedTuple):
-    """Where a verb's command is, and its one-line help."""
+    """A verb: the module of its command, and its one-line help."""
 
     module: str  # below `apportion`
     help: str
@@ -95,7 +95,7 @@ class Root(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> object:
-        """As in click; error messages are escaped, because they may contain foreign text."""
+        """Invoke as click does, but escape error messages: they may contain foreign text."""
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
@@ -108,7 +108,7 @@ class Root(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As in click, but suggest the nearest verbs for a mistyped one."""
+        """Resolve as click does, but suggest the nearest verbs for a mistyped verb."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             from apportion.cli.usage import known_elsewhere
 

@@ -89,7 +89,7 @@ class Verb(click.Command):
 
 
 class VerbGroup(Verb, click.Group):
-    """A group of verbs that lists each with its short help."""
+    """A group of verbs; its help lists every verb with its short help."""
 
     command_class = Verb
 
@@ -105,7 +105,7 @@ def described(command: click.Command) -> tuple[str, list[tuple[str, str]]]:
 
 
 def options(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
-    """Yield the options that the help of a command lists, each with its help."""
+    """Yield the options in the help of a command, with their help texts."""
     hidden = CONNECTION if isinstance(command, Verb) else ()
     for param in command.get_params(context):
         record = param.get_help_record(context)
@@ -114,13 +114,13 @@ def options(command: click.Command, context: click.Context) -> Iterator[tuple[st
 
 
 def known_elsewhere(word: str) -> None:
-    """Raises UsageError if `word` is in `KUBECTL`, before similar names are offered."""
+    """Raise UsageError if `word` is in `KUBECTL`, before similar names are offered."""
     if word in KUBECTL:
         raise click.UsageError(f"no verb or list {word!r}; {KUBECTL[word]}")
 
 
 def hinting(*, argument: str = "", renamed: Mapping[str, str] | None = None) -> type[click.Command]:
-    """Return a command class without arguments that hints at what to write instead.
+    """Return a command class that accepts no arguments and suggests what to write instead.
 
     `argument` is the hint for a first argument, `renamed` has those for unknown options."""
 
@@ -169,7 +169,7 @@ MIB: Final = _Mib(1, MEMORY_MIB_MAX)
 
 
 def read_keys(files: Iterable[Path]) -> list[VerifyingKey]:
-    """Read the public keys that verify signatures. Raises Wrong if one is invalid."""
+    """Read the public keys that verify signatures. Raises Wrong if a key is invalid."""
     from apportion.runtime.files import signing  # with the cryptography, see connection
 
     try:
@@ -179,14 +179,14 @@ def read_keys(files: Iterable[Path]) -> list[VerifyingKey]:
 
 
 def once(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> str | None:
-    """Callback that takes one value of a `multiple` option, and refuses several."""
+    """Return the value of a `multiple` option; refuse several values (a click callback)."""
     if len(given) > 1:
         raise click.BadParameter(f"given {len(given)} times; give it once")
     return given[0] if given else None
 
 
 def reasoned(_context: click.Context, _option: click.Parameter, given: str) -> str:
-    """Callback that requires a reason, and says what it is for."""
+    """Require a reason, and explain its purpose if it is missing (a click callback)."""
     if not given.strip():
         raise click.UsageError(SAY_WHY)
     return given

@@ -80,8 +80,8 @@ def admit(asked: Asked, rules: Rules) -> Admitted | Rejected:
 def _refuse_own(before: Any, after: Any, when: str = "") -> None:
     """Reject a change to one of our annotations. Raises `ManifestError`.
 
-    They record what a pod has been allocated, so a user could mislead other components with them.
-    Invariant: no pod is created with one, and only the binder's account changes them."""
+    Our annotations record a pod's allocation, so a user could mislead other components with them.
+    Invariant: no pod is created with one, and only the binder's account changes one."""
     was, now = (
         {
             key: value
@@ -237,5 +237,5 @@ def _filled(
 
 
 def _asks(draft: PodDraft) -> tuple[Ask, ...]:
-    """The asks of all containers; a container's own ask comes after borrowed ones."""
+    """Return the asks of all containers; a container's own ask comes after borrowed asks."""
     return (*joined(draft.shape.asks), *draft.borrowing)

@@ -11,7 +11,7 @@ _LOOK_ALIKE: Final = str.maketrans("oil", "011")
 
 
 def look(name: str) -> str:
-    """Return the name in lower case, with digits for letters that look like them."""
+    """Return the name in lower case, with similar letters replaced by digits."""
     return name.lower().translate(_LOOK_ALIKE)
 
 

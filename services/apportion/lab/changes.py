@@ -119,7 +119,7 @@ def apply(course: Course, changes: Changes) -> list[Displaced]:
 
 
 def changes_of(changes: Changes, state: State) -> tuple[PlanChange, ...]:
-    """The changes for an answer, without duplicates; `state` has the nodes of devices."""
+    """Return the changes for an answer, without duplicates; `state` has the nodes of devices."""
     found = [_off(PlanChange("lose"), name, state) for name in dict.fromkeys(changes.lose)]
     found += [_off(PlanChange("drain"), name, state) for name in dict.fromkeys(changes.drain)]
     found += [PlanChange("add", value=text) for text in changes.add]
@@ -134,7 +134,7 @@ def changes_of(changes: Changes, state: State) -> tuple[PlanChange, ...]:
 
 
 def _off(change: PlanChange, name: str, state: State) -> PlanChange:
-    """Add the node, or the device if `name` is a prefix of its id."""
+    """Add the node, or the device whose id begins with `name`."""
     found = device_names.meant(name, state.node_of_device) if name not in state.nodes else []
     if not found:
         return structs.replace(change, node=name)
@@ -142,7 +142,7 @@ def _off(change: PlanChange, name: str, state: State) -> PlanChange:
 
 
 def known_policy(name: str) -> Policy:
-    """The policy of that name. Raises WishInvalid."""
+    """Return the policy of that name. Raises WishInvalid."""
     if name in POLICIES:
         return cast("Policy", name)
     raise WishInvalid("policy", rest=f" is {name!r}", fix=f"use one of {', '.join(POLICIES)}")
@@ -158,11 +158,11 @@ class Target(NamedTuple):
     device: str = ""
 
     def pods(self) -> Iterable[PodState]:
-        """The pods that lose their place."""
+        """Return the pods that lose their placement."""
         return pods_on(self.node, self.device) if self.device else self.node.pods.values()
 
     def fact(self) -> Payload:
-        """The event of the loss."""
+        """Return the event of the loss."""
         if not self.device:
             return NodeGone(node=self.node.name)
         return DeviceHealthChanged(
@@ -171,7 +171,7 @@ class Target(NamedTuple):
 
 
 def targets(state: State, names: Iterable[str]) -> list[Target]:
-    """The nodes and devices of these names.
+    """Return the nodes and devices of these names.
 
     Raises WishInvalid if a name is unknown or ambiguous, or if too many pods run there."""
     lost = []
@@ -194,7 +194,7 @@ def targets(state: State, names: Iterable[str]) -> list[Target]:
 
 
 def lost_device(name: str, nodes: Collection[str], devices: Collection[str], when: str) -> str:
-    """The device of that id or unique id prefix. Raises WishInvalid."""
+    """Return the device of that id or unique id prefix. Raises WishInvalid."""
     found = device_names.meant(name, devices)
     if len(found) == 1:
         return found[0]
@@ -208,7 +208,7 @@ def lost_device(name: str, nodes: Collection[str], devices: Collection[str], whe
 
 
 def submitted_again(pod: PodSubmitted, uid: str) -> PodSubmitted:
-    """The pod as its controller submits it again; the engine chooses its node."""
+    """Return the pod as its controller submits it again; the engine chooses its node."""
     return structs.replace(pod, uid=uid, chooser="")
 
 
@@ -238,11 +238,11 @@ def _added(state: State, texts: Iterable[str]) -> list[Payload]:
 
 
 def _node(state: State, name: str, spec: str) -> list[Payload]:
-    """A new node with these devices, similar to the nodes with its first model.
+    """Return a new node with these devices, similar to the nodes with its first model.
 
-    Its host is as large as that of such a node with as many devices, and it has the labels and
-    taints that all such nodes have, and its own hostname. Without such a node, it is like a
-    simulated one."""
+    Its host is as large as that of such a node with as many devices. It has its own hostname, and
+    the labels and taints that all such nodes share. Without such a node, the new node is like a
+    simulated node."""
     try:
         devices = simulated_devices(name, spec)
     except SimulationInvalid as error:
@@ -269,9 +269,9 @@ def _node(state: State, name: str, spec: str) -> list[Payload]:
 
 
 def node_facts(node: SimulatedNode, alike: Sequence[NodeState] = ()) -> list[Payload]:
-    """The events of a new node, with the taints that all nodes in `alike` have.
+    """Return the events of a new node, with the taints that all nodes in `alike` have.
 
-    It is observed as well, because in a Kubernetes cluster only observed nodes count."""
+    The node is observed as well, because in a Kubernetes cluster only observed nodes count."""
     seen = [each.observed for each in alike if each.observed is not None]
     taints = tuple(
         taint for taint in (seen[0].taints if seen else ())

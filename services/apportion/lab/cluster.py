@@ -64,13 +64,13 @@ class Cluster:
 
     @property
     def state(self) -> State:
-        """The current state; read it, but do not change it."""
+        """Return the current state; read it, but do not change it."""
         return self._course.state
 
     def submit(self, wanted: Pods | Sequence[PodDraft]) -> list[Row]:
         """Submit pods and decide; return a row for each.
 
-        Keys: namespace, pod, node (empty while pending), devices, sentence."""
+        The keys are namespace, pod, node (empty while pending), devices and sentence."""
         pods = wanted if isinstance(wanted, Pods) else Pods(list(wanted))
         for fact in (*pods.limits, *pods.groups):
             self._course.apply(fact)
@@ -99,7 +99,7 @@ class Cluster:
         self, wanted: Pods | Sequence[PodDraft] = (), *, lose: Sequence[str] = (),
         add: Sequence[str] = (), policy: str = "",
     ) -> PlanAnswer:  # fmt: skip
-        """What would happen, without changing the cluster. Raises WishInvalid."""
+        """Return what would happen, without changing the cluster. Raises WishInvalid."""
         pods = wanted if isinstance(wanted, Pods) else Pods(list(wanted))
         wish = Plan(
             pods=tuple(pods.pods),
@@ -112,16 +112,16 @@ class Cluster:
         return plan(self.state, wish)
 
     def pods(self) -> list[Row]:
-        """All live pods, with the fields of `apportion get pods --json`."""
+        """Return all live pods, with the fields of `apportion get pods --json`."""
         explainer = Explainer(self.state)
         return rows(pod_answer(self.state, pod, explainer) for pod in self.state.pods.values())
 
     def nodes(self) -> list[Row]:
-        """All nodes, with the fields of `apportion get nodes --json`."""
+        """Return all nodes, with the fields of `apportion get nodes --json`."""
         return rows(map(node_answer, self.state.nodes.values()))
 
     def devices(self) -> list[Row]:
-        """All devices and their pods, with the fields of `apportion get devices --json`."""
+        """Return all devices and their pods, with the fields of `apportion get devices --json`."""
         return [row for node in self.state.nodes.values() for row in rows(device_answers(node))]
 
     def _row(self, pod: PodState) -> Row:
@@ -141,7 +141,7 @@ def rows(items: Iterable[msgspec.Struct]) -> list[Row]:
 
 
 def compare(recorded: Recorded, courses: Mapping[str, Otherwise]) -> list[Row]:
-    """Compare what happened with replays: a row of figures for each, by `course`.
+    """Compare the recording with replays: return a row of figures for each, by `course`.
 
     Raises CourseFailed or WishInvalid."""
     found = [_figures("happened", recorded.happened)]
@@ -156,7 +156,7 @@ def compare_policies(recorded: Recorded, policies: Iterable[str]) -> list[Row]:
 
 
 def slices(answer: ReplayAnswer) -> list[Row]:
-    """A replay over time: a row for each slice and course."""
+    """Return a replay over time: a row for each slice and course."""
     return [
         {"course": name, **msgspec.to_builtins(each)}
         for name, course in (("happened", answer.happened), ("replayed", answer.replayed))

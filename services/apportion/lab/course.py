@@ -37,13 +37,13 @@ def copied(state: State) -> State:
 
 
 def newest(state: State) -> str:
-    """The latest time in the state's pods, so that a new pod counts as the youngest."""
+    """Return the latest time in the state's pods, so that a new pod counts as the youngest."""
     times = (max(pod.submitted_time, pod.placed_time) for pod in state.pods.values())
     return max(times, default=TIME)
 
 
 class Course:
-    """One course over `state`, which it changes: pass it a copy.
+    """One course over `state`; pass a copy, because the course changes the state.
 
     `time` is the time of its events, by default the `newest` of the state. `evicted` are the
     evictions so far, in order."""
@@ -60,7 +60,7 @@ class Course:
         self._watching.append(observe)
 
     def apply(self, data: Payload) -> Change:
-        """Apply an event. Raises CourseFailed if it contradicts the state."""
+        """Apply an event. Raises CourseFailed if the event contradicts the state."""
         if isinstance(data, _CHAINED):
             node = self.state.nodes.get(data.node)
             data = structs.replace(data, previous=node.chain if node is not None else "")
@@ -76,7 +76,7 @@ class Course:
     def settle(self) -> Iterator[int]:
         """Decide until nothing is left; yield the number of events of each decision.
 
-        Raises CourseFailed if it does not end."""
+        Raises CourseFailed if decisions never end."""
         decisions = 0
         while events := self.decide():
             for data in events:
@@ -90,14 +90,14 @@ class Course:
             yield len(events)
 
     def decide(self) -> list[DecisionEvent]:
-        """The next decision with events, not applied yet; empty when nothing is left."""
+        """Return the next decision with events, not applied yet; empty when nothing is left."""
         while True:
             decision = self.engine.decide()
             if decision.events or not decision.more:
                 return decision.events
 
     def decided(self, data: Payload) -> Change:
-        """Apply a decision of the engine, completed as the scheduler would write it."""
+        """Apply a decision of the engine, completed as a scheduler would append it."""
         if isinstance(data, PodPlaced):
             devices = (held.device for held in self.state.nodes[data.node].devices)
             data = handed(data, self.state.pods[data.pod].submitted, devices)

@@ -46,7 +46,7 @@ class EmptyFleet:
         self._gangs: dict[str, PodRefused | None] = {}
 
     def lasting(self, pod: PodState) -> PodRefused | None:
-        """Return why a pending pod can never be placed, or None if it may be.
+        """Return why a pending pod can never be placed, or None if a placement is possible.
 
         A gang that is placed all or none is tried as a whole, other pods alone."""
         if pod.refusal is None and not pod.submitted.gates:

@@ -44,7 +44,7 @@ class SpanInvalid(ValueError):
 
 
 class _Enough(Exception):
-    """The last record of the span was taken."""
+    """The last record of the span was read."""
 
 
 class Wanted(NamedTuple):
@@ -75,7 +75,7 @@ async def read_ledger(
     tell: Tell = lambda _, __: None,
     endless: bool = False,
 ) -> S:
-    """Fold to the span's beginning, give its events to a new `sink` and return that.
+    """Fold to the span's beginning, pass its events to a new `sink`, and return the sink.
 
     `tell` is called with the number of events read, and of all. `endless`: continue with new events
     until cancelled. Raises SpanInvalid, LedgerError, UnknownEvent or RecordingFailed."""
@@ -206,7 +206,7 @@ def _archived_limits(paths: Sequence[Path], begin: Moment | None, end: Moment | 
 
 
 def _is_in(moment: Moment, revision: int, at_s: float, *, open_end: bool) -> bool:
-    """True if a record is at or after the moment (`open_end`), else at or before it."""
+    """Return True if a record is at or after the moment (`open_end`), else at or before it."""
     if moment.revision is not None:
         return revision >= moment.revision if open_end else revision <= moment.revision
     assert moment.time is not None  # noqa: S101 - a moment has one or the other
@@ -217,7 +217,7 @@ def _is_in(moment: Moment, revision: int, at_s: float, *, open_end: bool) -> boo
 def record(source: str | Path | Sequence[Path], begin: str = "", end: str = "") -> Recorded:
     """Record a span of a ledger: a NATS URL, or archive files from its beginning.
 
-    `begin` and `end` are as for `apportion replay`, by default the whole ledger. It also works
+    `begin` and `end` are as for `apportion replay`, by default the whole ledger. The function works
     where an event loop is running, as in a notebook. Raises SpanInvalid, LedgerError, ArchiveError,
     OSError, UnknownEvent or RecordingFailed."""
     wanted = Wanted(begin, end, now())
@@ -238,5 +238,5 @@ def record(source: str | Path | Sequence[Path], begin: str = "", end: str = "") 
 
 
 def now() -> datetime:
-    """The current time in UTC."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)

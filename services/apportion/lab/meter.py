@@ -1,7 +1,7 @@
 """Measure a course: allocated devices and pending pods, integrated over time.
 
 Invariant: the figures depend only on the observed events, so equal courses have equal figures. A
-node or pod is looked at only when an event concerns it."""
+node or pod is evaluated only when an event concerns it."""
 
 from array import array
 from collections.abc import Iterable
@@ -142,7 +142,7 @@ class Meter:
             self._waits.append(self._elapsed_s - entry[0])
 
     def _gpus(self, key: bytes, shape: Shape) -> float:
-        """The devices that a pod requests, as the smallest part over all device types."""
+        """Return the devices that a pod requests, as the smallest part over all device types."""
         if self._kinds is None:
             found: dict[tuple[object, ...], Device] = {}
             for node in self._state.nodes.values():

@@ -45,7 +45,7 @@ class Point(Struct, frozen=True):
 
 
 class Packed(Struct, frozen=True):
-    """One run; `decisions` is a SHA-256 over the bytes of all decisions."""
+    """The result of one run; `decisions` is a SHA-256 over the bytes of all decisions."""
 
     allocated_percent: float
     pods: int
@@ -67,12 +67,12 @@ class _Counting:
         return name
 
     def prices(self, state: State) -> PricesLearnt:
-        """The prices of the pods so far on the nodes of a state. Raises NoPrices."""
+        """Return the prices of the pods so far on the nodes of a state. Raises NoPrices."""
         return learn(self.histogram.shapes(), node_types(state), pods=self.histogram.pods)
 
 
 def shuffled(nodes: Sequence[SimulatedNode]) -> list[NodeReported]:
-    """The nodes in the order of the study, named by their rank."""
+    """Return the nodes in the order of the study, named by their rank."""
     order = list(nodes)
     random.Random(SHUFFLE_NODES).shuffle(order)  # noqa: S311 - repeatable on purpose
     reports = []
@@ -87,12 +87,12 @@ def shuffled(nodes: Sequence[SimulatedNode]) -> list[NodeReported]:
 
 
 def taken_percent(shape: Shape) -> int:
-    """The request of a trace's pod, in percent of one device."""
+    """Return the request of a trace's pod, in percent of one device."""
     return sum(ask.count * ask.cores for ask in shape.asks)
 
 
 def arrivals(shapes: Sequence[Shape], devices: int, seed: int) -> list[Shape]:
-    """The shapes in order of arrival; `shapes` are the trace's, sorted by pod name."""
+    """Return the shapes in order of arrival; `shapes` are the trace's, sorted by pod name."""
     drawn = random.Random(seed)  # noqa: S311 - repeatable on purpose
     pods = list(shapes)
     drawn.shuffle(pods)
@@ -109,7 +109,7 @@ def pack(
     nodes: Sequence[NodeReported], shapes: Sequence[Shape], policy: str, *, seed: int = 42,
     online: bool = False,
 ) -> Packed:  # fmt: skip
-    """One run; policies with prices know the shapes, or with `online` learn them.
+    """Do one run; policies with prices know the shapes, or learn them with `online`.
 
     Raises WishInvalid if the policy is unknown, and NoPrices if the solver gave up."""
     run = _Counting()
@@ -144,7 +144,7 @@ def pack(
 
 
 def allocated_percent(state: State) -> float:
-    """The allocated part of the cores of all devices, in percent."""
+    """Return the allocated part of the cores of all devices, in percent."""
     each = [held for node in state.nodes.values() for held in node.devices]
     cores = sum(held.device.cores for held in each)
     return WHOLE * sum(held.device.cores - held.cores_free for held in each) / cores

@@ -85,7 +85,7 @@ Tell = Callable[[PlanProgress], None]
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What to try: pods and gangs to submit, and changes."""
+    """The plan to try: pods and gangs to submit, and changes."""
 
     pods: tuple[PodDraft, ...] = ()
     groups: tuple[PodGroupObserved, ...] = ()
@@ -132,14 +132,14 @@ class Played(NamedTuple):
     after: dict[str, PodSubmitted]
 
     def end(self, uid: str) -> PodState | None:
-        """The final state of a pod after all evictions, or None if it is gone."""
+        """Return the final state of a pod after all evictions, or None if the pod has ended."""
         while uid in self.after:
             uid = self.after[uid].uid
         return self.course.state.pods.get(uid)
 
 
 def plan(state: State, wish: Plan, *, time: str = "", tell: Tell = lambda _: None) -> PlanAnswer:
-    """The outcome of the plan at the state's revision; the state is not changed.
+    """Return the outcome of the plan at the state's revision; the state is not changed.
 
     `time` is the time of the course's events, by default the state's newest; `tell` is called with
     the progress. Raises WishInvalid if the plan is empty or names something unknown, and
@@ -245,14 +245,14 @@ class _Comers:
 
 
 def comes_again(state: State, pod: PodSubmitted) -> bool:
-    """True if the pod is submitted again after an eviction.
+    """Return True if the pod is submitted again after an eviction.
 
-    In Kubernetes its controller does that, else the watcher, except for a command."""
+    In Kubernetes its controller resubmits the pod, else the watcher, except for a command."""
     return bool(pod.owner) if state.of_kubernetes else not is_command(pod.owner)
 
 
 def _totals(state: State) -> Totals:
-    """The cluster in numbers; devices of a node that is not ready count as broken."""
+    """Return the cluster in numbers; devices of a node that is not ready count as broken."""
     there = [node for node in state.nodes.values() if node.present]
     devices = [device for node in there for device in node.devices if device.present]
     placed = sum(pod.placement is not None for pod in state.pods.values())
@@ -345,7 +345,7 @@ class _Answering:
         return plan_with_text(answer)
 
     def _parted(self, wish: Plan) -> Counter[str]:
-        """The pods elsewhere, by gang, that a drain would move in addition to what is lost."""
+        """Return pods elsewhere, by gang, that a drain would move in addition to lost pods."""
         if wish.changes.drain:
             return Counter()
         groups = {each.before.submitted.group for each in self._displaced.values()}
@@ -377,7 +377,7 @@ class _Answering:
         return structs.replace(answer, without="never" if never else "not-now")
 
     def _kept(self, draft: PodDraft, pod: PodState, node: str) -> PlannedPod:
-        """A pod that is already placed: it stays, unless the plan moves or evicts it."""
+        """Return the outcome of a placed pod, which stays unless the plan moves or evicts it."""
         if pod.uid in self._displaced:
             return self._moved(self._displaced[pod.uid])
         if pod.uid not in self._state.pods:
@@ -413,9 +413,9 @@ class _Answering:
         self, pod: PodState | None, about: PodSubmitted, *, was: str = "",
         waits: PodState | None = None,
     ) -> PlannedPod:  # fmt: skip
-        """The outcome of one pod; `pod` is None if it was evicted and does not return.
+        """Return the outcome of one pod; `pod` is None if it was evicted and does not return.
 
-        `waits` is the live pending pod that it is, or that it replaces."""
+        `waits` is the live pending pod of this name, or the pending pod that the plan replaces."""
         made = PlannedPod(
             namespace=about.namespace, name=about.name, outcome="not-now", was=was,
             priority=about.priority, group=about.group,
@@ -472,7 +472,7 @@ class _Answering:
         return structs.replace(made, outcome="never", refused=refused, ahead=ahead, line=line)
 
     def _refused(self, pod: PodState) -> WhyRefused | None:
-        """Why the pod is pending, as in `why`; None if no scheduler has decided."""
+        """Return why the pod is pending, as in `why`; None if no scheduler has decided."""
         if pod.refusal is None:
             return None
         explained = self._explainer.explained(pod, pod.refusal)
@@ -493,7 +493,7 @@ class _Answering:
         return known if unlooked(self._state, pod) else ()
 
     def _line(self, what_for: Hashable, refused: WhyRefused | None) -> int:
-        """The number of the group of pods with the same causes and nearest node."""
+        """Return the number of the group of pods with the same causes and nearest node."""
         if refused is not None:
             causes = tuple((each.code, each.nodes) for each in refused.causes)
             near = tuple((each.node, each.device, each.needed) for each in refused.nearest[:1])
@@ -523,7 +523,7 @@ class _Answering:
         )  # fmt: skip
 
     def _ahead(self, pods: Sequence[PodState]) -> tuple[Ahead, ...]:
-        """The first of these pending pods; `alike` counts all pods of the same group."""
+        """Return the first of these pending pods; `alike` counts all pods of the same group."""
         keys = [(pod.submitted.priority, self._waits_for(pod)) for pod in pods]
         alike = Counter(keys)
         lines = {key: number for number, key in enumerate(alike, 1)}
@@ -546,7 +546,7 @@ def _sentence(
     wish: Plan, pods: Sequence[PlannedPod], moved: Sequence[PlannedPod],
     leavers: Sequence[PodEvicted],
 ) -> str:  # fmt: skip
-    """The answer in one sentence; counts only `leavers` that are not among `pods`."""
+    """Return the answer in one sentence; counts only `leavers` that are not among `pods`."""
     parts, named = [], {(pod.namespace, pod.name) for pod in pods}
     evicted = sum((gone.namespace, gone.name) not in named for gone in leavers)
     if pods:

@@ -81,7 +81,7 @@ class Recorded(NamedTuple):
     """A recorded span of a ledger.
 
     `ran_s` is how long each pod ran that ended in the span, by uid; `ends` are the end times of
-    those that already ran at its beginning. `cut` are the pods evicted in the span, and `after` has
+    pods that already ran at its beginning. `cut` are the pods evicted in the span, and `after` has
     the new uid of those that were submitted again under the same name; such a pod's `ran_s`
     includes that of its successors. For the other evicted pods it is unknown. Pods replaced by a
     newer one of the same name, as in a drain, have no entry either: they end when the newer pod is
@@ -99,7 +99,7 @@ class Recorded(NamedTuple):
     facts: Tape
 
     def beginning(self) -> State:
-        """A new copy of the state before the first event of the span."""
+        """Return a new copy of the state before the first event of the span."""
         return restore(self.state)
 
 
@@ -127,7 +127,7 @@ class Tape:
 
 
 class Recording:
-    """A recording in progress: give it every record after `state`, in order."""
+    """A recording in progress: pass every record after `state`, in order."""
 
     def __init__(self, state: State, limits: Limits) -> None:
         self._fold = StateFold(state, quiet=True)
@@ -148,11 +148,11 @@ class Recording:
 
     @property
     def revision(self) -> int:
-        """The newest revision that was taken so far."""
+        """Return the newest revision read so far."""
         return self._fold.state.revision
 
     def take(self, record: Record) -> bool:
-        """Take the next record; return False if it ends the span or is after it.
+        """Read the next record; return False if the record ends the span or is after its end.
 
         Raises UnknownEvent if a newer build wrote it, and RecordingFailed if there are too many
         pods."""
@@ -175,7 +175,7 @@ class Recording:
         return record.revision < self._limits.upto
 
     def finish(self) -> Recorded:
-        """Return the recording of the records taken so far."""
+        """Return the recording of all records read so far."""
         if self._meter is None:
             self._begin()
         assert self._meter is not None  # noqa: S101 - just begun
@@ -247,10 +247,10 @@ class Recording:
 
 
 def seconds_of(time: str) -> float:
-    """An event's time in seconds since 1970."""
+    """Return an event's time in seconds since 1970."""
     return datetime.fromisoformat(time).timestamp()
 
 
 def time_of(at_s: float) -> str:
-    """Seconds since 1970 as an event's time."""
+    """Return seconds since 1970 as an event's time."""
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="microseconds")[:-6] + "Z"

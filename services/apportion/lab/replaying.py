@@ -92,7 +92,7 @@ class Lost(NamedTuple):
     devices: frozenset[str] = frozenset()
 
     def there(self, state: State) -> tuple[str, ...]:
-        """Those that are present now, in order."""
+        """Return the lost nodes and devices that are present now, in order."""
         nodes = (name for name in self.nodes if (n := state.nodes.get(name)) and n.present)
         devices = (
             device
@@ -104,11 +104,11 @@ class Lost(NamedTuple):
         return (*sorted(nodes), *sorted(devices))
 
     def holds(self, data: PodAdopted) -> bool:
-        """True if the adopted pod is on a lost node or device."""
+        """Return True if the adopted pod is on a lost node or device."""
         return data.node in self.nodes or any(s.device in self.devices for s in data.shares)
 
     def without(self, data: Payload) -> Payload:
-        """The fact with lost devices in a node's report marked as failed."""
+        """Return the fact with lost devices in a node's report marked as failed."""
         if not isinstance(data, NodeReported) or self.devices.isdisjoint(
             device.id for device in data.devices
         ):
@@ -125,7 +125,7 @@ class Lost(NamedTuple):
 def lost(names: Iterable[str], state: State, facts: Iterable[Fact]) -> Lost:
     """Find these names among the nodes and devices of the state and of the facts.
 
-    It is called before the replay, so that an error is reported at once. Raises WishInvalid if a
+    Call this before the replay, so that an error is reported at once. Raises WishInvalid if a
     name is unknown in this span or ambiguous."""
     wanted = tuple(dict.fromkeys(names))
     if not wanted:
@@ -238,13 +238,13 @@ class Replay:
                 self._learn()
 
     def _first_of(self, uid: str) -> str:
-        """The pod's first uid, before all evictions here and in the recording."""
+        """Return the pod's first uid, before all evictions here and in the recording."""
         while uid in self._first:
             uid = self._first[uid]
         return uid
 
     def _now_as(self, uid: str) -> str:
-        """The pod's current uid in this course."""
+        """Return the pod's current uid in this course."""
         first = self._first_of(uid)
         return self._again.get(first, first)
 
@@ -306,13 +306,13 @@ class Replay:
             self._learn()
 
     def _declare(self, name: str) -> None:
-        """Declare a gang again: its last pod may end here before the next is submitted."""
+        """Declare a gang again, because its last pod may end here before the next is submitted."""
         declared, group = self._gangs.get(name), self._course.state.groups.get(name)
         if declared is not None and (group is None or group.observed is None):
             self._course.apply(declared)
 
     def _is_other(self, data: Payload) -> bool:
-        """True if the fact does not apply in this course, or comes at another time."""
+        """Return True if the fact does not apply in this course, or comes at another time."""
         if isinstance(data, PodGone):
             if data.uid in self._recorded.ran_s or data.uid in self._recorded.cut:
                 return True  # it ends after the same running time, or when evicted here
@@ -387,12 +387,12 @@ class Replay:
 def replay(
     recorded: Recorded, otherwise: Otherwise, *, tell: Tell = lambda _, __: None
 ) -> ReplayAnswer:
-    """What would have happened in the recording. Raises CourseFailed or WishInvalid."""
+    """Return what would have happened in the recording. Raises CourseFailed or WishInvalid."""
     return Replay(recorded, otherwise).run(tell)
 
 
 def words(otherwise: Otherwise, state: State) -> tuple[str, ...]:
-    """The changes as texts, such as `by the policy spread`."""
+    """Return the changes as texts, such as `by the policy spread`."""
     fleet = otherwise.fleet
     devices = sum(len(node.devices) for node in fleet)
     said = (f"on a fleet of {len(fleet):,} nodes with {devices:,} devices",) if fleet else ()

@@ -65,7 +65,7 @@ class Shadowing:
         self.pods: list[ShadowPod] = []
 
     def take(self, record: Record) -> bool:
-        """Take the next record; return False if it ends the span or is after it.
+        """Read the next record; return False if the record ends the span or is after its end.
 
         Raises UnknownEvent if a newer build wrote it, and RecordingFailed if there are too many
         pods."""
@@ -95,7 +95,7 @@ class Shadowing:
         return record.revision < self._upto
 
     def finish(self) -> ShadowAnswer:
-        """All pods compared so far, with totals."""
+        """Return all pods compared so far, with totals."""
         counts = Counter(pod.verdict for pod in self.pods)
         both = [(pod.theirs, pod.ours) for pod in self.pods if pod.theirs.devices]
         return ShadowAnswer(
@@ -145,7 +145,7 @@ class Shadowing:
             raise RecordingFailed(f"more than {PODS_MAX:,} pods; compare a shorter span")
 
     def _decide(self, uid: str) -> DecisionEvent | None:
-        """The engine's decision about the pod, or None if there is none."""
+        """Return the engine's decision about the pod, or None if there is none."""
         for _ in range(DECISIONS_MAX):
             decision = self._course.engine.decide(
                 events_max=len(self._course.state.pods) + 1, looks_max=sys.maxsize

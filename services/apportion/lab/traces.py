@@ -38,7 +38,7 @@ class _Node(Struct, frozen=True):
 
 
 def read_trace(path: str | Path) -> list[PodDraft]:
-    """The pods of a trace, in its order. Raises TraceInvalid."""
+    """Return the pods of a trace, in its order. Raises TraceInvalid."""
     path = Path(path)
     _check_size(path)
     try:
@@ -49,7 +49,7 @@ def read_trace(path: str | Path) -> list[PodDraft]:
 
 
 def read_trace_nodes(path: str | Path) -> list[SimulatedNode]:
-    """The nodes of a trace, in its order. Raises TraceInvalid.
+    """Return the nodes of a trace, in its order. Raises TraceInvalid.
 
     Columns: sn, cpu_milli, memory_mib, gpu, model."""
     path = Path(path)

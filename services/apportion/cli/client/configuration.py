@@ -1,7 +1,7 @@
 """Read the cluster's configuration, for verbs that read manifests or change it.
 
-Invariant: it is read as of the ledger's end, so a document that was just applied is never
-missed."""
+Invariant: the configuration is read as of the ledger's end, so a document that was just applied is
+never missed."""
 
 import asyncio
 import sys

@@ -77,7 +77,7 @@ class Where(msgspec.Struct, frozen=True):
         return known.reach_for(role)
 
     def running(self) -> bool:
-        """True if an `up` of this data folder is running."""
+        """Return True if an `up` of this data folder is running."""
         return (self.data / CONNECTION).exists()
 
     def gateway_url(self) -> str:

@@ -20,7 +20,7 @@ def cordoning(node: str, device: str, *, by: str, reason: str) -> NodeCordoned |
 
 
 async def stands_now(where: Where, node: str, data: NodeCordoned | DeviceCordoned) -> int:
-    """Return the revision of this cordon if it is in force; 0 if not, or if unknown.
+    """Return the revision of this cordon, or 0 if the cordon is not in force or unknown.
 
     Cordoning twice is harmless, leaving a node open is not. Raises LedgerError, NotFound."""
     try:

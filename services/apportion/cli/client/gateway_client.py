@@ -47,11 +47,11 @@ def at_of(query: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Unanswered(Unreachable):
-    """No gateway answers, for now. One that refuses raises Unreachable itself."""
+    """No gateway answers for now. If a gateway refuses a request, Unreachable is raised."""
 
 
 class Gateway:
-    """One gateway, over one connection; retried for `patience_s` while it is replaying."""
+    """One gateway, over one connection; retried for `patience_s` while the gateway is replaying."""
 
     def __init__(
         self, url: str, *, timeout_s: float = TIMEOUT_S, patience_s: float = PATIENCE_S
@@ -108,7 +108,7 @@ class Gateway:
             ) from None
 
     def text(self, *path: str, query: Mapping[str, object]) -> str:
-        """Return the plain text at `path`. Raises as `ask`."""
+        """Return the plain text at `path`. Raises the same errors as `ask`."""
         return self._get_in_time(path, query).decode(errors="replace")
 
     def every(

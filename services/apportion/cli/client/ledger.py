@@ -80,7 +80,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def to_its_end(step: Coroutine[Any, Any, T]) -> T:
-    """Await `step` to its end; a Ctrl-C in the meantime takes effect after it."""
+    """Wait until `step` ends; a Ctrl-C during the step takes effect after it."""
     task = asyncio.ensure_future(step)
     try:
         return await asyncio.shield(task)
@@ -158,7 +158,7 @@ async def follow_until(
 async def by_now(reach: Reach) -> dict[str, int]:
     """Return the query parameters for an answer as of the ledger's end.
 
-    Verbs that write because of an answer need it: the gateway may be stale. Raises LedgerError."""
+    Verbs that write because of an answer use them: a gateway may be stale. Raises LedgerError."""
     async with open_ledger(reach) as ledger:
         return {"at_least": await ledger.last_revision(), "wait_s": BEHIND_S}
 

@@ -111,7 +111,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Listing(NamedTuple):
-    """A list to print; `find` returns the gateway's URL again if it goes away."""
+    """A list to print; `find` looks up the gateway's URL again if the connection is lost."""
 
     gateway: Gateway
     kind: Kind

@@ -50,7 +50,7 @@ def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str
 
 
 class NothingLike(NotFound):
-    """There is no pod of that name, nor a similar one."""
+    """No pod has that name or a similar one."""
 
 
 def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem: str) -> str:
@@ -82,7 +82,7 @@ def unknown(
 def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
     """Return a hint to append to "no such pod": `; did you mean training/worker-0?`
 
-    It names pods elsewhere, of an owner or gang of that name, or of a similar name."""
+    The hint names pods elsewhere, pods of an owner or gang of that name, or similar names."""
     full = defaultdict[str, list[str]](list)
     made = defaultdict[str, list[str]](list)
     for pod in pods:
@@ -98,7 +98,7 @@ def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
 
 
 def is_pod(gateway: Gateway, target: str, there: dict[str, object]) -> bool:
-    """True if a pod of that name is live as of `there`, or ever was."""
+    """Return True if a pod of that name is live as of `there`, or ever was."""
     if live_pods(gateway, target, there):
         return True
     space, _, name = target.rpartition("/")
@@ -107,16 +107,16 @@ def is_pod(gateway: Gateway, target: str, there: dict[str, object]) -> bool:
 
 
 def live_pods(gateway: Gateway, target: str, there: dict[str, object]) -> list[PodAnswer]:
-    """Return the live pods of that name, in its namespace if it has one, else in any."""
+    """Return the live pods of a name: in its namespace if it includes one, else in any."""
     space, _, name = target.rpartition("/")
     _, pods = gateway.items("pods", PodAnswer, there)
     return [each for each in pods if each.name == name and space in {"", each.namespace}]
 
 
 def find(where: Where, target: str) -> tuple[int, str, str]:
-    """Return the gateway's revision, the node, and the device unless a node is meant.
+    """Return the gateway's revision, the node, and the device unless the name is a node's.
 
-    Raises NotFound if it is neither, or ambiguous."""
+    Raises NotFound if the name is neither a node nor a device, or is ambiguous."""
     gateway = Gateway(where.gateway_url())
     try:
         detail = gateway.ask("nodes", target, answer=NodeDetail)

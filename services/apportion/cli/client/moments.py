@@ -60,7 +60,7 @@ def pinned(gateway: Gateway, query: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], datetime]:
-    """As `pinned`, plus the time of `at`, from which ages in the answer count."""
+    """Resolve `at` like `pinned`; also return its time, from which ages in the answer count."""
     asked = {name: value for name, value in query.items() if value is not None}
     now = datetime.now(UTC)
     if "at" not in asked:
@@ -74,16 +74,16 @@ def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], d
 
 
 def head(meant: MomentAnswer, asked: datetime | None, now: datetime) -> str:
-    """As in `as of 14:20:00Z: revision 117, of 13:57:45Z`, with dates unless today."""
+    """Return text as in `as of 14:20:00Z: revision 117, of 13:57:45Z`, with dates unless today."""
     if asked is None:
         return f"as of revision {meant.revision}, {moment(meant.time)}"
     return f"as of {when(asked, now)}: revision {meant.revision}, of {clock(meant.time, now)}"
 
 
 def both(text: str, meant: MomentAnswer, now: datetime) -> str:
-    """Describe a point in time as asked for, if that was a time, and as its revision.
+    """Describe a point in time by the requested time, if one was given, and by its revision.
 
-    `text` is empty for now. A time before the first event means that event."""
+    An empty `text` means the present. A time before the first event means that event."""
     asked = time_of(text, now)
     said = f"{when(asked, now)}: " if asked else ""
     if asked and meant.revision == 1 and meant.time and asked < datetime.fromisoformat(meant.time):
@@ -92,7 +92,7 @@ def both(text: str, meant: MomentAnswer, now: datetime) -> str:
 
 
 def when(asked: datetime, now: datetime) -> str:
-    """Return the time that was asked for, with its date unless it is today."""
+    """Return the requested time, with its date unless that is today."""
     day = now.date() - asked.astimezone(UTC).date()
     return ("yesterday, " if day.days == 1 else "") + clock(shown_time(asked), now)
 

@@ -58,7 +58,7 @@ class Submitted(msgspec.Struct, frozen=True):
 
     @property
     def full_name(self) -> str:
-        """What users call it, as `namespace/name`."""
+        """Return the name of the pod that users see, as `namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
 
@@ -67,7 +67,7 @@ def look_up(
 ) -> tuple[int, dict[str, PodAnswer]]:
     """Return the gateway's revision, and the live ones among `pods` by name.
 
-    It answers as of `at_least` or later, so no pod is missed. Raises Unreachable, Wrong."""
+    The answer is as of `at_least` or later, so no pod is missed. Raises Unreachable, Wrong."""
     query = {"at_least": at_least, "wait_s": WAIT_S}
     basis = gateway.ask("revision", answer=RevisionAnswer, query=query).revision
     live: dict[str, PodAnswer] = {}
@@ -245,7 +245,7 @@ class Dropped(Exception):
 
 
 class Ended(Exception):
-    """The pod has ended since it was looked up."""
+    """The pod has ended since the lookup."""
 
 
 class Submission(NamedTuple):
@@ -264,7 +264,7 @@ def subject_of_pod(uid: str) -> str:
 async def submission_of(ledger: JetStreamLedger, pod: PodAnswer) -> Submission:
     """Return the pod's submission, with its current devices, labels and amounts.
 
-    Raises Dropped if the ledger no longer has it, Ended if the pod is not live, LedgerError."""
+    Raises Dropped if the ledger dropped the event, Ended if the pod is not live, LedgerError."""
     found: list[Event] = []
     newest = 0
     rules = await stream.read_rules(ledger.wire)

@@ -40,7 +40,7 @@ class Decided(msgspec.Struct, frozen=True):
 class Awaited:
     """The decisions on some pods, as they arrive; `progress` is called per settled pod.
 
-    `first_placed_s` is on the monotonic clock, `revision` the newest seen. `evicted` names, by uid,
+    `first_placed_s` is on the monotonic clock, `revision` the newest read. `evicted` names, by uid,
     the pods evicted for it; `unlooked` has the pods that no scheduler considers, and why."""
 
     def __init__(
@@ -62,17 +62,17 @@ class Awaited:
 
     @property
     def refused(self) -> list[str]:
-        """The uids that were refused and not placed since."""
+        """Return the uids that were refused and not placed since."""
         return [uid for uid, said in self.decided.items() if said.refused]
 
     @property
     def undecided(self) -> list[str]:
-        """The uids that still lack a decision."""
+        """Return the uids that still lack a decision."""
         return [uid for uid in self.pods if uid not in self.decided and uid not in self.unlooked]
 
     @property
     def settled(self) -> bool:
-        """True if there is nothing more to wait for."""
+        """Return True if there is nothing more to wait for."""
         return self._all.is_set()
 
     def set_aside(self, unlooked: Mapping[str, str]) -> None:
@@ -82,7 +82,7 @@ class Awaited:
             self._settle(uid)
 
     async def recall(self, ledger: JetStreamLedger, revisions: Iterable[int]) -> None:
-        """Take in earlier decisions on pods that were live before. Raises as `wait`."""
+        """Read earlier decisions on pods that were live before. Raises the errors of `wait`."""
         self._rules = await stream.read_rules(ledger.wire)
         for revision in revisions:
             record = await stream.read_record(ledger.wire, revision)

@@ -24,7 +24,7 @@ class Evicting:
         self._force = force
 
     async def move(self, unit: Unit) -> None:
-        """Evict the pods of `unit`; if there are several, after a dry run for each.
+        """Evict the pods of `unit`; if there are several, dry-run every eviction first.
 
         Raises Blocked (a budget, or no controller), KubeRefused, KubeUnavailable."""
         for pod in unit.pods:
@@ -70,9 +70,9 @@ async def evict_all(
     asked: Callable[[Unit], None],
     blocked: Callable[[Unit, str], None],
 ) -> None:
-    """Evict every unit, and retry every `pause_s` those that are blocked for now.
+    """Evict every unit; every `pause_s` seconds, retry units that are blocked for now.
 
-    Calls `asked` or else `blocked`, with the reason, for each. Raises KubeRefused."""
+    Calls `asked` for each evicted unit, else `blocked` with the reason. Raises KubeRefused."""
     left = list(units)
     while left:
         later: list[Unit] = []

@@ -1,4 +1,4 @@
-"""Compare wanted pods with live ones: new, same, changed or surplus.
+"""Compare the pods of manifests with live pods: new, same, changed or surplus.
 
 Invariant: a workload or gang is changed as a whole or not at all."""
 
@@ -60,7 +60,7 @@ def _parted(pods: list[Pod], wholes: set[tuple[str, str]]) -> tuple[list[Pod], l
 
 
 def _wholes(pod: PodDraft | PodAnswer) -> Iterator[tuple[str, str]]:
-    """Yield what the pod is part of: its owner with namespace, and its gang."""
+    """Yield the groups that contain the pod: its owner with namespace, and its gang."""
     if pod.owner:
         yield pod.namespace, pod.owner
     if pod.group:
@@ -68,7 +68,7 @@ def _wholes(pod: PodDraft | PodAnswer) -> Iterator[tuple[str, str]]:
 
 
 def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compared:
-    """Compare each pod of `wish` with the live one, and Deployments with their pods."""
+    """Compare each pod of `wish` with the live pod, and Deployments with their pods."""
     found = Compared(only_new(wish, live), dict(wish.groups))
     for pod in wish.pods:
         there = live.get(f"{pod.namespace}/{pod.name}")
@@ -108,7 +108,7 @@ def only_new(wish: Wish, live: dict[str, PodAnswer]) -> Wish:
 async def undeclared(
     ledger: JetStreamLedger, gateway: Gateway, gangs: dict[str, PodGroupObserved]
 ) -> dict[str, PodGroupObserved]:
-    """Return the gangs that are not declared this way; one without pods is forgotten."""
+    """Return the gangs with another declaration or none; the ledger forgets gangs without pods."""
     if not gangs:
         return {}
     _, known = await asyncio.to_thread(gateway.items, "gangs", GangAnswer)

@@ -1,6 +1,6 @@
 """A command that runs as a pod, whose owner names its process and machine.
 
-Invariant: a pod is reported as ended only when no process of it is visible any more."""
+Invariant: a pod is reported as ended only when none of its processes is visible any more."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ _ENGINE_S: Final = 30.0
 
 
 class Run(Struct, frozen=True):
-    """One command: its node and process, and its container engine if it is one."""
+    """One command: its node and process, and the container engine if it runs a container."""
 
     node: str
     life: Life
@@ -29,17 +29,17 @@ class Run(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """The kind of the pod's owner."""
+        """Return the kind of the pod's owner."""
         return self.engine or PROCESS
 
     @property
     def name(self) -> str:
-        """The name of the pod's owner."""
+        """Return the name of the pod's owner."""
         return f"{self.node}/{self.life.pid}/{self.life.started}"
 
     @classmethod
     def of_owner(cls, owner: str) -> Self | None:
-        """Parse the run from a pod's owner; None if it is something else."""
+        """Parse the run from a pod's owner; return None for any other owner."""
         kind, _, name = owner.partition("/")
         node, _, life = name.partition("/")
         pid, _, started = life.partition("/")
@@ -48,7 +48,7 @@ class Run(Struct, frozen=True):
         return cls(node, Life(int(pid), int(started)), "" if kind == PROCESS else kind)
 
     def goes_on(self, pod: str, proc: Path = PROC) -> bool:
-        """True if any of its processes or containers is seen on this machine."""
+        """Return True if a process or container of the command exists on this machine."""
         if lives(self.life, proc):
             return True
         if self.engine:

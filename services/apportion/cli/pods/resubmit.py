@@ -31,7 +31,7 @@ class Unit(Struct, frozen=True):
 
     @property
     def names(self) -> list[str]:
-        """The pods as `namespace/name`, in order."""
+        """Return the pods as `namespace/name`, in order."""
         return [f"{pod.namespace}/{pod.name}" for pod in self.pods]
 
 
@@ -51,7 +51,7 @@ class Blocked(Exception):
 
 
 class Anew:
-    """Ends pods and submits them again in the same batch."""
+    """Drains by ending pods and submitting them again in the same batch."""
 
     def __init__(self, ledger: JetStreamLedger, commit: GroupCommit, who: str, why: str) -> None:
         self._ledger = ledger

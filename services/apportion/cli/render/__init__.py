@@ -1,1 +1,1 @@
-"""What a person sees: tables, colours, progress and plain text."""
+"""Output for users: tables, colours, progress and plain text."""

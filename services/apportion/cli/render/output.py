@@ -46,17 +46,17 @@ class Screen(Console):
     """A console that escapes text and does not crop rows."""
 
     def print(self, *objects: Any, **how: Any) -> None:
-        """As rich, but rows wider than the terminal continue on the next line."""
+        """Print like rich, but continue rows wider than the terminal on the next line."""
         super().print(
             *objects, **{"crop": not any(isinstance(each, Rows) for each in objects), **how}
         )
 
     def render_str(self, text: str, **how: Any) -> Text:
-        """As in rich, but with control characters escaped."""
+        """Render like rich, but escape control characters."""
         return super().render_str(escaped(text, keep="\n\t"), **how)
 
     def say(self, text: object, style: str = "", *, folds: bool = False) -> None:
-        """Print text as it is; if it `folds`, wrap it between words on a terminal only."""
+        """Print text unchanged; with `folds`, a terminal wraps it between words."""
         self.print(plain(text), style=style, soft_wrap=not (folds and self.is_terminal))
 
 
@@ -66,7 +66,7 @@ def say(text: object, style: str = "", *, err: bool = False) -> None:
 
 
 def print_answer(body: object, said: str | Callable[[], object], *, as_json: bool) -> None:
-    """Print `body` as JSON, or `said` for users."""
+    """Print `body` as JSON if requested, else print (or call) `said`."""
     if as_json:
         print_json(body)
     elif isinstance(said, str):
@@ -181,7 +181,7 @@ SHOWN: Final = str.maketrans(
 
 
 def ascii_only(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """True if the stream or the locale is not UTF-8."""
+    """Return True if the stream or the locale is not UTF-8."""
     if (stream.encoding or "utf-8").lower().replace("-", "") != "utf8":
         return True
     names = (environment.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG"))

@@ -17,7 +17,7 @@ DROPS = ("GiB-HOURS USED", "UTILIZED", "UNHEALTHY", "CORDONED", "GiB-HOURS", "FR
 
 
 def show_report(answer: ReportAnswer) -> None:
-    """Print a row per group, by step if asked for, and the fleet's hours."""
+    """Print a row per group (and step, if requested), and the fleet's hours."""
     out = console()
     out.print(f"{span_of(answer)}, by {answer.by}, as of revision {answer.revision}")
     money = bool(answer.currency)

@@ -63,16 +63,16 @@ class Rows:
 
     @property
     def row_count(self) -> int:
-        """The number of rows added so far."""
+        """Return the number of rows added so far."""
         return len(self._rows)
 
     @property
     def long(self) -> bool:
-        """True if rows are shown as plain lines."""
+        """Return True if rows are shown as plain lines."""
         return self.may_be_long and len(self._rows) >= LONG_ROWS
 
     def crowded(self, width: int) -> bool:
-        """True if `width` is too small for all columns or would break a word."""
+        """Return True if `width` is too small for all columns or would break a word."""
         rows = [[_pieces(cell) for cell in cells] for cells, _ in self._rows]
         widths = self._widths(rows)
         left = self._left(widths, width)

@@ -26,7 +26,7 @@ from apportion.core.explain.text.words import device_words, number_of_resource, 
 
 
 class Look(NamedTuple):
-    """How a list is shown: all columns if `wide`; ages as of `now` (None: the present)."""
+    """Display options of a list: all columns if `wide`; ages as of `now` (None: the present)."""
 
     wide: bool = False
     now: datetime | None = None
@@ -191,7 +191,7 @@ def cores_free(device: DeviceAnswer) -> str:
 
 
 def device_state(device: DeviceAnswer) -> Text:
-    """Return the device's state, with every reason why it takes nothing new."""
+    """Return the device's state, with every reason why it takes no new pods."""
     said = []
     if not device.present:
         said.append(Text("gone", "red"))
@@ -207,7 +207,7 @@ def device_state(device: DeviceAnswer) -> Text:
 
 
 def holders(device: DeviceAnswer) -> str:
-    """Return the pods on the device, each once."""
+    """Return the pods on the device without duplicates."""
     return listed(list(dict.fromkeys(f"{held.namespace}/{held.pod}" for held in device.holders)))
 
 
@@ -260,7 +260,7 @@ def quotas(items: Iterable[QuotaAnswer], _look: Look = PLAIN) -> Rows:
 
 
 def _named(resource: str, much: int) -> str:
-    """As in `4 CPU` or `8 of nvidia.com/gpu`."""
+    """Return text such as `4 CPU` or `8 of nvidia.com/gpu`."""
     said = of_resource(resource, much)
     return said if resource == "cpu" else f"{said} of {resource}"
 

@@ -1,7 +1,7 @@
 """The process that outlives `apportion run`, to record the end of its command.
 
-It ends the command if its pod is deleted, as a kubelet does. Invariant: the end is recorded when no
-process of the command is visible, by the next `apportion run` if this one fails."""
+Like a kubelet, it ends the command if the pod is deleted. Invariant: the end is recorded when no
+process of the command is visible, by the next `apportion run` if the guardian fails."""
 
 import fcntl
 import os
@@ -31,7 +31,7 @@ _WHY_BYTES_MAX: Final = 1_000
 
 
 class Duty(NamedTuple):
-    """What to watch; `end` records the end, and raises ClickException if it cannot."""
+    """The command to watch; `end` records its end, or raises ClickException if that fails."""
 
     run: Run
     pod: str
@@ -40,7 +40,7 @@ class Duty(NamedTuple):
 
 
 def leave_behind(duty: Duty) -> Callable[[str], None]:
-    """Fork the guardian; return how to tell it why the command never starts. Raises OSError."""
+    """Fork the guardian; return a function to report a failed start to it. Raises OSError."""
     sys.stdout.flush()
     sys.stderr.flush()
     heard, tell = os.pipe()  # closed on exec

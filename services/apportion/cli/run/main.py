@@ -159,7 +159,7 @@ def _become(command_line: tuple[str, ...], pod: str, share: Started) -> None:
 async def _shared(
     where: Where, this: Run, pod: Submitted, timeout_s: float | None, telling: Telling
 ) -> Started:
-    """Wait until the pod is placed, and have its share prepared.
+    """Wait until the pod is placed, and request its share from the agent.
 
     Raises NotFound if there is no room in time or the share fails, LedgerError, Unreachable."""
 
@@ -225,7 +225,7 @@ def _duty(where: Where, this: Run, pod: Submitted) -> Duty:
 
 
 async def _end(where: Where, this: Run, pod: Submitted, why: str) -> None:
-    """Have the agent take the share back; then record the end if there is a reason."""
+    """Have the agent release the share; then record the end if there is a reason."""
     async with open_ledger(where.reach()) as ledger:
         await _asked(ledger, this, End(pod.uid))
     if why:
@@ -234,7 +234,7 @@ async def _end(where: Where, this: Run, pod: Submitted, why: str) -> None:
 
 
 async def _asked(ledger: JetStreamLedger, this: Run, wish: Greet | Start | End) -> Started:
-    """Return the agent's answer. Raises NotFound if it refuses, else Unreachable."""
+    """Return the agent's answer. Raises NotFound if the agent refuses, else Unreachable."""
     try:
         reply = await ledger.request(subject_of(this.node), msgspec.json.encode(wish), PREPARE_S)
     except LedgerError as error:
@@ -256,7 +256,7 @@ _FAMILY: Final = "nvidia"
 
 
 class Asked(Struct, frozen=True):
-    """The number of devices, and MiB and percent of each; None for all of it."""
+    """The requested number of devices, and MiB and percent of each; None means all."""
 
     memory: int | None
     cores: int | None
@@ -287,7 +287,7 @@ def document(this: Run, program: str, asked: Asked, config: ManifestConfig) -> d
 
 
 def draft_of(manifest: dict[str, Any], config: ManifestConfig) -> PodDraft:
-    """Read the manifest. Raises Wrong if it is no pod that requests devices."""
+    """Read the manifest. Raises Wrong unless it is a pod that requests devices."""
     in_mib = msgspec.structs.replace(
         config, dialects=msgspec.structs.replace(config.dialects, memory_factor=1)
     )
@@ -298,7 +298,7 @@ def draft_of(manifest: dict[str, Any], config: ManifestConfig) -> PodDraft:
 
 
 def room_for(asked: Asked, node: str, detail: NodeDetail) -> None:
-    """Raises NotFound if the command would not fit even on the empty machine."""
+    """Raise NotFound if the command would not fit even on the empty machine."""
     cards = [card for card in detail.devices if card.present and card.family == _FAMILY]
     if not cards:
         raise NotFound(f"{node} has no NVIDIA GPU; see `apportion get devices`")
@@ -326,7 +326,7 @@ LOOK_S: Final = 5.0  # between two sweeps for ended commands, while waiting for 
 
 
 class Telling:
-    """Reports on one pod on stderr, because stdout is the command's."""
+    """Reports about one pod on stderr, because the command uses stdout."""
 
     def __init__(self, pod: Submitted, *, as_json: bool) -> None:
         self._pod = pod
@@ -334,7 +334,7 @@ class Telling:
         self.said = ""
 
     def waits(self, why: str) -> None:
-        """Report what the pod waits for, unless it is empty or unchanged."""
+        """Report what the pod waits for, unless the text is empty or unchanged."""
         if why in {"", self.said}:
             return
         self.said = why

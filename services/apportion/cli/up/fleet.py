@@ -62,7 +62,7 @@ def of_file(path: Path, name: str) -> Fleet:
 
 
 def of_nodes(nodes: Iterable[tuple[str, str]], name: str) -> Fleet:
-    """Return the fleet of nodes, each with the description of its devices."""
+    """Return the fleet of these nodes with the descriptions of their devices."""
     rows = [{"node": node, "devices": devices} for node, devices in nodes]
     return Fleet(name, msgspec.json.encode({"nodes": rows}))
 
@@ -83,7 +83,7 @@ def kept(data: Path) -> Fleet | None:
 
 
 def without_samples(data: Path) -> bool:
-    """True if the folder's ledger was begun without samples."""
+    """Return True if the folder's ledger was begun without samples."""
     return (data / KEPT / _NO_SAMPLES).exists()
 
 

@@ -49,18 +49,18 @@ class Forked:
         self._ended = asyncio.Event()
 
     def end(self, code: int) -> None:
-        """Record its exit code and wake `wait`."""
+        """Record the exit code and wake `wait`."""
         self.returncode = code
         self._ended.set()
 
     async def wait(self) -> int:
-        """Return its exit code once it has ended; negative for a signal."""
+        """Wait until the service ends and return its exit code; negative for a signal."""
         await self._ended.wait()
         return self.returncode or 0
 
 
 class ForkServer:
-    """A process that has imported `modules`; if it dies, the next fork restarts it."""
+    """A process that has imported `modules`; if the process dies, the next fork restarts it."""
 
     def __init__(self, modules: Sequence[str]) -> None:
         self._modules = modules
@@ -72,7 +72,7 @@ class ForkServer:
         self._one_at_a_time = asyncio.Lock()
 
     def start(self) -> socket.socket:
-        """Start it, without waiting for its imports. Raises OSError."""
+        """Start the fork server without waiting for its imports. Raises OSError."""
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(0)
         self._socket, self._listening = ours, False
@@ -96,7 +96,7 @@ class ForkServer:
             return await self._forking
 
     def stop(self) -> None:
-        """Kill it, with any fork in progress; all other forks have ended before."""
+        """Kill the fork server, with any fork in progress; all other forks have ended before."""
         self._forget()
         if self._process is not None:
             self._process.kill()
@@ -133,7 +133,7 @@ class ForkServer:
 
 
 def serve(up: socket.socket) -> None:
-    """Fork services until `up` is gone, then wait for the remaining ones."""
+    """Fork services until `up` has exited, then wait for the remaining services."""
 
     def tell_ended(_number: int, _frame: object) -> None:
         with contextlib.suppress(ChildProcessError, OSError):
@@ -187,7 +187,7 @@ def become(order: Order, pipe: int, up: socket.socket, parent: int) -> None:
 
 
 def main() -> None:
-    """Import the modules, and serve until `up` is gone."""
+    """Import the modules, and serve until `up` has exited."""
     for name in sys.argv[1:]:
         importlib.import_module(name)
     gc.freeze()  # keeps these pages shared

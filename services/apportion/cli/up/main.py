@@ -1,6 +1,6 @@
 """`apportion up`: the real system on one machine, with sample pods placed in seconds.
 
-It imports little, because it starts the fork server first; `standalone` does the work."""
+This module imports little, because it starts the fork server first; `standalone` does the work."""
 
 import errno
 import os
@@ -134,7 +134,7 @@ def command(
 
 
 def _priced() -> tuple[str, ...]:
-    """Set example prices unless the user has set some, and return the line that says so."""
+    """Set example prices unless the user has set prices, and return a line about that."""
     if os.environ.get(PRICES_ENV):
         return ()
     os.environ[PRICES_ENV] = str(PRICES)

@@ -1,8 +1,8 @@
-"""The process that briefly outlives `apportion up`, to end what `up` could not.
+"""The process that briefly outlives `apportion up`, to end processes that `up` left.
 
-It reads a pipe: `+PID` names a process group to end, `-PID` one that has ended. When the pipe
-closes, it ends the groups still named and the ledger's server. Only the standard library, to start
-fast."""
+`up` names process groups on a pipe: `+PID` is a group to end, `-PID` a group that has ended. When
+the pipe closes, the sentinel ends all groups still named and the ledger's server. This module uses
+only the standard library, to start fast."""
 
 import fcntl
 import os

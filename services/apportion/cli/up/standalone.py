@@ -1,6 +1,6 @@
 """One run of `apportion up`, from the first process to the last.
 
-Invariant: however it ends, it leaves no process behind."""
+Invariant: however the run ends, no process of it is left."""
 
 import asyncio
 import contextlib
@@ -189,7 +189,7 @@ class Up:
     async def _tell_freezes(self) -> None:
         """Print when and why placements freeze, and when they resume.
 
-        A cause must be seen twice in a row, because a restarting scheduler shows one briefly."""
+        A cause counts only if found twice in a row: a restarting scheduler reports one briefly."""
         gateway, reported, before = Gateway(self._where.gateway_url()), "", ""
         while True:
             await asyncio.sleep(FREEZE_LOOK_S)
@@ -266,7 +266,7 @@ class Up:
 
 
 def check_ports(gateway: str, nats_port: int) -> None:
-    """Raises UpFailed if a port is in use, and names all; port 0 is any free one."""
+    """Raise UpFailed with all ports that are in use; port 0 means any free port."""
     taken, options = [], []
     for address, option in ((gateway, "--port"), (f"127.0.0.1:{nats_port}", "--nats-port")):
         host, _, port = address.rpartition(":")
@@ -296,12 +296,12 @@ class Samples(msgspec.Struct, frozen=True):
 
     @property
     def never(self) -> int:
-        """The number of samples that can never fit on the fleet."""
+        """Return the number of samples that can never fit on the fleet."""
         return sum(why.refused is not None and why.refused.never for why in self.whys.values())
 
     @property
     def refused(self) -> bool:
-        """True if a sample has no node."""
+        """Return True if a sample has no node."""
         return bool(self.problems) or any(not pod.node for pod in self.pods)
 
 

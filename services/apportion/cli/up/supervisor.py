@@ -1,6 +1,6 @@
 """Start, watch, restart and end the processes of `apportion up`.
 
-Each is its own process group, so Ctrl-C reaches only us, and registers with the sentinel first.
+Each process has its own group, so Ctrl-C reaches only us, and registers with the sentinel first.
 Invariant: after `stop`, nothing that was started here is running."""
 
 import asyncio
@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 
 class UpFailed(Exception):
-    """Something did not start; the message says what, why, and where to look."""
+    """A process did not start; the message has its name, the cause, and where to look."""
 
 
 class HeldPort:
@@ -79,7 +79,7 @@ class Child:
     health: HeldPort = field(default_factory=HeldPort)
 
     def log_tail(self) -> str:
-        """Return the end of its log."""
+        """Return the end of the service's log."""
         with contextlib.suppress(OSError):
             lines = self.log.read_text("utf-8", "replace").splitlines()[-LOG_TAIL_LINES:]
             return f"last lines of {self.log}:\n" + "\n".join(lines)
@@ -113,7 +113,7 @@ class Supervisor:
 
     @property
     def started(self) -> bool:
-        """True if the data folder is ours, locked by our server."""
+        """Return True if the data folder is ours, locked by our server."""
         return self._sentinel is not None
 
     def pids(self) -> dict[str, int]:
@@ -164,7 +164,7 @@ class Supervisor:
         return self._failure or UpFailed("a process keeps failing")
 
     async def stop(self) -> None:
-        """End everything; after a timeout, kill it."""
+        """End all processes; kill those that are left after a timeout."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -304,7 +304,7 @@ class Supervisor:
 
 
 def is_ready(port: int) -> bool:
-    """True if the service on this port is ready, or waits only for room in the ledger."""
+    """Return True if the service on this port is ready, or waits only for room in the ledger."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
     try:
         connection.request("GET", "/readyz")
@@ -320,7 +320,7 @@ def is_ready(port: int) -> bool:
 
 
 def why_taken(host: str, port: int) -> str:
-    """Return why no server can listen there; empty if one can, or for port 0."""
+    """Return why no server can listen there; empty if the port is free or 0."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

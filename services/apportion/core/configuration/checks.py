@@ -1,4 +1,4 @@
-"""Check what types cannot: keys that must agree, and keys without an effect.
+"""Check what types cannot express: keys that must agree, and keys without an effect.
 
 The fold calls this too, so it refuses another writer's configuration with the same error."""
 

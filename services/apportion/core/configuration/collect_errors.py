@@ -16,9 +16,9 @@ GONE: Final = object()
 
 
 def every_error(document: object) -> list[ManifestError]:
-    """Return each error of the document once, in the order in which they are found.
+    """Return the errors of the document in the order of discovery, without duplicates.
 
-    Errors of an entry that removing another error may have caused are left out."""
+    Errors that may result from removing another error's value are left out."""
     left, found = deepcopy(document), list[ManifestError]()
     places: dict[tuple[object, ...], list[int]] = {}
     for _ in range(ERRORS_MAX):

@@ -16,7 +16,7 @@ from apportion.core.workloads.document import ManifestError, below
 
 
 class Key(NamedTuple):
-    """A foreign key: why it has no effect, for which values, and the fix for others."""
+    """A foreign key: why some of its values have no effect, and the fix for other values."""
 
     why: str
     nothing: tuple[object, ...] = ()

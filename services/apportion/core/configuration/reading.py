@@ -33,7 +33,7 @@ def read_configuration(document: object) -> Configuration:
 
 
 def passed_over(document: object) -> tuple[Passed, ...]:
-    """Return the document's foreign keys. Raises `ManifestError` if one has an effect."""
+    """Return the document's foreign keys. Raises `ManifestError` if a key has an effect."""
     return without_foreign(_clean(document))[1]
 
 

@@ -36,5 +36,5 @@ def chain(policy: str) -> Chain:
 
 
 def known(policy: str) -> bool:
-    """Return True if it is a device policy: a single one, a chain, or empty."""
+    """Return True if the text is a device policy: a single policy, a chain, or empty."""
     return policy in {"", *get_args(Policy)} or set(policy.split(",")) <= set(CHAINABLE)

@@ -13,15 +13,15 @@ class Stated(Protocol):
 
     @property
     def by(self) -> str:
-        """The user or program that set the cordon."""
+        """Return the user or program that set the cordon."""
 
     @property
     def reason(self) -> str:
-        """Why it was cordoned, as its author wrote it."""
+        """Return the reason of the cordon, as its author wrote it."""
 
     @property
     def time(self) -> str:
-        """The time of the event, in RFC 3339."""
+        """Return the time of the event, in RFC 3339."""
 
 
 class Cordon(Struct, frozen=True, array_like=True, gc=False):
@@ -34,7 +34,7 @@ class Cordon(Struct, frozen=True, array_like=True, gc=False):
 
 
 def added(cordons: tuple[Cordon, ...], one: Cordon) -> tuple[Cordon, ...]:
-    """Return the cordons with `one` in place of the same author's previous one."""
+    """Return the cordons with `one` in place of the same author's previous cordon."""
     return (*(each for each in cordons if each.by != one.by), one)
 
 
@@ -44,7 +44,7 @@ def without(cordons: tuple[Cordon, ...], by: str) -> tuple[Cordon, ...]:
 
 
 def reasons(cordons: tuple[Cordon, ...]) -> str:
-    """Join all reasons in one line; empty if there are none."""
+    """Join all reasons in one line; return an empty string without cordons."""
     return "; ".join(each.reason for each in cordons)
 
 

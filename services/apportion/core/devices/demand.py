@@ -116,7 +116,7 @@ def cut_state(slices: int, group: str, groups: Groups) -> int:
 def generated(model: str) -> tuple[MigGroup, ...]:
     """Return default groups for a model without any.
 
-    Each has as many instances of one profile as fit, and the largest that fit next to them."""
+    Every group has as many instances of one profile as fit, then the largest that still fit."""
     profiles = [each for each in mig_profiles(NVIDIA, model) if not each.by_name]
     groups: list[MigGroup] = []
     for number, main in enumerate(profiles, 1):
@@ -175,11 +175,11 @@ class Demand(NamedTuple):
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
-        """Start and slice mask of each option."""
+        """Return the start and slice mask of every option."""
         return tuple((place.start, place.mask) for place in self.options)
 
     def free_places(self, slices: int, group: str, memory_mib: int) -> Iterator[tuple[Place, int]]:
-        """Yield the options that fit on a GPU, each with its charge in MiB.
+        """Yield the options that fit on a GPU with their charges in MiB.
 
         The arguments are the GPU's slices in use, their group, and its free memory. The memory is
         checked too, because the GPU can have shares from before it was cut into instances."""
@@ -264,7 +264,7 @@ def _instance_needed_mib(ask: Ask, device: Device) -> int:
 
 
 def largest_part(ask: Ask, device: Device, known: Known = ()) -> tuple[int, int]:
-    """Return the ask's memory and that of the device's largest part, in MiB.
+    """Return the ask's memory, and the memory of the device's largest part, in MiB.
 
     Both are 0 for an ask by profile: a device that lacks the profile has no size for it."""
     if device.mode != "mig":

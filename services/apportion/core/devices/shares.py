@@ -13,7 +13,7 @@ MIG_SLICES = 8  # the most memory slices that a GPU has
 
 
 class DeviceState(Struct, eq=False, gc=False):
-    """One device and what is free of it.
+    """One device and its free amounts.
 
     `slices` is a bit mask of the MIG memory slices in use; `group` is the group of instances that
     the device is bound to while any is allocated. `template_cpu_free` are the free AI CPUs of an
@@ -37,7 +37,7 @@ class DeviceState(Struct, eq=False, gc=False):
 
     @property
     def open(self) -> bool:
-        """True if new shares may be allocated on the device."""
+        """Return True if new shares may be allocated on the device."""
         return self.present and self.healthy and not self.cordon
 
     @property
@@ -47,7 +47,7 @@ class DeviceState(Struct, eq=False, gc=False):
 
     @property
     def idle(self) -> bool:
-        """True if no share of the device is allocated."""
+        """Return True if no share of the device is allocated."""
         return self.slots_free == self.device.slots
 
 
@@ -70,7 +70,7 @@ def template_cpu(share: Share, state: DeviceState) -> int:
 
 
 def template_cpu_of(device: Device) -> int:
-    """Return the device's AI CPUs for templates; 0 if it has no templates."""
+    """Return the device's AI CPUs for templates; 0 for a device without templates."""
     known = FAMILIES.get(device.family)
     return known.template_cpu if known else 0
 

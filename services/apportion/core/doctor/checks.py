@@ -68,22 +68,22 @@ def ok(words: str) -> Found:
 
 
 def soon(words: Words, fix: str) -> Found:
-    """Works today, but needs attention."""
+    """Return a finding that works today, but needs attention."""
     return Found("soon", (words,) if isinstance(words, str) else words, fix)
 
 
 def unknown(words: str) -> Found:
-    """Cannot be checked while another check is broken, which names the fix."""
+    """Return the result of a check that another, broken check hides; that check names the fix."""
     return Found("unknown", (f"unknown: {words}",))
 
 
 def broken(words: Words, fix: str) -> Found:
-    """Something fails now, or data may be lost."""
+    """Return a finding that fails now, or that may lose data."""
     return Found("broken", (words,) if isinstance(words, str) else words, fix)
 
 
 def counted_nodes(nodes: Sequence[tuple[str, str]], what: str) -> tuple[str | Part, ...]:
-    """Return nodes as `counted` does, each followed by a note."""
+    """Return nodes as `counted` does, with a note after every node."""
     parts: list[str | Part] = [f"{len(nodes):,} {what}{'' if len(nodes) == 1 else 's'}: "]
     for at, (name, note) in enumerate(nodes[:LISTED]):
         parts += [", " if at else "", Part(name=name), note]
@@ -387,7 +387,7 @@ def agents(cluster: ClusterFacts) -> Found | None:
 
 
 def _bring_back(cluster: ClusterFacts) -> str:
-    """Return the fix for silent agents, the likeliest first.
+    """Return the fixes for silent agents, the likeliest first.
 
     One agent simulates many nodes, and `simulate lose` stops them one by one. If none of them
     reports, the agent itself has probably stopped."""

@@ -138,7 +138,7 @@ class WaitingFacts(Struct, frozen=True, kw_only=True):
 
 
 class SchedulerFacts(Struct, frozen=True, kw_only=True):
-    """The schedulers that send heartbeats, as `name/life`; a life is one process."""
+    """The schedulers that send heartbeats, as `name/life`; `life` identifies a process."""
 
     members: tuple[str, ...] = ()
 

@@ -27,7 +27,7 @@ def container_of(claim: str) -> str:
 
 
 def claim_of(container: str) -> str:
-    """Return the uid of the claim that `container` stands for; empty if none."""
+    """Return the uid of the claim that `container` represents; empty for a real container."""
     return container.removeprefix(_CLAIM) if container.startswith(_CLAIM) else ""
 
 
@@ -37,7 +37,7 @@ def card(device: Device) -> str:
 
 
 def partition(device: Device, profile: str, start: int) -> str:
-    """Return the name of one MIG instance that the device can be cut into."""
+    """Return the name of one possible MIG instance of the device."""
     return f"{card(device)}-mig-{_OTHERS.sub('-', profile)}-{start}"
 
 

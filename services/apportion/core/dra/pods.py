@@ -120,13 +120,13 @@ class PodClaims:
 
     @property
     def keys(self) -> list[str]:
-        """The `namespace/name` of each claim that has been created."""
+        """Return the `namespace/name` of each claim that has been created."""
         return [f"{self.namespace}/{each.claim}" for each in self.named if each.claim]
 
     def drafted(
         self, draft: PodDraft, claims: Mapping[str, ResourceClaim], taken: Callable[[str], bool]
     ) -> PodDraft | None:
-        """Return the pod's draft with the asks of its claims; None until all exist.
+        """Return the pod's draft with the asks of its claims; None until all claims exist.
 
         `claims` are those of the cluster by `namespace/name`; `taken` returns true if the claim
         with that uid belongs to another pod. Raises ManifestError if the pod cannot have the claims

@@ -150,28 +150,28 @@ class ResourceClaim(Kube, frozen=True):
 
     @property
     def key(self) -> str:
-        """The full name of the claim, as in `namespace/name`."""
+        """Return the full name of the claim, as in `namespace/name`."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     @property
     def requests(self) -> list[Request]:
-        """Its requests, in the order of the spec."""
+        """Return the claim's requests, in the order of the spec."""
         return self.spec.devices.requests
 
     @property
     def results(self) -> list[Result]:
-        """The devices allocated to it; empty if it is not allocated."""
+        """Return the devices allocated to the claim; empty without an allocation."""
         found = self.status.allocation
         return found.devices.results if found is not None else []
 
     @property
     def classes(self) -> set[str]:
-        """The device classes that its requests name."""
+        """Return the device classes that the claim's requests name."""
         return {each.exactly.device_class_name for each in self.requests if each.exactly}
 
     @property
     def pod(self) -> str:
-        """The uid of the pod that owns the claim; empty if it was created on its own."""
+        """Return the uid of the pod that owns the claim; empty for a claim created by a user."""
         owners = self.metadata.owner_references
         return next((each.uid for each in owners if each.controller and each.kind == "Pod"), "")
 
@@ -191,7 +191,7 @@ class Wanted(Struct, frozen=True):
 
 
 def wanted(claim: ResourceClaim) -> Wanted:
-    """Return what the claim requests. Raises ManifestError if it is not ours or not supported."""
+    """Return what the claim requests. Raises ManifestError for foreign or unsupported requests."""
     devices, at = claim.spec.devices, f"ResourceClaim {claim.key}: spec.devices"
     if devices.constraints:
         raise ManifestError(f"{at}.constraints", devices.constraints, *_later("remove them"))
@@ -316,7 +316,7 @@ def allocation(
 ) -> Json:
     """Return the claim's allocation on `node`; `devices` are the node's by id.
 
-    Raises NotOfClaim if the shares do not match it, KeyError if the node lacks a share's device."""
+    Raises NotOfClaim if shares and claim do not match, KeyError if the node lacks a device."""
     requests = requests_of(claim)
     if len(requests) != len(shares):
         raise NotOfClaim(
@@ -356,5 +356,5 @@ def is_allocated(claim: ResourceClaim, wanted: Json) -> bool:
 
 
 def of_ours(results: Sequence[Result]) -> bool:
-    """Return True if every result is of our driver, so that we may deallocate it."""
+    """Return True if our driver allocated every result, so that we may deallocate the claim."""
     return bool(results) and all(each.driver == DRIVER for each in results)

@@ -152,7 +152,7 @@ def waits_for(explained: Explained) -> Hashable:
 
 
 def causes_say_all(explained: Explained) -> bool:
-    """Return True if the causes per node are all that the refusal says."""
+    """Return True if the refusal has only causes per node."""
     if explained.never and not explained.limit:
         return True
     refused = explained.refused
@@ -322,8 +322,8 @@ def _liftable(
 ) -> tuple[list[str], str]:
     """Return the cordoned names that could take the pod, and what else is needed.
 
-    If lifting a single cordon suffices for some, only those. If it is unknown which pod of a gang
-    was refused, all that is cordoned."""
+    If lifting a single cordon suffices for some names, return only these. If the refused pod of
+    a gang is unknown, return all cordoned names."""
     shape = explained.shape
     if shape is None:
         there = islice(_cordoned(state, code), NODES_WEIGHED)
@@ -526,7 +526,7 @@ LIMITED = "a pod over a limit evicts no other pod"
 def spared_words(
     state: State, pod: PodState, room: Room, *, nodes: Iterable[NodeState] | None = None
 ) -> str:
-    """Return a sentence about spared pods; with `nodes`, it searches only these."""
+    """Return a sentence about spared pods; with `nodes`, search only these nodes."""
     if pod.uid in state.nominated or pod.refusal is None:
         return ""
     if Explained(pod.refusal, never=False).of_limits:
@@ -575,7 +575,7 @@ def _with_lower(
 
 
 def _rule(state: State, pod: PodState, other: PodState) -> str:
-    """Return the rule that spares the other pod; empty if it could be evicted."""
+    """Return the rule that spares the other pod; empty if that pod could be evicted."""
     if not pod.submitted.preempts:
         return "the preemptionPolicy of the pending pod is Never"
     if not other.submitted.evictable:

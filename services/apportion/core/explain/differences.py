@@ -34,7 +34,7 @@ class Held(NamedTuple):
 
     @property
     def side(self) -> Side:
-        """The placement as one side of a difference."""
+        """Return the placement as one side of a difference."""
         return Side(node=self.node, shares=self.shares)
 
 
@@ -113,7 +113,7 @@ def picture(state: State, part: Part | None = None) -> Picture:
 
 
 def touched(state: State, data: Any) -> Part | None:
-    """Return the parts that the event may change when it is folded; None if nothing."""
+    """Return the parts of the state that the event may change; None if it changes nothing."""
     found = _TOUCHED.get(type(data))
     return found(state, data) if found is not None else None
 
@@ -142,7 +142,7 @@ def placements(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def waiting(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Yield pods that became pending, and those that no longer are, by name."""
+    """Yield pods that became pending, and pods that are no longer pending, by name."""
     was, now = before.waiting, after.waiting
     changed = [(name, uid) for uid, name in (was | now).items() if (uid in was) != (uid in now)]
     for name, uid in sorted(changed, key=lambda each: (natural(each[0]), each[1])):

@@ -95,7 +95,7 @@ class Room:
         return max(wanted - free, 0)
 
     def possible(self, pod: PodState, refused: PodRefused) -> tuple[NearMiss, ...]:
-        """Return the event's nearest nodes that could take the pod; searches no others."""
+        """Return the event's nearest nodes that could take the pod; search no other nodes."""
         shape = pod.submitted.shape
         near = {miss.node: self._state.nodes.get(miss.node) for miss in refused.nearest}
         could = {
@@ -104,14 +104,14 @@ class Room:
         return tuple(miss for miss in refused.nearest if miss.node in could)
 
     def nearest_nodes(self, shape: Shape) -> tuple[NearMiss, ...] | None:
-        """Return what the nearest nodes that could take the pod lack; None if none could."""
+        """Return the shortages of the nearest nodes that could take the pod; None without any."""
         could = list(islice(self.could(shape), NODES_WEIGHED))
         misses = [found for node in could if (found := self.miss(shape, node)) is not None]
         misses.sort(key=lambda each: (self.devices_short(shape, each[1]), each[0]))
         return tuple(miss for _, miss in misses[:NEAREST_KEPT]) if could else None
 
     def with_nothing_there(self, shape: Shape, refused: PodRefused) -> PodRefused:
-        """Return the refusal on an empty fleet, of a pod that no node could take."""
+        """Return the refusal of a pod on the empty fleet, where no node could take the pod."""
         alike, reasons = _unnamed(shape), Counter[RefusalCode]()
         rules, verdicts = rules_of(self._state, shape), list[tuple[NodeState, Verdict]]()
         for nodes in self._builds():
@@ -146,11 +146,11 @@ class Room:
     def fits_uncordoned(
         self, shape: Shape, node: NodeState, code: RefusalCode, device: str = ""
     ) -> bool:
-        """Return True if such a pod would fit now if this one cordon were lifted."""
+        """Return True if lifting this one cordon would let such a pod fit now."""
         return self.miss(shape, node, uncordoned(code, device)) is None
 
     def would_do(self, shape: Shape, node: NodeState) -> set[str]:
-        """Return the devices of the node that could satisfy an ask if they were empty."""
+        """Return the devices of the node that could satisfy an ask when empty."""
         rules = rules_of(self._state, shape)
         found = (usable(ask, shape.devices, node.devices, rules) for ask in shape.asks)
         return {node.devices[place].device.id for each in found for place, _ in each}
@@ -174,7 +174,7 @@ class Room:
         return found
 
     def could(self, shape: Shape) -> Iterator[NodeState]:
-        """Yield the nodes that could take such a pod if they were empty."""
+        """Yield the nodes that could take such a pod when empty."""
         alike, rules = _unnamed(shape), rules_of(self._state, shape)
         for nodes in self._builds():
             if devices_feasibility(alike, empty(nodes[0]).devices, rules) is not None:
@@ -188,7 +188,7 @@ class Room:
                     yield node
 
     def holds(self, shape: Shape, node: NodeState) -> bool:
-        """Return True if the node could take such a pod if it were empty."""
+        """Return True if the node could take such a pod when empty."""
         return feasibility(shape, node, empty, rules_of(self._state, shape)) is None
 
     def empty_devices(self, shape: Shape, node: NodeState) -> tuple[int, int]:
@@ -207,7 +207,7 @@ class Room:
     def miss(
         self, shape: Shape, node: NodeState, occupancy: Occupancy = now
     ) -> tuple[tuple[int, float], NearMiss] | None:
-        """Return how near a node that could take the pod is, and what it lacks, or None.
+        """Return how near a node that could take the pod is, and what the node lacks, or None.
 
         Nearness is as in the events: the last filter first, then the least shortage."""
         rules = rules_of(self._state, shape)
@@ -276,7 +276,7 @@ class BeyondLimit(NamedTuple):
 def holders(room: Room, state: State, pod: PodState, refused: PodRefused) -> list[PodState]:
     """Return the pods that use the resource of the refusal's limit, most usage first.
 
-    If none does, as with limits by card model or on no device, the placed pods within the limit."""
+    If no pod uses it (a limit by device model, or not on devices), return all pods in the limit."""
     key = f"holders of {limit_of(state, pod, refused)}"
     return room.once((key, b""), lambda: _holders(state, pod, refused))
 
@@ -292,9 +292,9 @@ def limit_of(state: State, pod: PodState, refused: PodRefused) -> str:
 def never_within(
     room: Room, state: State, pod: PodState, refused: PodRefused
 ) -> BeyondLimit | None:
-    """Return the refusal's limit if it is too small even without other pods.
+    """Return the refusal's limit if the limit is too small even without other pods.
 
-    None if that depends on which devices are chosen beyond their models."""
+    Return None if that depends on more than the models of the chosen devices."""
     submitted = pod.submitted
     group = state.groups.get(submitted.group)
     together = group is not None and group.observed is not None and group.together
@@ -305,9 +305,9 @@ def never_within(
 
 
 def of_its_card(room: Room, state: State, pod: PodState, refused: PodRefused) -> PodRefused:
-    """Return the refusal with the card model of the queue's limit that is short.
+    """Return the refusal with the device model that the queue's limit is short of.
 
-    The engine may have named a card last that the limit does not list."""
+    The engine may have named a model last that the limit does not list."""
     about = f"card of {limit_of(state, pod, refused)} {refused.gang} {pod.submitted.group}"
     found = room.once((about, pod.shape_key), lambda: _of_its_card(state, pod, refused).queue)
     return structs.replace(refused, queue=found)
@@ -353,7 +353,7 @@ def _never_within(state: State, pod: PodState, refused: PodRefused) -> BeyondLim
 def _cards_allowed(
     state: State, queue: QueueObserved, pods: Iterable[PodState]
 ) -> tuple[list[str], int]:
-    """Return the limit's card models that suit a pod, and an upper bound of their total."""
+    """Return the limit's device models that suit a pod, and an upper bound of their total."""
     kinds: dict[tuple[str, str, str], Device] = {}
     for node in state.nodes.values():
         for held in node.devices:
@@ -526,7 +526,7 @@ class TooFewPlaces(NamedTuple):
 
 
 class Explained(NamedTuple):
-    """A refusal with nearest nodes that could take the pod; `never`: none ever could.
+    """A refusal with nearest nodes that could take the pod; `never`: no node ever could.
 
     `limit` is too small even without other pods. `own` counts nodes for the gang's other pods,
     which the refusal counts as in use. `shape` is the refused shape; None if the gang's pods differ
@@ -540,7 +540,7 @@ class Explained(NamedTuple):
 
     @property
     def of_limits(self) -> bool:
-        """True if a queue, quota, volume or incomplete gang blocks the pod on all nodes."""
+        """Return True if a queue, quota, volume or incomplete gang blocks the pod on all nodes."""
         refused, gang = self.refused, self.refused.gang
         short = gang is not None and gang.present < gang.needed
         return bool(refused.queue or refused.quota or refused.volume or short)
@@ -559,14 +559,14 @@ class Explainer:
     def explained(self, pod: PodState, refused: PodRefused, *, brief: bool = False) -> Explained:
         """Return the refusal with the nearest nodes that could take the pod.
 
-        If there are none, it says what each node lacks when empty. A queue or quota has no nearest
+        Without such nodes, it has what each node lacks when empty. A queue or quota has no nearest
         nodes, and a gang leaves out those for its other pods. `brief` is for lists: the event's
         nearest nodes suffice, and beyond `LISTED_LOOKS` no others are searched."""
         found = self._found(pod, refused, brief=brief)
         return found._replace(shape=self.wishes(pod))
 
     def wishes(self, pod: PodState) -> Shape | None:
-        """Return the shape that was refused; None if it may be another pod's of the gang."""
+        """Return the refused shape; None if another pod of the gang may have been refused."""
         return pod.submitted.shape if of_one_sort(self.room, self._state, pod) else None
 
     def _found(self, pod: PodState, refused: PodRefused, *, brief: bool) -> Explained:

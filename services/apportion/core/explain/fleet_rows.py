@@ -25,7 +25,7 @@ POOL_LABELS: Final = (
 
 
 class CardState(IntFlag):
-    """Problems of a card, as bits."""
+    """Problems of a device, as bits."""
 
     FAILED = 1
     CORDONED = 2

@@ -37,7 +37,7 @@ FREEZES: Final = {
 
 
 def failed_devices(state: State, pod: PodState) -> tuple[FailedDevice, ...]:
-    """Return the failed devices among the pod's shares, each once, in order."""
+    """Return the failed devices among the pod's shares in order, without duplicates."""
     if pod.placement is None:
         return ()
     node = state.nodes[pod.placement.node]
@@ -47,7 +47,7 @@ def failed_devices(state: State, pod: PodState) -> tuple[FailedDevice, ...]:
 
 
 def failure(device: DeviceState) -> FailedDevice | None:
-    """Return why the device is unusable, or None if it is healthy."""
+    """Return why the device is unusable, or None for a healthy device."""
     if device.present and device.healthy:
         return None
     reason = device.health_reason or "no reason given" if device.present else GONE
@@ -71,7 +71,7 @@ def moving(target: str) -> str:
 
 
 def unready(state: State, pod: PodState) -> str:
-    """Return why the pod's node is not ready; empty if it is ready or there is none."""
+    """Return why the pod's node is not ready; empty if the node is ready or the pod has no node."""
     node = state.nodes[pod.placement.node] if pod.placement is not None else None
     if node is None or node.ready:
         return ""
@@ -83,7 +83,7 @@ def unready(state: State, pod: PodState) -> str:
 
 
 def found_silent(time: str) -> str:
-    """Return when an agent was found silent; its last report was some time before."""
+    """Return when an agent was found silent, which is some time after its last report."""
     return f"detected at {moment(time)}"
 
 

@@ -13,7 +13,7 @@ _NOT_COMPARED: Final = frozenset(("uid", "namespace", "name"))
 
 
 def otherwise(was: PodSubmitted, wanted: PodSubmitted) -> tuple[ManifestChange, ...]:
-    """Return each differing field with both values."""
+    """Return the differing fields with both values."""
     found = []
     if was.shape.asks != wanted.shape.asks:
         found.append(ManifestChange("asks", _asks(was), _asks(wanted)))

@@ -1,6 +1,6 @@
 """Why a pod is not in the queue: a gate, another scheduler, or its gang.
 
-Invariant: it is empty for a refused pod, and for one that only awaits a decision."""
+Invariant: the text is empty for a refused pod, and for a pod that only awaits a decision."""
 
 from collections.abc import Sequence
 

@@ -112,7 +112,7 @@ def rejected_answer(rejected: PodRejected) -> reads.PodAnswer:
 
 
 def placement_answer(pod: PodState) -> reads.PlacementAnswer:
-    """Return the live placement of a placed pod. Raises `ValueError` if it has none."""
+    """Return the live placement of a placed pod. Raises `ValueError` for other pods."""
     placed = pod.placement
     if placed is None:
         raise ValueError(f"pod {pod.full_name} has no placement")
@@ -182,7 +182,7 @@ def _devices_open(node: NodeState) -> int:
 
 
 def device_answers(node: NodeState) -> Iterator[reads.DeviceAnswer]:
-    """Yield the devices of one node by index, each with its pods."""
+    """Yield the devices of one node by index, with their pods."""
     holders: dict[str, list[reads.Holder]] = {}
     for pod in node.pods.values():
         for share in pod.placement.shares if pod.placement else ():

@@ -32,7 +32,7 @@ def why(
 ) -> reads.Why:
     """Return the explanation of one live pod, as of the state's revision.
 
-    `failed` are its failed devices, if the caller knows since when."""
+    `failed` are the pod's failed devices, if the caller knows when they failed."""
     failed = failed_devices(state, pod) if failed is None else failed
     placed = _placed(state, pod, pod.placement) if pod.placement else None
     refused = None
@@ -97,7 +97,7 @@ def why_rejected(state: State, rejected: PodRejected) -> reads.Why:
 def why_ended(
     before: reads.Why, step: reads.Step, reason: str, failed: tuple[reads.FailedDevice, ...]
 ) -> reads.Why:
-    """Explain why a pod was where it was, `before` its last `step`."""
+    """Explain the placement or refusal of a pod just before its end (`step`)."""
     end = reads.PodEnd(
         revision=step.revision,
         time=step.time,

@@ -1,11 +1,11 @@
 """Decide which containers wait for others on their device and which have limited compute.
 
-As HAMi's monitor does every few seconds (`feedback.go`): without it HAMi-core always limits
+HAMi's monitor does this every few seconds (`feedback.go`); otherwise HAMi-core always limits
 compute. A region reports use by `recent_kernel`, which HAMi-core of mid 2026 sets only while the
 limit applies, and by the time of the last kernel. A container that lies about its use only gets
 itself and its neighbours limited to their own compute: devices and priority come from the ledger.
-Invariant: a container of priority 0 never waits, and one waits only for its own namespace or one
-that the node's operator gives precedence."""
+Invariant: a container of priority 0 never waits, and others wait only for their own namespace or
+namespaces to which the node's operator gives precedence."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class Contender(NamedTuple):
 def advise(
     contenders: Sequence[Contender], now_s: float, recent_s: float, first: Collection[str] = ()
 ) -> None:
-    """Run one round over all containers of the node: block, limit or release each.
+    """Run one round over all containers of the node: block, limit or release them.
 
     A container uses its devices if it launched a kernel within `recent_s` seconds of `now_s`
     (seconds since 1970). It is blocked while one that goes before it uses one of its devices, and

@@ -1,4 +1,4 @@
-"""What a container has allocated, what it gets for that, and the paths of the node.
+"""A container's allocation, what the container gets for it, and the paths of the node.
 
 Invariant: no two edits conflict, so the order in which a runtime applies them does not matter."""
 
@@ -84,7 +84,7 @@ class Part(Struct, frozen=True):
 
 
 class Held(Struct, frozen=True):
-    """All that one container has allocated, in the order in which it sees its devices.
+    """All devices allocated to one container, in the order in which the container sees them.
 
     `controls` are the variables of its own environment that control its limits (module `controls`);
     if `may_be_unheld`, they can lift the limits."""
@@ -97,7 +97,7 @@ class Held(Struct, frozen=True):
 
     @property
     def cards(self) -> tuple[str, ...]:
-        """The ids of its devices, each once, in this order."""
+        """Return the ids of the container's devices in this order, without duplicates."""
         return tuple(dict.fromkeys(part.device.id for part in self.parts))
 
     @classmethod
@@ -116,7 +116,7 @@ class Held(Struct, frozen=True):
 
         Devices are in the order of their index, as in NVML and CUDA
         (`CUDA_DEVICE_ORDER=PCI_BUS_ID`), because HAMi-core numbers its limits in this order. Raises
-        GrantRefused if it has no share here, or one of a device that this node does not have."""
+        GrantRefused if the container has no share here, or the node lacks the device of a share."""
         own = [share for share in shares if share.container == container]
         if not own:
             raise GrantRefused(f"container {container!r} of pod {pod} has no share on this node")
@@ -135,7 +135,7 @@ class Held(Struct, frozen=True):
 
 
 class Node(Struct, frozen=True):
-    """Where this node keeps what containers get.
+    """The paths and settings by which this node provides grants.
 
     `library` is HAMi-core's `libvgpu.so` and `preload` the file mounted as `/etc/ld.so.preload`; if
     both are empty, nothing enforces a container's share. `shares` has a folder per container, `mps`

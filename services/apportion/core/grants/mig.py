@@ -5,7 +5,7 @@ from apportion_schemas import MigInstance
 
 
 def grant(held: Held, node: Node) -> Grant:  # noqa: ARG001 - the signature of every mode
-    """Return the instances by their ids. Raises GrantRefused if an instance does not exist yet."""
+    """Return a grant of the MIG instances by id. Raises GrantRefused if an instance is missing."""
     made = []
     for part in held.parts:
         if part.instance is None:

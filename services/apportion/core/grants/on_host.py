@@ -1,6 +1,6 @@
 """A grant for a process on the machine itself, without a container runtime.
 
-Nothing can be mounted for it and no GPU hidden from it: paths are those of the node, the library is
+Without a container, no file can be mounted and no GPU hidden: paths are the node's, the library is
 loaded by `LD_PRELOAD`, and `CUDA_VISIBLE_DEVICES` selects the GPUs. Invariant: HAMi-core counts
 GPUs as CUDA does, so every memory limit applies to its own GPU."""
 
@@ -60,7 +60,7 @@ def on_host(made: Grant) -> Grant:
 
 
 def unheld(edits: Edits, devices: Mapping[str, Device]) -> str:
-    """Return a warning for the user if some limit is not enforced; empty if all are.
+    """Return a warning for the user if a limit is not enforced, else an empty string.
 
     `edits` are those of a container, or of `on_host`; `devices` are the node's."""
     if _REGION not in edits.env:

@@ -80,7 +80,7 @@ class Process(Struct, frozen=True):
 def made(plan: RegionPlan) -> bytes:
     """Return a new region of version 1.2 with these limits and no process.
 
-    Raises RegionInvalid if it has more devices than fit into a region."""
+    Raises RegionInvalid if there are more devices than a region can hold."""
     if len(plan.devices) > DEVICES_MAX:
         raise RegionInvalid(
             f"the container has {len(plan.devices)} devices, but HAMi-core's region holds at most "
@@ -117,7 +117,7 @@ class Region:
     """A container's limits and usage, and the switches of both."""
 
     def __init__(self, stored: Stored) -> None:
-        """Check the header. Raises RegionInvalid if the version is unknown, or it is too short."""
+        """Check the header. Raises RegionInvalid for an unknown version or too few bytes."""
         size, head = len(stored), stored.read(0, _HEAD.size)
         if len(head) < _HEAD.size:
             raise RegionInvalid(f"{size} bytes are too few for a usage region of HAMi-core")
@@ -135,39 +135,39 @@ class Region:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The ids of the container's devices."""
+        """Return the ids of the container's devices."""
         starts = [self._shift + _IDS + at * _ID_BYTES for at in range(self._count())]
         names = (self._read(start, _ID_BYTES).split(b"\0")[0] for start in starts)
         return tuple(name.decode(errors="replace") for name in names)
 
     @property
     def memory(self) -> tuple[int, ...]:
-        """The limit of each device in bytes."""
+        """Return the memory limits of the devices in bytes."""
         return self._limits(_MEMORY)
 
     @property
     def cores(self) -> tuple[int, ...]:
-        """The limit of each device in percent."""
+        """Return the compute limits of the devices in percent."""
         return self._limits(_CORES)
 
     @property
     def priority(self) -> int:
-        """The container's priority: 0 goes before 1."""
+        """Return the container's priority: 0 goes before 1."""
         return self._i32(_TAIL + _PRIORITY)
 
     @property
     def last_kernel(self) -> int:
-        """When a process last launched a kernel, in seconds since 1970; 0 if never."""
+        """Return the time of the last kernel launch in seconds since 1970; 0 if never."""
         return min(self._u64(_TAIL + _LAST_KERNEL), _SECONDS_MAX)
 
     @property
     def recently_used(self) -> bool:
-        """True if a kernel was launched since the round before the last `count_down`."""
+        """Return True if a kernel was launched since the round before the last `count_down`."""
         return self._i32(_TAIL + _RECENT) > 0
 
     @property
     def blocked(self) -> bool:
-        """True if its processes wait before they launch a kernel."""
+        """Return True if the container's processes wait before they launch a kernel."""
         return self._i32(_TAIL + _RECENT) < 0
 
     def count_down(self) -> None:
@@ -182,12 +182,12 @@ class Region:
             self._write(_i32, _TAIL + _RECENT, -1 if blocked else 0)
 
     def hold_cores(self, *, held: bool) -> None:
-        """Limit the container to its percent, or lift that limit (`utilization_switch` 1 or 0)."""
+        """Enforce the container's compute limit, or lift it (`utilization_switch` 1 or 0)."""
         self._write(_i32, _TAIL + _SWITCH, int(held))
 
     @property
     def cores_held(self) -> bool:
-        """True if the container is limited to its percent."""
+        """Return True if the container's compute limit is enforced."""
         return self._i32(_TAIL + _SWITCH) != 0
 
     def hold(self, plan: RegionPlan) -> bool:
@@ -216,7 +216,7 @@ class Region:
     def forget_processes(self) -> None:
         """Clear the slots of all processes, once none of them exists any more.
 
-        HAMi-core takes a process for alive if another one has the same id."""
+        HAMi-core mistakes a process for alive if another process has the same id."""
         for slot in range(min(max(self._i32(_TAIL), 0), PROCESSES_MAX)):
             start = self._shift + _PROCESSES + slot * _PROCESS_BYTES
             self._stored.write(start, bytes(_PROCESS_BYTES))
@@ -227,7 +227,7 @@ class Region:
         self._write(_i32, _PROCESSES + slot * _PROCESS_BYTES + _HOST_PID, host_pid)
 
     def processes(self) -> Iterator[Process]:
-        """Yield the processes, each in a consistent state."""
+        """Yield the processes in consistent states."""
         count = min(max(self._i32(_TAIL), 0), PROCESSES_MAX)
         devices = range(self._count())
         for slot in range(count):
@@ -251,7 +251,7 @@ class Region:
             )
 
     def _consistent(self, start: int) -> bytes:
-        """Return a slot that was not written in the meantime, or its last read after some tries."""
+        """Read a slot until no write interferes; after some tries, return the last read."""
         data = self._read(start, _PROCESS_BYTES)
         for _ in range(_TRIES if self._locked else 0):
             before = _u64.unpack_from(data, _SEQLOCK)[0]

@@ -78,7 +78,7 @@ def subscriptions_of(identities: Iterable[Identity]) -> int:
 
 
 def configuration(users: Sequence[User] = WITH_PASSWORDS) -> str:
-    """Return the whole file, with the callout if it is a user. Raises `InvalidIdentity`."""
+    """Return the whole file, with the callout if a user has that role. Raises `InvalidIdentity`."""
     files = resources.files("apportion.core.identity")
     names = [user.nkey or user.identity.name for user in users]
     callout = ""

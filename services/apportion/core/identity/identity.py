@@ -34,17 +34,17 @@ class Identity(msgspec.Struct, frozen=True):
 
     @property
     def one_node(self) -> bool:
-        """True for the agent of one node, which reads only that node's part of the ledger."""
+        """Return True for an agent of one node, which reads only that node's part of the ledger."""
         return self.role == "agent" and len(self.nodes) <= 1 and EVERY_NODE not in self.nodes
 
     @property
     def inbox(self) -> str:
-        """Prefix of the subjects on which it receives replies."""
+        """Return the prefix of the subjects on which the identity receives replies."""
         return f"_INBOX_{self.name}"
 
 
 def check_name(name: str) -> str:
-    """Return the name if it is valid. Raises `InvalidIdentity`."""
+    """Return a valid name unchanged. Raises `InvalidIdentity` for any other name."""
     if len(name) > NAME_MAX or not _NAME.fullmatch(name):
         raise InvalidIdentity(
             f"name {name!r}: use up to {NAME_MAX} lower-case letters, digits and hyphens, "

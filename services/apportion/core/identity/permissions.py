@@ -52,7 +52,7 @@ class Permissions(msgspec.Struct, frozen=True):
 
 
 def role_of(identity: Identity) -> Role:
-    """Return the row of its role. Raises `InvalidIdentity`."""
+    """Return the row of the identity's role. Raises `InvalidIdentity`."""
     role = BY_NAME.get(identity.role)
     if role is None:
         raise InvalidIdentity(f"role {identity.role!r}: write one of {', '.join(BY_NAME)}")
@@ -62,7 +62,7 @@ def role_of(identity: Identity) -> Role:
 def permissions_of(identity: Identity, among: Sequence[Identity] = ()) -> Permissions:
     """Return what an identity may do; `among` are all identities of the same server.
 
-    No identity may use the consumers of another one. Raises `InvalidIdentity`."""
+    No identity may use the consumers of another identity. Raises `InvalidIdentity`."""
     role = role_of(identity)
     hears = [f"{identity.inbox}.>"]
     # consumers deliver below one subject, so that accounts can share it
@@ -120,7 +120,7 @@ def _reads(role: Role, identity: Identity) -> Iterator[str]:
 
 
 def _foreign(identity: Identity, among: Sequence[Identity]) -> Iterator[str]:
-    """Yield the consumers of other identities, for one that may use any name.
+    """Yield the consumers of other identities, for an identity that may use any name.
 
     An intake creates consumers for agents, with a prefix that no identity has. Permissions cannot
     match a prefix of a token, so names that a callout admits later are not denied here."""

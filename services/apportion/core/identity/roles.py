@@ -1,4 +1,4 @@
-"""The table of roles: what each does, reads, sends and subscribes to.
+"""The table of roles: what a role does, reads, sends and subscribes to.
 
 Subjects may contain `{name}`, the identity's name, and `{node}`, expanded for each of its nodes.
 
@@ -47,7 +47,7 @@ No client subscribes to them, and no request may name one."""
 
 
 class Role(msgspec.Struct, frozen=True, kw_only=True):
-    """One row. `appends` are below `apportion.v1`; `sends` and `hears` are complete.
+    """One row. `appends` are below `apportion.v1`; `sends` and `hears` are full subjects.
 
     `answering`: it may send to the reply subject of any message it receives. `consumers`: the most
     readers of the ledger it may have at once."""

@@ -78,7 +78,7 @@ def subject_of_node(node: str, of: str = SUBJECT) -> str:
 
 
 def node_of_subject(subject: str, of: str = SUBJECT) -> str:
-    """Return the node whose agent uses this subject; empty if it is not canonical."""
+    """Return the node whose agent uses this subject; empty for a subject that is not canonical."""
     found = subject.removeprefix(f"{of}.")
     node = untoken(found)
     return node if token(node) == found and len(node) <= NAME_MAX else ""

@@ -19,14 +19,14 @@ class Bucket:
         return max(0.0, -self._left / self._rate)
 
     def may_take(self, tokens: float, now_s: float) -> bool:
-        """Take the tokens if they are available, and return True; otherwise take none."""
+        """Remove the tokens if all are available, and return True; otherwise remove none."""
         if self._filled(now_s) < tokens:
             return False
         self.take(tokens, now_s)
         return True
 
     def full(self, now_s: float) -> bool:
-        """True if the bucket is full, so that its state need not be kept."""
+        """Return True if the bucket is full, so that its state need not be kept."""
         return self._filled(now_s) >= self._burst
 
     def _filled(self, now_s: float) -> float:

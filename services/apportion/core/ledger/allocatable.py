@@ -1,6 +1,6 @@
 """GPU memory and cores that a node reports as extended resources.
 
-They are in the node's status under HAMi's and Volcano's names. The kubelet then rejects, for good,
+Both are in the node's status under HAMi's and Volcano's names. The kubelet then rejects, for good,
 a pod that requests more than is left. It counts what pods requested; the ledger counts what they
 use, which may be less: an amount above the GPU's that Volcano's names cap, a resized pod, a removed
 GPU. So a node reports what its GPUs have plus what its pods requested beyond what they use. The
@@ -29,13 +29,13 @@ class _Amounts(NamedTuple):
     cores: int
 
     def under(self, names: VgpuNames, config: DialectConfig) -> dict[str, int]:
-        """The amounts by resource name in its units, rounded up."""
+        """Return the amounts by resource name in the resource's units, rounded up."""
         memory = -(-self.memory_mib // config.memory_factor)
         return {n: a for n, a in ((names.memory, memory), (names.cores, self.cores)) if a}
 
 
 def shown(node: NodeState, config: DialectConfig, wrote: Wrote = NOBODY) -> dict[str, int]:
-    """The non-zero amounts of each resource that the node reports."""
+    """Return the non-zero amounts of the resources that the node reports."""
     found = Counter(cards(node, config))
     for pod in node.pods.values():
         found.update(beyond(pod, node, config, wrote))
@@ -43,12 +43,12 @@ def shown(node: NodeState, config: DialectConfig, wrote: Wrote = NOBODY) -> dict
 
 
 def cards(node: NodeState, config: DialectConfig) -> dict[str, int]:
-    """The amounts that a node's devices have; running pods keep unhealthy devices."""
+    """Return the amounts that a node's devices have; running pods keep unhealthy devices."""
     return of_devices((node.by_id[name].device for name in _shared(node)), config)
 
 
 def of_devices(cards: Iterable[Device], config: DialectConfig) -> dict[str, int]:
-    """The amounts by name that these devices have, counting only those for sharing."""
+    """Return the amounts of the shareable ones among these devices, by resource name."""
     devices = [each for each in cards if _sharable(each)]
     units = sum(device.memory_mib // config.memory_factor for device in devices)
     total = _Amounts(units * config.memory_factor, sum(device.cores for device in devices))
@@ -58,7 +58,7 @@ def of_devices(cards: Iterable[Device], config: DialectConfig) -> dict[str, int]
 def beyond(
     pod: PodState, node: NodeState, config: DialectConfig, wrote: Wrote = NOBODY
 ) -> Mapping[str, int]:
-    """The amounts by name that a placed pod requested beyond what it uses on the node."""
+    """Return what a placed pod requested beyond its use on the node, by resource name."""
     names = {hami.NAME: config.hami, volcano_vgpu.NAME: config.volcano_vgpu}.get(
         pod.submitted.dialect
     )
@@ -79,7 +79,7 @@ def beyond(
 
 
 def names_of(config: DialectConfig) -> frozenset[str]:
-    """All extended resource names that nodes report."""
+    """Return all extended resource names that nodes report."""
     return frozenset(
         name for each in (config.hami, config.volcano_vgpu) for name in (each.memory, each.cores)
     )

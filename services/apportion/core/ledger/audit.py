@@ -61,7 +61,7 @@ _DECISIONS = (PodPlaced, PlacementVoided, PodRefused, PodEvicted, PodResized, Re
 
 
 class Violation(Struct, frozen=True):
-    """A violation: its revision, the name of the check, and a text."""
+    """A failed check of the audit: the revision, the name of the check, and a text."""
 
     revision: int
     check: str
@@ -190,7 +190,7 @@ class Auditor:
                 yield "closed", text + when
 
     def _reported_again(self, event_id: str, data: _Chained, once: str) -> bool:
-        """True if the id is of an event that one attempt may repeat, with a suffix.
+        """Return True if the id is of an event that one attempt may repeat, with a suffix.
 
         An eviction has the beneficiary's uid and attempt. Each id of an adopted pod may also have
         the revision at which its present life began."""
@@ -237,7 +237,7 @@ class Auditor:
                 self._closed[device.device.id] = _Closed(revision)
 
     def _end_of_batch(self) -> Iterator[tuple[str, str]]:
-        """Check the gangs of the batch, unless they changed after its basis."""
+        """Check the gangs of the batch, unless they changed after the batch's basis."""
         basis = self._batch[1] if self._batch else 0
         for name in sorted(self._gangs):
             group = self.state.groups.get(name)

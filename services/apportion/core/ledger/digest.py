@@ -20,7 +20,7 @@ def digest(state: State) -> str:
 
 
 def canonical(state: State) -> bytes:
-    """The state as JSON with sorted keys."""
+    """Return the state as JSON with sorted keys."""
     return _encode(
         {
             "revision": state.revision,
@@ -48,7 +48,7 @@ def canonical(state: State) -> bytes:
 
 
 def _optional(state: State) -> dict[str, Any]:
-    """Entries that are left out if empty, to keep the digests of old ledgers."""
+    """Return entries that are left out if empty, to keep the digests of old ledgers."""
     found: dict[str, Any] = {}
     if state.differences:
         found["differences"] = [state.differences, state.differing]

@@ -221,7 +221,7 @@ def _merged(state: State, old: DeviceState | None, device: Device) -> DeviceStat
 
 
 def _judge(node: NodeState) -> None:
-    """Set each device's health from its agent's report and what Kubernetes adds.
+    """Set the health of devices from the agent's report and the marks of Kubernetes.
 
     A MIG device is unhealthy while a pod uses it that was adopted before the device was known to be
     in MIG mode: no event names the instances of that pod."""
@@ -478,7 +478,7 @@ def _pod_resized(context: _Context, data: PodResized) -> Change:
 
 
 def shares_of(pod: PodState) -> tuple[Share, ...]:
-    """The pod's shares; none while it is not placed."""
+    """Return the pod's shares; empty while the pod is not placed."""
     return pod.placement.shares if pod.placement is not None else ()
 
 
@@ -502,7 +502,7 @@ def place(pod: PodState, node: NodeState, placement: Placement) -> None:
 
 
 def unplace(state: State, pod: PodState) -> NodeState | None:
-    """Undo `place` and make the pod pending; return its node, if it had one."""
+    """Undo `place` and make the pod pending; return its previous node, if any."""
     placed = pod.placement
     if placed is None:
         return None
@@ -591,5 +591,5 @@ def _share_breached(context: _Context, data: ShareBreached) -> Change:
 
 @folds(UsageRecorded)
 def _noted(context: _Context, data: UsageRecorded) -> Change:  # noqa: ARG001 - changes no state
-    """Only reports read these events; they change nothing of the state."""
+    """Record no change: only reports read these events."""
     return Change(data)

@@ -14,7 +14,7 @@ from apportion_schemas import Share
 
 
 def violations(state: State) -> list[str]:
-    """Every broken invariant, as a sentence that names the node, device or pod."""
+    """Return every violated invariant, as a sentence that names the node, device or pod."""
     found = [line for node in state.nodes.values() for line in _node(state, node)]
     found.extend(_pods(state))
     for name, group in state.groups.items():
@@ -34,7 +34,7 @@ def violations(state: State) -> list[str]:
 
 
 def violations_near(state: State, change: Change) -> list[str]:
-    """The broken invariants of one event's node and pod; cheap enough for every event."""
+    """Return the violated invariants of one event's node and pod; cheap enough per event."""
     found: list[str] = []
     node, pod = change.node, change.pod
     if node is not None:

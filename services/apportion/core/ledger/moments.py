@@ -31,7 +31,7 @@ def micros_of(text: str) -> int | None:
 
 
 def text_of(micros: int) -> str:
-    """Return the time as RFC 3339 in UTC, with a fraction only if it is not zero."""
+    """Return the time as RFC 3339 in UTC, with a fraction only if that is not zero."""
     day, rest = divmod(micros, DAY)
     seconds, part = divmod(rest, SECOND)
     fraction = f".{part:06d}" if part else ""

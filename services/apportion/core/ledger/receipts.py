@@ -67,7 +67,7 @@ class Proof(Struct, frozen=True):
     base64: bytes | None = None
 
     def message(self) -> bytes:
-        """The record's payload as it is in the ledger."""
+        """Return the record's payload as stored in the ledger."""
         return self.base64 or b"" if self.payload is None else self.payload.encode()
 
 
@@ -81,7 +81,7 @@ _decode_proof = from_outside(msgspec.json.Decoder(Proof).decode)
 
 
 class Tree:
-    """A Merkle tree built record by record; it keeps one hash for each height."""
+    """A Merkle tree built record by record, which keeps one hash per height."""
 
     def __init__(self) -> None:
         self._peaks: list[tuple[int, bytes]] = []
@@ -101,7 +101,7 @@ class Tree:
         self._peaks.append((height, leaf))
 
     def root(self) -> str:
-        """The Merkle root of all records so far, in hexadecimal digits."""
+        """Return the Merkle root of all records so far, in hexadecimal digits."""
         hashes = [each for _, each in self._peaks]
         root = hashes.pop() if hashes else sha256().digest()
         while hashes:
@@ -109,12 +109,12 @@ class Tree:
         return root.hex()
 
     def fingerprints(self) -> bytes:
-        """The fingerprints of all records so far."""
+        """Return the fingerprints of all records so far."""
         return bytes(self._fingerprints)
 
 
 def leaf_of(revision: int, subject: str, payload: bytes) -> bytes:
-    """The hash of one record; the subject's length shows where the payload begins."""
+    """Return the hash of one record; the subject's length marks the start of the payload."""
     return sha256(b"\0%d %d %s %s" % (revision, len(subject), subject.encode(), payload)).digest()
 
 
@@ -123,7 +123,7 @@ def _node(left: bytes, right: bytes) -> bytes:
 
 
 def path_of(leaves: Sequence[bytes], index: int) -> list[str]:
-    """The sibling hashes from one leaf up to the root (RFC 6962, 2.1.1)."""
+    """Return the sibling hashes from one leaf up to the root (RFC 6962, 2.1.1)."""
     path: list[str] = []
     start, end = 0, len(leaves)
     while end - start > 1:
@@ -137,7 +137,7 @@ def path_of(leaves: Sequence[bytes], index: int) -> list[str]:
 
 
 def _split(size: int) -> int:
-    """The number of leaves on the left: the largest power of two below `size`."""
+    """Return the number of leaves on the left: the largest power of two below `size`."""
     return 1 << (size - 1).bit_length() - 1
 
 
@@ -163,13 +163,13 @@ def root_by(leaf: bytes, index: int, size: int, path: Sequence[str]) -> str:
 
 
 def heads_of(state: State) -> dict[str, str]:
-    """The digest of the newest placement message on each node that has one."""
+    """Return the digests of the newest placement messages by node."""
     heads = {name: before.chain for name, before in state.departed.items() if before.chain}
     return heads | {name: node.chain for name, node in state.nodes.items() if node.chain}
 
 
 def signed_bytes(checkpoint: Checkpoint) -> bytes:
-    """The bytes that are signed: a prefix and the compact JSON with sorted keys.
+    """Return the bytes that are signed: a prefix and the compact JSON with sorted keys.
 
     No other signed document of ours has this prefix. A receipt file may be reformatted."""
     return _SIGNED + _encode(checkpoint)
@@ -181,7 +181,7 @@ def encoded(document: Receipt | Proof) -> bytes:
 
 
 def hash_of(checkpoint: Checkpoint) -> str:
-    """The hash by which the next checkpoint refers to this one."""
+    """Return the hash by which the next checkpoint refers to this checkpoint."""
     return sha256(_encode(checkpoint)).hexdigest()
 
 

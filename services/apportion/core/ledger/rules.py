@@ -51,14 +51,14 @@ class Aside(Struct, frozen=True, array_like=True):
 
 
 class Said(NamedTuple):
-    """One event that makes a rule, with its revision."""
+    """An event that makes a rule, with the revision of the event."""
 
     revision: int
     data: FormatEnabled | RevisionSetAside
 
 
 class Rules(Struct):
-    """The rules known so far; they may be ahead of the state that they belong to.
+    """The rules known so far, which may be ahead of their state.
 
     `enabled` is by bare name and `aside` by revision. `heard` are the revisions of all set-aside
     events that were looked up."""
@@ -82,14 +82,14 @@ class Rules(Struct):
         return decode(payload, subject=subject, legal=legal)
 
     def legal(self, type_: str, version: int, revision: int) -> bool:
-        """True if this version of the type was enabled before that revision."""
+        """Return True if this version of the type was enabled before that revision."""
         if not type_.startswith(TYPE_PREFIX):
             return False
         enabled = self.enabled.get(type_.removeprefix(TYPE_PREFIX), ())
         return any(each.at < revision and version <= each.version for each in enabled)
 
     def enable(self, revision: int, data: FormatEnabled) -> str:
-        """Make a format legal after `revision`; return the reason if it already is."""
+        """Make a format legal after `revision`; return a reason if the format already is."""
         known = self.enabled.get(data.format, ())
         enabled = Enabled(data.version, revision)
         if enabled in known:
@@ -100,7 +100,7 @@ class Rules(Struct):
         return ""
 
     def heed(self, revision: int, data: RevisionSetAside) -> str:
-        """Return why this event sets nothing aside, or an empty string if it does.
+        """Return why this event sets nothing aside, or an empty string if the event is effective.
 
         Raises Superseded if the event was unknown when the revision that it names was folded."""
         if revision not in self.heard:
@@ -117,7 +117,7 @@ class Rules(Struct):
         )
 
     def foresee(self, said: Iterable[Said]) -> None:
-        """Take all rule events of the ledger, which were looked up in order."""
+        """Apply all rule events of the ledger, which were looked up in order."""
         every = list(said)
         for revision, data in every:
             if not isinstance(data, RevisionSetAside):
@@ -130,13 +130,13 @@ class Rules(Struct):
                 self.enable(revision, data)
 
     def changed_since(self, revision: int) -> bool:
-        """True if a revision up to this one was set aside after it.
+        """Return True if a later event set aside a revision up to this one.
 
         The state at `revision` then differs from what it was at that time."""
         return any(each <= revision < why.at for each, why in self.aside.items())
 
     def upto(self, revision: int) -> Rules:
-        """The rules by which a state of that revision was folded."""
+        """Return the rules by which a state of that revision was folded."""
         enabled = {
             name: kept
             for name, all_ in self.enabled.items()
@@ -164,20 +164,20 @@ class Rules(Struct):
 
 
 def rules_of(said: Iterable[Said]) -> Rules:
-    """The rules that these events make, given in ledger order."""
+    """Return the rules that these events make, given in ledger order."""
     rules = Rules()
     rules.foresee(said)
     return rules
 
 
 def legal_version(name: str, enabled: Iterable[Enabled], revision: int) -> int:
-    """The highest legal version of a format at that revision, 0 if none."""
+    """Return the highest legal version of a format at that revision, 0 if none."""
     said = (each.version for each in enabled if each.at < revision)
     return max(BORN.get(name, 0), *said, 0)
 
 
 def said_at(revision: int, subject: str, payload: bytes) -> Said | None:
-    """The rule that a record makes, or None if it is not a valid rule event."""
+    """Return the rule in a record, or None if the record is not a valid rule event."""
     if not subject.startswith(RULES.removesuffix(">")):
         return None
     try:
@@ -188,7 +188,7 @@ def said_at(revision: int, subject: str, payload: bytes) -> Said | None:
 
 
 def missing(rules: Rules, writer: str, revision: int) -> list[str]:
-    """The formats that this build's `writer` writes and that are not legal there yet."""
+    """Return the formats that this build's `writer` writes and that are not legal there yet."""
     return [
         f"{row.name}@{row.version}"
         for row in CATALOGUE

@@ -69,7 +69,7 @@ class SnapshotError(Exception):
 
 
 class CorruptSnapshot(SnapshotError):
-    """The bytes are not those that were written."""
+    """The bytes differ from those that were written."""
 
 
 class OtherFormat(SnapshotError):
@@ -174,7 +174,7 @@ class Taken(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The total length of the snapshot, in bytes."""
+        """Return the total length of the snapshot, in bytes."""
         return sum(map(len, self.parts))
 
 
@@ -194,11 +194,11 @@ class Taking:
 
     @property
     def due(self) -> int:
-        """How many nodes and pods must still be written, some of them again."""
+        """Return how many nodes and pods must still be written, some of them again."""
         return len(self._nodes) + len(self._pods)
 
     def observe(self, change: Change) -> None:
-        """Mark what the fold changed, and what its event names, as due.
+        """Mark as due what the fold changed, and what the event names.
 
         A refused event counts as well, because it moves a fence and uses up an attempt."""
         data = change.data
@@ -268,7 +268,7 @@ class Taking:
 
 
 def take(state: State) -> bytes:
-    """Return a snapshot of the state, taken at once."""
+    """Write a snapshot of the state without interruption, and return it."""
     return b"".join(Taking(state).finish().parts)
 
 

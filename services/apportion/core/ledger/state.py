@@ -116,22 +116,22 @@ class NodeState(Struct, eq=False):
 
     @property
     def present(self) -> bool:
-        """True if the node is in the cluster: reported or observed, and not gone."""
+        """Return True if the node is in the cluster: reported or observed, and not gone."""
         return not self.gone and (self.reported is not None or self.observed is not None)
 
     @property
     def runs(self) -> bool:
-        """True if the node is present and its condition `Ready` is true, if observed."""
+        """Return True if the node is present and its condition `Ready`, if observed, is true."""
         return self.present and (self.observed is None or self.observed.ready)
 
     @property
     def ready(self) -> bool:
-        """True if the node runs pods and its agent is not silent."""
+        """Return True if the node runs pods and its agent is not silent."""
         return self.runs and not self.silent
 
     @property
     def foreign_plugin(self) -> str:
-        """The system whose device plugin hands out this node's devices, or empty.
+        """Return the system whose device plugin hands out this node's devices, or empty.
 
         Source: the label `DEVICE_PLUGIN`, set by the watcher, unless our agent hands out shares
         itself."""
@@ -143,12 +143,12 @@ class NodeState(Struct, eq=False):
 
     @property
     def drained(self) -> bool:
-        """True if `spec.unschedulable` is set, as by `kubectl cordon`."""
+        """Return True if `spec.unschedulable` is set, as by `kubectl cordon`."""
         return self.observed is not None and self.observed.unschedulable
 
     @property
     def cordoned(self) -> str:
-        """Why the node takes no new pods, as text: our cordons' reason or Kubernetes."""
+        """Return why the node takes no new pods: the reasons of our cordons, or Kubernetes."""
         return self.cordon or (DRAINED if self.drained else "")
 
 
@@ -207,12 +207,12 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
 
     @property
     def adopted(self) -> bool:
-        """True if the pod was already running when submitted; it may have an earlier life."""
+        """Return True if the pod was already running when it was submitted."""
         return self.placed_revision == self.submitted_revision
 
     @property
     def full_name(self) -> str:
-        """The pod as `namespace/name`, for users."""
+        """Return the pod as `namespace/name`, for users."""
         return f"{self.submitted.namespace}/{self.submitted.name}"
 
 
@@ -224,12 +224,12 @@ class GroupState(Struct, eq=False):
 
     @property
     def min_available(self) -> int:
-        """How many pods must be placed together."""
+        """Return how many pods must be placed together."""
         return self.observed.min_available if self.observed else 1
 
     @property
     def together(self) -> bool:
-        """True if its pods are placed all or none; also while the declaration is unknown."""
+        """Return True if all pods are placed or none; also while the declaration is unknown."""
         said = self.observed
         return said is None or said.min_available > 1 or bool(said.min_tasks)
 
@@ -315,7 +315,7 @@ def other_owner(state: State, node: str, device: str) -> NodeState | None:
 
 
 def queue_of(state: State, pod: PodState) -> str:
-    """The queue of a pod: its gang's, else its own, else `default`."""
+    """Return the queue of a pod: its gang's, else its own, else `default`."""
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
     if group is not None and group.observed is not None:
         return group.observed.queue
@@ -323,7 +323,7 @@ def queue_of(state: State, pod: PodState) -> str:
 
 
 def spec_digest(key: bytes, pod: PodSubmitted) -> str:
-    """A digest of a pod's shape, labels, priority, gang, task, queue and owner."""
+    """Return a digest of a pod's shape, labels, priority, gang, task, queue and owner."""
     rest = (sorted(pod.labels.items()), pod.priority, pod.group, pod.task, pod.queue, pod.owner)
     return sha256(key + repr(rest).encode()).hexdigest()[:16]
 

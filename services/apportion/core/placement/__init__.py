@@ -1,4 +1,4 @@
-"""Decide where a pod goes: filter, score, choose, assume, and explain.
+"""Decide which node and devices a pod gets: filter, score, choose, assume, and explain.
 
 `engine` is the entry point; `feasibility` has the filters, `scores` the scores. `index` and
 `classes` keep the cost of a decision proportional to what changed since the last one."""

@@ -1,8 +1,8 @@
 """A class: all pods of one shape, with an up-to-date score for every node.
 
 A query evaluates only the rows that changed since the last one. Invariant: after `refresh` the
-board has each node's points, or marks it as refused by a filter. It may miss one case, containers
-that need the same device; `assign` finds that."""
+board has each node's points, or marks the node as refused by a filter. The board misses one case,
+containers that need the same device; `assign` finds that."""
 
 from collections.abc import Callable
 from typing import Final
@@ -134,16 +134,16 @@ class PlacementClass:
 
     @property
     def fitting(self) -> int:
-        """Number of nodes that no filter refuses, including those where the containers collide."""
+        """Return the number of nodes that no filter refuses, even if containers collide there."""
         return self.board.fitting + len(self.collided)
 
     @property
     def fits_somewhere(self) -> bool:
-        """True if any node could take a pod of the class, as of the last `refresh`."""
+        """Return True if any node could take a pod of the class, as of the last `refresh`."""
         return self.board.fitting > 0
 
     def refresh(self, columns: Columns) -> Int64:
-        """Evaluate the rows that changed since the last call; return the cost in row looks."""
+        """Evaluate the rows that changed since the last call; return the cost in row visits."""
         rows: Int64 = len(columns.names)
         looks: Int64 = ASKED
         if self._facts_seen != columns.facts_changed.end or self._generation != columns.generation:
@@ -184,13 +184,13 @@ class PlacementClass:
                 self.board.refuse(row)
 
     def exclude(self, row: int) -> None:
-        """Refuse a row on which the containers collide, until it changes."""
+        """Refuse a row on which the containers collide, until the row changes."""
         self.board.refuse(row)
         self.collided.add(row)
 
     @property
     def may_collide(self) -> bool:
-        """True if a node that no filter refuses may still be unable to take the pod."""
+        """Return True if a node that no filter refuses may still be unable to take the pod."""
         if self._alike:
             return self.asks[0].cuts_instances
         if len(self.asks) > 1 or self.shape.devices.numa_bind:
@@ -199,7 +199,7 @@ class PlacementClass:
 
     @property
     def prefers(self) -> bool:
-        """True if it prefers some nodes for their labels or for the pods there."""
+        """Return True if the class prefers some nodes for their labels or their pods."""
         near = self.relations is not None and self.relations.points is not None
         return near or self.facts.prefers
 
@@ -318,7 +318,7 @@ class ClassCache:
         without: frozenset[int] = frozenset(),
         volumes: VolumeNeeds | None = None,
     ) -> PlacementClass:
-        """Return the up-to-date class of this key, built from the arguments if it is not cached."""
+        """Return the up-to-date class of this key; build uncached classes from the arguments."""
         columns = self._columns
         columns.sync()
         policy, price_table = self._state.policy, None

@@ -2,8 +2,8 @@
 
 The state changes only when a decision comes back from the ledger, so a refused append needs only
 `retry`. Invariant: `decide` leaves the state as it was, and the same state yields the same
-placements whatever the engine has seen before. The exception is a waiting gang: any placement may
-change where its pods go, but it is retried only after a release."""
+placements whatever the engine has seen before. The exception is a waiting gang, which is
+retried only after a release, although any placement may help it."""
 
 from typing import Final
 
@@ -68,7 +68,7 @@ DecisionEvent = PodPlaced | PodRefused | PlacementVoided | PodEvicted | PodResiz
 class Decision(Struct):
     """The events to append, all or nothing, and their pods in case the append is refused.
 
-    `more` is True if it ended early, to bound its duration; call `decide` again."""
+    `more` is True if the decision ended early, to bound its duration; call `decide` again."""
 
     events: list[DecisionEvent] = []
     placed: list[PodState] = []
@@ -105,17 +105,17 @@ class Engine:
 
     @property
     def columns(self) -> Columns:
-        """The indexed nodes; those touched since the engine last used them may be stale."""
+        """Return the indexed nodes; nodes touched since the engine last used them may be stale."""
         return self._finder.columns
 
     @property
     def pending(self) -> int:
-        """Number of pods that wait for this engine, including unschedulable ones."""
+        """Return the number of pods that wait for this engine, including unschedulable ones."""
         return len(self._queue)
 
     @property
     def held_until(self) -> int:
-        """When to call `tell_time` next, in microseconds since 1970; 0 if no pod backs off."""
+        """Return when to call `tell_time`, in microseconds since 1970; 0 if no pod backs off."""
         return self._queue.held_until
 
     def tell_time(self, now: int) -> None:
@@ -125,7 +125,7 @@ class Engine:
 
     @property
     def others_wait(self) -> bool:
-        """True if other schedulers have pending pods that may well fit."""
+        """Return True if other schedulers have pending pods that may well fit."""
         return self._waiting.others_wait
 
     def own(self, shard: Shard) -> None:
@@ -139,7 +139,7 @@ class Engine:
         return self._waiting.owns(pod)
 
     def keep_apart(self, *, apart: bool) -> None:
-        """Set whether to try our shard's nodes first, as others place at the same time."""
+        """Set whether to try our shard's nodes first, because others schedule in parallel."""
         self._finder.apart = apart
 
     def observe(self, change: Change) -> None:
@@ -178,7 +178,7 @@ class Engine:
     def decide(self, *, events_max: int = EVENTS_MAX, looks_max: int = LOOKS_MAX) -> Decision:
         """Decide for as many pending pods as one batch holds; empty if there is nothing to do.
 
-        It ends early, with `more`, after about `looks_max` row looks or while indexes are not
+        The call ends early, with `more`, after about `looks_max` rows or while indexes are not
         ready. First it rechecks all shape queues that an event may have helped, as their pods may
         come first."""
         counted = not self._limits.active or self._limits.count(COUNTED_MAX)

@@ -39,7 +39,7 @@ def _domain(node: NodeState, key: str) -> str | None:
 
 
 class _OwnRows:
-    """Which rows have nodes of one shard; updates only rows that changed."""
+    """The rows that have nodes of one shard; only changed rows are updated."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -108,7 +108,7 @@ class PlaceFinder:
 
     @property
     def limited(self) -> bool:
-        """True if a queue or namespace has limits, which may keep a pod from free devices."""
+        """Return True if a queue or namespace has limits, which can block free devices."""
         return self._limits.active
 
     def own(self, shard: Shard) -> None:
@@ -170,7 +170,7 @@ class PlaceFinder:
         return found
 
     def kept_from(self, pod: PodState) -> tuple[str, ...]:
-        """Nodes nominated for pods of the same or higher priority, except of the same gang."""
+        """Return nodes nominated for pods of equal or higher priority, except of the same gang."""
         found = set()
         for uid, node in self._state.nominated.items():
             other = self._state.pods.get(uid)

@@ -69,7 +69,7 @@ class FitQuery:
 
     @property
     def columns(self) -> Columns:
-        """The indexed nodes; those touched since the last query may be stale."""
+        """Return the indexed nodes; nodes touched since the last query may be stale."""
         if self._columns is None:
             self._columns = Columns(self._state)
         return self._columns
@@ -96,7 +96,7 @@ class FitQuery:
         return FilterResult(fits, refused)
 
     def place_on(self, pod: PodState, name: str) -> PodPlaced | None:
-        """Return the placement of the pod on this node, or None if it does not fit."""
+        """Return the placement of the pod on this node, or None if the pod does not fit."""
         class_, columns = self._class_of(pod.submitted.shape), self.columns
         row = self._row(columns, name)
         if row is None or int(class_.board.points[row]) == REFUSED:
@@ -127,7 +127,7 @@ class FitQuery:
 
 
 class ExternalChoices:
-    """The pending choices over one state; `columns` are those of its engine, if it has one."""
+    """The pending choices over one state; `columns` are those of the state's engine, if any."""
 
     def __init__(self, state: State, columns: Columns | None = None) -> None:
         self._state = state
@@ -154,7 +154,7 @@ class ExternalChoices:
             self._nodes.pop(data.uid, None)
 
     def prepare(self) -> bool:
-        """Do a part of the slow preparation for `decide`. Return True when all of it is done."""
+        """Do a part of the slow preparation for `decide`. Return True when it is complete."""
         return not self._nodes or self._fit_query.prepare()
 
     def decide(

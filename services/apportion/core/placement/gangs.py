@@ -27,7 +27,7 @@ class GangDeficit(NamedTuple):
         return len(waiting) >= self.pods and self.tasks <= there
 
     def less(self, pod: PodState) -> "GangDeficit | None":
-        """Return what is lacking once this pod is placed, or None if it would be one too many."""
+        """Return what is lacking once this pod is placed, or None if the pod is one too many."""
         task = pod.submitted.task
         if self.tasks[task]:
             return GangDeficit(self.tasks - Counter([task]), self.others)
@@ -40,7 +40,7 @@ def held(group: GroupState) -> list[PodState]:
 
 
 def deficit_of(group: GroupState) -> GangDeficit | None:
-    """Return what the gang's next batch must contain; None if it is not declared yet."""
+    """Return what the gang's next batch must contain; None for an undeclared gang."""
     if group.observed is None:
         return None
     placed = held(group)

@@ -1,4 +1,4 @@
-"""Why a class fits nowhere: nodes counted by the filter that refused them, and near misses.
+"""Explain why a class fits nowhere: count nodes by refusing filter, and find near misses.
 
 Filters are ranked in their order, so the node with the highest rank is the nearest. Invariant:
 reasons are computed from the same columns as the decision, so they never contradict it."""

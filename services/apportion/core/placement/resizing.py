@@ -1,4 +1,4 @@
-"""Resize the shares of running pods: whether it is possible, and the new shares.
+"""Resize the shares of running pods: check if that is possible, and compute the new shares.
 
 Invariant: a resize stays on the pod's devices, within their free amounts and all limits."""
 

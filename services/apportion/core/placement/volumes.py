@@ -1,7 +1,7 @@
-"""The effect of a pod's volume claims: which nodes it may use, or why none yet.
+"""The effect of a pod's volume claims: which nodes the pod may use, or why none yet.
 
-A volume that is attached but mounted by no pod does not count, and one that several pods of a node
-mount counts once there. Without Kubernetes, claims have no effect. Source: kube-scheduler's
+A volume that is attached but mounted by no pod does not count. A volume that several pods of a
+node mount counts once there. Without Kubernetes, claims have no effect. Source: kube-scheduler's
 VolumeBinding, VolumeRestrictions, VolumeZone and NodeVolumeLimits."""
 
 from collections import Counter
@@ -45,7 +45,7 @@ class ToAttach(NamedTuple):
 
 
 class VolumeNeeds:
-    """What pods of a class need for their volumes; equal `key` means equal needs.
+    """The needs of a class's pods for their volumes; equal `key` means equal needs.
 
     `places` has the nodes of each volume that is not available everywhere. `attached` has the
     volumes by driver, for drivers with a limit per node."""

@@ -1,7 +1,7 @@
 """Decide when unschedulable shape queues are retried.
 
-Invariant: one stays unschedulable only while no pod of it could be placed. The exception is a gang:
-any placement may change where its pods go, but it is retried only after a release."""
+Invariant: such a queue stays unschedulable only while none of its pods could be placed. The
+exception is a gang, which is retried only after a release, although any placement may help it."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -34,7 +34,7 @@ class Unschedulable:
     """The unschedulable shape queues by key, with their needs; some must always be rechecked.
 
     One pass over the changed nodes compares all their needs, and only those with room are evaluated
-    in full. Invariant: one that `helped` leaves out fits on none of the nodes changed since."""
+    in full. Invariant: a queue that `helped` leaves out fits on none of the nodes changed since."""
 
     def __init__(self) -> None:
         self._as_of: tuple[int, int, Known] = (-1, 0, ())  # of rows, kinds and geometries
@@ -55,7 +55,7 @@ class Unschedulable:
         self._most = 0
 
     def add(self, key: bytes, ask: AskColumns | None, ordered: bool) -> None:  # noqa: FBT001
-        """Add one; `ask` must fit before its pods do, or is None if that is unknown.
+        """Add a shape queue; its pods fit only if `ask` fits; None if that is unknown.
 
         With `ordered`, the result may depend on the order in which devices are tried."""
         self.forget(key)
@@ -75,7 +75,7 @@ class Unschedulable:
         self._counts[slot] = ask.ask.count
 
     def forget(self, key: bytes) -> None:
-        """Remove a shape queue that is retried or gone."""
+        """Remove a shape queue that is retried or empty."""
         self._always.pop(key, None)
         self._ordered.pop(key, None)
         slot = self._slots.pop(key, None)
@@ -84,9 +84,9 @@ class Unschedulable:
             self._vacant.append(slot)
 
     def helped(self, columns: Columns, reordered: bool) -> list[bytes] | None:  # noqa: FBT001
-        """Return those to recheck for room that appeared since the last call; None for all.
+        """Return the keys to recheck for room that appeared since the last call; None for all.
 
-        All are rechecked if rows, kinds or geometries changed, and sometimes to drop empty ones."""
+        All are rechecked if rows, kinds or geometries changed, and at times to drop empty keys."""
         seen, self._seen = self._seen, columns.changed.end
         before = self._as_of
         self._as_of = (columns.generation, len(columns.kinds), columns.geometries)
@@ -130,7 +130,7 @@ class Unschedulable:
 
 
 class Waking:
-    """Marks shape queues as unschedulable, and wakes those that an event may have helped."""
+    """Marks shape queues as unschedulable, and wakes shape queues that an event may have helped."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Waking:
     def wake(self, looks_max: int) -> bool:
         """Recheck the shape queues that an event may have helped since their last check.
 
-        Returns False if some are left after about `looks_max` row looks. These are then checked in
+        Returns False if queues are left after about `looks_max` rows. These are then checked in
         order together with newly helped ones, so that room goes to the first pod."""
         self._finder.classes.looks = 0
         if self._hints != self._hints_seen:

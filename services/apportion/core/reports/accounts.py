@@ -1,4 +1,4 @@
-"""The account: turns the changes of one state into rates for the meters.
+"""The account, which converts the changes of one state to rates for the meters.
 
 A share counts as the part of the device's memory that it has. An event dated before its predecessor
 gets the predecessor's time. Invariant: the parts of a device add up to one device, or to what is
@@ -64,7 +64,7 @@ class Account:
 
     @property
     def over(self) -> bool:
-        """True if no later event can belong to the period."""
+        """Return True if no later event can belong to the period."""
         return self._time >= self._meters.end + LATE
 
     def observe(self, change: Change, moment: int) -> None:
@@ -94,7 +94,7 @@ class Account:
             self._node_changed(change, change.node)
 
     def finish(self) -> None:
-        """End the period; current allocations count to its end."""
+        """End the period; current allocations count until then."""
         self._meters.finish()
 
     def _node_changed(self, change: Change, node: NodeState) -> None:

@@ -97,7 +97,7 @@ class Meters:
         meter.mib[part] += mib
 
     def go_to(self, moment: int) -> None:
-        """Advance the time to `moment`, within the period. Time never goes back."""
+        """Advance the time to `moment`, within the period. Time never decreases."""
         moment = min(moment, self.end)
         while self._edge <= moment:
             self._close(self._edge)

@@ -48,7 +48,7 @@ class Prices(Struct, frozen=True):
         return self.models[max(matching, key=lambda each: (len(each), each))]
 
     def lacking(self, models: Iterable[str]) -> tuple[str, ...]:
-        """Return those of these models that have no price, sorted."""
+        """Return these models without a price, sorted."""
         return tuple(
             model
             for model in sorted(set(models))

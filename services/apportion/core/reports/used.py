@@ -1,4 +1,4 @@
-"""Usage of shares from the hourly reports of their nodes, and idle periods.
+"""Usage of shares from the hourly reports of nodes, and idle periods.
 
 A record counts in proportion for the part of its seconds in each step. A share is idle if its
 record shows no core time and no core peak, or, if cores are not measured, no memory. Invariant: a
@@ -65,7 +65,7 @@ class Used:
         self._done: list[Idle] = []
 
     def leave(self, pod: PodState, row: str) -> None:
-        """Keep the row of a pod that has ended; its last hour is reported later."""
+        """Keep the row of a pod that has ended, because its last hour is reported later."""
         self._rows[pod.uid] = row
         if len(self._rows) > ENDED_MAX:
             del self._rows[next(iter(self._rows))]

@@ -2,4 +2,4 @@
 
 `reading` is the entry point. `kinds/` has one function per kind of document, `pods/` reads the
 parts of a pod, `dialects/` the names of devices, `lint/` finds mistakes, and `adoption/` reads
-bound pods. Invariant: every document has its own outcome, so a bad one never hides a good one."""
+bound pods. Invariant: every document has its own outcome, so an invalid one hides no valid one."""

@@ -19,7 +19,7 @@ _WORD = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
 class ManifestError(ValueError):
-    """A manifest that cannot be used: the field, its value, the problem and the fix.
+    """An unusable manifest: the field, its value, the problem and the fix.
 
     `field` is a path from the root of the document, as in
     `spec.containers[0].resources.limits["nvidia.com/gpumem"]`."""
@@ -187,7 +187,7 @@ def _text(value: object, field: str) -> str:
 
 
 def items_of(document: object) -> tuple[list[tuple[str, object]], ManifestError | None]:
-    """Split a List: return its items with their paths, and its error if it is invalid."""
+    """Split a List: return its items with their paths, and the error of an invalid List."""
     if not isinstance(document, dict) or document.get("kind") != "List":
         return [("", document)], None
     items: Any = document.get("items") or []

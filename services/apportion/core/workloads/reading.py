@@ -57,7 +57,7 @@ def read_documents(
 
 
 def read_document(document: object, config: ManifestConfig = DEFAULT_CONFIG) -> Manifest:
-    """Read a single document that is not a List. Raises ManifestError if it cannot be used."""
+    """Read a single document that is not a List. Raises ManifestError if it is unusable."""
     clean = cleaned(document)
     if not isinstance(clean, dict):
         raise ManifestError(ROOT, document, "is not an object", "start it with apiVersion and kind")
@@ -86,7 +86,7 @@ def known_kinds() -> str:
 
 
 def title(document: object) -> str:
-    """Return the document's own name, as in `Pod default/trainer`; empty if it has none."""
+    """Return the document's own name, as in `Pod default/trainer`; empty without a name."""
     if not isinstance(document, dict):
         return ""
     parts = part(document, "metadata")
@@ -212,7 +212,7 @@ def called(document: object) -> str:
 
 
 def found_as(name: str, where: str) -> str:
-    """Return what identifies a skipped document: its name, or the file if it has none."""
+    """Return what identifies a skipped document: its name, or else its file."""
     return f"{name} in {where}" if name == _NAMELESS else name
 
 

@@ -144,7 +144,7 @@ def still_off(detail: NodeDetail, device: str) -> str:
 
 
 def spoken(cordons: Iterable[CordonAnswer]) -> str:
-    """Return each reason with its author."""
+    """Return the reasons with their authors."""
     return "; ".join(f"{each.reason} ({each.by})" for each in cordons)
 
 

@@ -82,7 +82,7 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What to drain, by whom, why, and within which time."""
+    """A drain: its target, its author and reason, and its time limit."""
 
     node: str
     device: str
@@ -93,7 +93,7 @@ class Order(msgspec.Struct, frozen=True):
     kube: KubeChoice
 
     def covers(self, pod: PodAnswer) -> bool:
-        """True if the pod is on the target."""
+        """Return True if the pod is on the target."""
         devices = {share.device for share in pod.shares}
         return pod.node == self.node and (not self.device or self.device in devices)
 
@@ -412,7 +412,7 @@ class Progress:
         self._done = 0
 
     def tell(self, unit: Unit, *, stays: bool = False) -> None:
-        """Report that the unit was tried, and whether it `stays`."""
+        """Report an attempt to move the unit, and whether the unit `stays`."""
         self._done += len(unit.pods)
         count = words.many(len(unit.pods), "pod")
         what = f"gang {unit.gang}, {count}" if unit.gang else unit.names[0]
@@ -492,7 +492,7 @@ def unknown_words(report: Report) -> str:
 
 
 def how_far(report: Report) -> list[str]:
-    """Return a line each for what is done, what continues, and what is left."""
+    """Return the number of pods moved, pending, ending and left, with a line for each."""
     leaving = sum(why == LEAVING for why in report.left.values())
     parts = (
         (len(report.moved), "moved"),

@@ -245,7 +245,7 @@ def trim(
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """A format of this build that is not enabled, and the readers that it would halt."""
+    """A format of this build that is not enabled, and the readers that would halt at it."""
 
     format: str
     writer: str
@@ -399,7 +399,7 @@ def _counted(halts: dict[str, int]) -> str:
 
 
 async def _check(ledger: JetStreamLedger, rules: Rules, revision: int, *, force: bool) -> None:
-    """Raises NotFound if the revision is missing, set aside, or sound."""
+    """Raise NotFound if the revision is missing, set aside, or sound."""
     record = await stream.read_record(ledger.wire, revision)
     if record is None:
         raise NotFound(f"the ledger has no revision {revision}")

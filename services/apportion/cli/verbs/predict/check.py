@@ -70,12 +70,12 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def refused(self) -> int:
-        """The number of documents that are refused or unreadable."""
+        """Return the number of documents that are refused or unreadable."""
         return sum(bool(row.refused) for row in self.documents)
 
     @property
     def doubtful(self) -> int:
-        """The number of doubtful fields in all documents."""
+        """Return the number of doubtful fields in all documents."""
         return sum(note.doubtful for row in self.documents for note in row.notes)
 
 

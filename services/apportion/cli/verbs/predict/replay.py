@@ -169,7 +169,7 @@ def command(
 
 
 def span_of(answer: ReplayAnswer, begin: str) -> str:
-    """Return the span; `begin`, as asked, may be before the ledger's beginning."""
+    """Return the span; the requested `begin` may be before the ledger's beginning."""
     span = answer.span
     early = not span.from_revision and time_of(begin, datetime.now(UTC)) is not None
     note = " (before the first event)" if early else ""
@@ -218,7 +218,7 @@ def difference(before: float, after: float, unit: str) -> str:
 
 
 def amount(value: float) -> str:
-    """As in `1,234.5`, without needless digits."""
+    """Format a number as in `1,234.5`, without needless digits."""
     return f"{round(value, DIGITS):,}".removesuffix(".0")
 
 
@@ -239,7 +239,7 @@ def saved(answer: ReplayAnswer) -> str:
 
 
 def left_out(answer: ReplayAnswer) -> str:
-    """Name the facts that did not apply in the replay, and that its figures lack."""
+    """Name the facts that did not apply in the replay, so its figures lack them."""
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in answer.passed_over_types.items())
     return f"{many(answer.passed_over, 'event')} ({kinds}) did not apply to the replay"
 

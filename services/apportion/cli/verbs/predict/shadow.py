@@ -112,7 +112,7 @@ def summary(answer: ShadowAnswer) -> str:
 
 
 def line(pod: ShadowPod) -> str:
-    """Return one pod as a line."""
+    """Return the line that compares both placements of one pod."""
     ours = spot(pod.ours) if pod.ours else f"{PENDING}: {pod.reason}"
     return (
         f"{pod.revision:>8} {name_of(pod)}: {spot(pod.theirs)}, Apportion {ours} "

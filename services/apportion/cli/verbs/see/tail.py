@@ -176,7 +176,7 @@ async def _say_unanswered(wire: Wire, where: Where, reach: Reach) -> None:
     """Report when the ledger stops and resumes answering. Raises _Moved."""
 
     def elsewhere() -> bool:
-        """True if a restarted `up` has the ledger at another address."""
+        """Return True if a restarted `up` has the ledger at another address."""
         with contextlib.suppress(Unreachable):
             return where.running() and where.reach() != reach
         return False
@@ -234,8 +234,8 @@ def _in_words(teller: Teller) -> Show:
 class SubmittedNames:
     """Looks up names of pods that were submitted before the first event shown.
 
-    It uses its own connection and thread. Invariant: the reader waits for each name, so records do
-    not pile up; after a failure no more names are asked for."""
+    Lookups use their own connection and thread. Invariant: the reader waits for each name, so
+    records do not pile up; after a failure no more names are looked up."""
 
     def __init__(self, where: Where) -> None:
         self._where = where

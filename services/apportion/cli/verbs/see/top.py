@@ -118,7 +118,7 @@ class _Seen:
         self._trouble = ""
 
     def look(self) -> bool:
-        """Ask again; return True if anything changed. Raises Unreachable the first time."""
+        """Query the gateway; return True on a change. Raises Unreachable only the first time."""
         try:
             revision = self._gateway.ask("revision", answer=RevisionAnswer).revision
             if revision == self._summary.revision and not self._trouble:
@@ -189,7 +189,7 @@ def _devices(devices: list[DeviceAnswer], *, long: bool = True) -> Rows:
 
 
 def bar(used: int, total: int) -> Text:
-    """A bar of the allocated part; one cell at least, and full only for all of it."""
+    """Return a bar of the allocated part: at least one cell if any, and full only at 100 %."""
     part = used / total if total else 0.0
     cells = min(round(part * BAR_CELLS), BAR_CELLS - (part < FULL))
     cells = max(cells, 1) if used else 0
@@ -264,9 +264,9 @@ SORTS: Final[tuple[tuple[str, Callable[[DeviceAnswer], Any]], ...]] = (
 
 @dataclass(slots=True)
 class View:
-    """Which devices are shown; while `typing`, keys go to the filter.
+    """The visible devices, their order and filter; while `typing`, keys edit the filter.
 
-    Invariant: it shows a window into the filtered devices, never beyond their end."""
+    Invariant: the visible rows are a window of the filtered devices, never beyond their end."""
 
     sort: int = 0
     filter: str = ""

@@ -80,7 +80,7 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
 
 
 def _troubles(detail: NodeDetail | None, target: str) -> Iterator[Text]:
-    """Yield why the target takes nothing new: the node, then devices."""
+    """Yield why the target takes no new pods: first for the node, then for devices."""
     if detail is None:
         return
     if not detail.node.ready or detail.node.cordon:
@@ -92,7 +92,7 @@ def _troubles(detail: NodeDetail | None, target: str) -> Iterator[Text]:
 
 
 def trouble_of_node(node: NodeAnswer) -> Text:
-    """Say why the node takes nothing new, and how to move its pods."""
+    """Return why the node takes no new pods, and how to move its pods."""
     line = plain(f"{node.node}: ").append_text(node_state(node))
     if node.silent and node.pods:
         line.append_text(plain(f"; {moving(node.node)}"))
@@ -100,7 +100,7 @@ def trouble_of_node(node: NodeAnswer) -> Text:
 
 
 def trouble(device: DeviceAnswer) -> Text:
-    """Say why the device takes nothing new, and how to move its pods."""
+    """Return why the device takes no new pods, and how to move its pods."""
     of_itself = device_state(structs.replace(device, node_cordon="", node_ready=True))
     line = plain(f"{device_words(device.device)}: ").append_text(of_itself)
     if device.present and not device.healthy and device.holders:
@@ -136,7 +136,7 @@ def _all(gateway: Gateway, query: dict[str, object]) -> WhoPage:
 
 
 def by_card(items: Iterable[WhoRow], index: Index) -> list[WhoRow]:
-    """Sort by device as `get devices`, devices that are gone last, then by time."""
+    """Sort the rows by device as in `get devices`, removed devices last, then by time."""
 
     def place(each: WhoRow) -> tuple[object, ...]:
         known = index.get((each.node, each.device))

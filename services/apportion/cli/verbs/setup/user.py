@@ -1,6 +1,6 @@
 """`apportion user add | list | revoke | begin`: who may connect, without a cluster.
 
-Invariant: the server of `up` has applied the change when the verb ends, if it runs here."""
+Invariant: if `up` runs on this machine, its server has applied the change when the verb ends."""
 
 import shlex
 from pathlib import Path

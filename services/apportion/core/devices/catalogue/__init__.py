@@ -32,7 +32,7 @@ class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
-        """Start and mask of memory slices of each placement, in order of preference."""
+        """Return the start and memory slice mask of every placement, in order of preference."""
         return tuple((start, ((1 << self.size) - 1) << start) for start in self.starts)
 
 
@@ -95,7 +95,7 @@ def template_of(family: str, name: str) -> Template | None:
 
 
 def module_of(family: str) -> int:
-    """Return how many devices of this family are allocated together; 1 if each alone."""
+    """Return how many devices of this family are allocated together; 1 if separately."""
     known = FAMILIES.get(family)
     return known.module if known else 1
 
@@ -119,7 +119,7 @@ def mig_profiles(
 
 
 def mig_profile(model: str, name: str, sizes: tuple[MigSize, ...] = ()) -> MigProfile | None:
-    """Return the profile of an NVIDIA model that this name means, or None; sized by `sizes`.
+    """Return the profile with this name of an NVIDIA model, or None; `sizes` override memory.
 
     Drivers round the gigabytes differently: 7g.79gb is 7g.80gb. Other memory makes it another
     profile, and so does a suffix for other engines (`+me`, `-me`, `+gfx`, `+me.all`)."""
@@ -138,15 +138,15 @@ def _renamed(name: str, known: str) -> bool:
 
 
 def sized(profile: MigProfile, sizes: tuple[MigSize, ...]) -> MigProfile:
-    """Return the profile with its memory from `sizes`, if they have its name."""
+    """Return the profile, with the memory in `sizes` if they contain the profile's name."""
     memory_mib = (each.memory_mib for each in sizes if each.profile == profile.name)
     return structs.replace(profile, memory_mib=next(memory_mib, profile.memory_mib))
 
 
 def registered(family: str, model: str) -> str:
-    """Return a model as HAMi up to 2.7 and Volcano register it: always with the brand.
+    """Return the model name that HAMi up to 2.7 and Volcano register: always with the brand.
 
-    Even `NVIDIA A100` gets it (`register.go`); later versions of HAMi do not repeat it."""
+    Even `NVIDIA A100` gets the brand (`register.go`); later versions of HAMi do not repeat it."""
     brand = FAMILIES[family].brand if family in FAMILIES else ""
     return f"{brand}-{model}" if brand else model
 

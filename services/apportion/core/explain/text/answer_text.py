@@ -73,7 +73,7 @@ def _node_cordon(cordons: Sequence[reads.CordonAnswer], *, unschedulable: bool) 
 
 
 def device_with_text(device: reads.DeviceAnswer) -> reads.DeviceAnswer:
-    """Add why the device takes nothing new, and why its node does not."""
+    """Add why the device takes no new pods, and why its node takes none."""
     return structs.replace(
         device,
         cordon=cordon_words(device.cordons),

@@ -21,7 +21,7 @@ def means(name: str, device: str) -> bool:
 
 
 def meant(name: str, devices: Iterable[str]) -> list[str]:
-    """Return the device with this id, or else all whose ids begin with it."""
+    """Return the device with this id, or else all devices whose ids begin with the name."""
     found = sorted(device for device in devices if means(name, device))
     return [name] if name in found else found
 

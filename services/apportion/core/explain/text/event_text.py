@@ -31,7 +31,7 @@ class Line(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The whole line, as in `default/a placed on node-1: GPU-1a2b3c4d …`."""
+        """Return the whole line, as in `default/a placed on node-1: GPU-1a2b3c4d …`."""
         return joined(self.parts) + "; ".join(self.clauses)
 
 

@@ -197,7 +197,7 @@ def phrase(code: RefusalCode, *, never: bool = False) -> str:
 def cure(
     code: RefusalCode, *, node: str = "NODE", device: str = "DEVICE", never: bool = False
 ) -> str:
-    """Return what would unblock it; `never` if nothing that ends would help."""
+    """Return what would unblock the pod; with `never`, the end of other pods does not help."""
     known = cause_of(code)
     chosen = (never and known.fix_when_empty) or known.fix
     return chosen.format(node=node, device=device)
@@ -214,7 +214,7 @@ def amount(code: RefusalCode, value: int) -> str:
 
 
 def missing(miss: NearMiss) -> str:
-    """Return the missing amount with its unit; empty if the code has none."""
+    """Return the missing amount with its unit; empty for a code without an amount."""
     return amount(miss.code, miss.needed - miss.available) if miss.needed > miss.available else ""
 
 
@@ -230,7 +230,7 @@ def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str
 
 
 def wished(code: RefusalCode | None, shape: Shape) -> Hashable:
-    """Return the requirements named with a cause; for None, the required cards."""
+    """Return the requirements named with a cause; for None, the required devices."""
     node, devices = shape.node, shape.devices
     match code:
         case _C.NODE_LABELS_MISMATCH:
@@ -256,7 +256,7 @@ class Causes(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The sentence, as in `no node fits: device is cordoned (2 of 3 nodes); …`."""
+        """Return the sentence, as in `no node fits: device is cordoned (2 of 3 nodes); …`."""
         return self.lead + "; ".join(self.clauses)
 
 
@@ -423,7 +423,7 @@ def _empty_cards(shape: Shape | None) -> str:
 
 
 def undeclared(group: str) -> str:
-    """Return that a gang waits for its PodGroup."""
+    """Return a clause about a gang that waits for its PodGroup."""
     said = f"its gang {group} has no PodGroup yet"
     if api_of(group) == KUBERNETES:
         said += f" in {KUBERNETES} {', '.join(KUBERNETES_VERSIONS)} (the supported versions)"

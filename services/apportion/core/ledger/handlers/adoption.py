@@ -1,6 +1,6 @@
 """Adopt running pods that this ledger has not placed, with the devices they use.
 
-A pod may be adopted before the node's agent has reported its devices. They are then absent devices
+A pod may be adopted before the node's agent has reported its devices. These are then absent devices
 of exactly the claimed size, until the report replaces them. Invariant: a claim is charged as a
 whole or not at all, and never oversells a device."""
 
@@ -95,7 +95,7 @@ def _copy(
 
 
 def _make_room(state: DeviceState, share: Share) -> None:
-    """Let an absent device grow by what the share lacks: the share is already in use."""
+    """Enlarge an absent device by what the share lacks: the share is already in use."""
     device = state.device
     memory_mib = max(share.memory_mib - state.memory_free_mib, 0)
     cores = max(share.cores - state.cores_free, 0)

@@ -12,7 +12,7 @@ from apportion_schemas import Share
 
 
 class Change(Struct, frozen=True, gc=False):
-    """What one event changed, for all that is derived from the state.
+    """What one event changed, for indexes and accounts derived from the state.
 
     `node` is set if what it offers or has in use changed, not if a placed pod only changes phase.
     `refused` is the reason why the event was not applied, or empty. `shares` are those that came or

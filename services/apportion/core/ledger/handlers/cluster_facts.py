@@ -1,7 +1,7 @@
 """Handlers of cluster-wide facts, such as gangs, quotas, policy and prices.
 
-They touch no node and place no pod. Invariant: the newest event about an object replaces all that
-was known of it."""
+They change no node and place no pod. Invariant: the newest event about an object replaces all
+earlier facts about that object."""
 
 from msgspec import structs
 
@@ -40,7 +40,7 @@ def _group_observed(context: Context, data: PodGroupObserved) -> Change:
 
 @folds(PodGroupGone)
 def _group_gone(context: Context, data: PodGroupGone) -> Change:
-    """Drop the gang only if it has no pods left: the rest stay together."""
+    """Drop the gang only if the gang has no pods left; otherwise its pods stay together."""
     group = context.state.groups.get(data.group)
     if group is not None and not group.pods:
         del context.state.groups[data.group]

@@ -32,7 +32,7 @@ Said = (
 
 
 def node_of(state: State, name: str) -> NodeState:
-    """Return the node of that name, adding it to the state if it is new.
+    """Return the node of that name; add a new node to the state.
 
     In a Kubernetes cluster, a new node counts as gone until Kubernetes observes it."""
     node = state.nodes.get(name)
@@ -94,7 +94,7 @@ def evict(context: Context, data: PodEvicted, pod: PodState) -> Change:
 
 
 def leave(state: State, uid: str) -> None:
-    """Drop the pod's resize, its eviction and its nomination, because it is gone."""
+    """Drop the resize, eviction and nomination of a pod that has ended."""
     state.resizes.pop(uid, None)
     state.evictions.pop(uid, None)
     state.nominated.pop(uid, None)
@@ -107,7 +107,7 @@ def give_up(state: State, uid: str) -> None:
 
 
 def awaited(state: State, uid: str) -> list[PodEvicted]:
-    """The outstanding evictions for this pod."""
+    """Return the outstanding evictions for this pod."""
     return [each for each in state.evictions.values() if each.beneficiary == uid]
 
 

@@ -105,7 +105,7 @@ def _check_asked(state: State, data: PodResized | ResizeRefused) -> None:
 
 
 def _place(share: Share) -> Share:
-    """The part of a share that a resize keeps; instances and templates have one size."""
+    """Return the part of a share that a resize keeps; instances and templates have one size."""
     if share.instance is not None or share.template is not None:
         return share
     return structs.replace(share, memory_mib=0, cores=0)

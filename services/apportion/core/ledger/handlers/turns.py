@@ -3,7 +3,7 @@
 There the kubelet requests a container's environment at admission without naming the pod, so only
 one pod may be in flight. Invariant: of a node's placed pods that are not allocated yet, the one
 placed first is bound first, unless another gets exactly the same environment. This follows from the
-ledger alone, without a lock. Pods that are gone or failed, and nodes with a silent agent, block
+ledger alone, without a lock. Pods that have ended or failed, and nodes with a silent agent, block
 nothing."""
 
 from typing import Final

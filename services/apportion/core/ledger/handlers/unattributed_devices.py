@@ -20,7 +20,7 @@ EVIDENCE = "what it asks for; nobody says what it has"
 
 
 def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None:
-    """Return the event that charges devices to the pod, or None if that cannot be.
+    """Return the event that charges devices to the pod, or None if no charge is possible.
 
     It is None while the node has reported no devices, and for a pod on a MIG device whose instances
     are not reported. Until it is adopted, the node then offers no device of these families
@@ -67,7 +67,7 @@ def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None
 
 
 def _rest(state: DeviceState, wanted: Wanted, known: Known) -> Iterator[Share]:
-    """All that is free of a device; a MIG device is taken as a whole or not at all."""
+    """Return all free amounts of a device; a MIG device is charged as a whole or not at all."""
     device = state.device
     if state.slots_free < 1 or state.memory_free_mib < 1:
         return

@@ -173,7 +173,7 @@ class Neighbours:
         return changed
 
     def concern(self, pod: PodSubmitted) -> Concern:
-        """Return how other pods restrict this one."""
+        """Return how other pods restrict this pod."""
         if not self.active:
             return NO_CONCERN
         self.count(len(self._uncounted))
@@ -194,7 +194,7 @@ class Neighbours:
         return Concern(guards, wishes=True, itself=itself)
 
     def counts(self, selector: PodSelector, *, spread: bool = False) -> Counts:
-        """Return the counts of the pods that the selector matches, and keep them from now on.
+        """Return the counts of the pods that the selector matches; maintain them from now on.
 
         `spread` leaves out terminating pods, like kube-scheduler's `countPodsMatchSelector`."""
         self.count(len(self._uncounted))
@@ -220,7 +220,7 @@ class Neighbours:
         return self._selects(selector, pod.namespace, pod.labels)
 
     def owners(self, term: PodTerm) -> Counts:
-        """The counts of the placed pods that have this anti-affinity term."""
+        """Return the counts of the placed pods that have this anti-affinity term."""
         return self._guards[term]
 
     def relabel(self, namespace: str) -> bool:

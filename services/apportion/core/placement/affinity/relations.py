@@ -28,7 +28,7 @@ class _Here(NamedTuple):
 
 
 class Relations:
-    """The relations of one class to all placed pods; `points` is None if it has no preference."""
+    """The relations of one class to all placed pods; `points` is None without preferences."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Relations:
         self.points: NDArray[np.int32] | None = None
 
     def refresh(self, columns: Columns, eligible: Eligible) -> bool:
-        """Recompute everything if a count or a node changed. Return True if one did."""
+        """Recompute everything if a count or a node changed. Return True after a change."""
         if self._epoch != self._neighbours.epoch:
             self._epoch = self._neighbours.epoch
             wishes, counts = self._wishes, self._neighbours.counts

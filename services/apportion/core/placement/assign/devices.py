@@ -189,7 +189,7 @@ def whole_modules(devices: Sequence[Device], count: int, size: int) -> Iterator[
 
 
 def _hardness(ask: AskColumns, kinds: Iterable[int]) -> tuple[bool, int, int]:
-    """Lowest for the ask that is hardest to meet on these kinds of device."""
+    """Return a sort key: lowest for the ask that is hardest to meet on these kinds of device."""
     wanted = [found for kind in kinds if isinstance(found := ask.demands[kind], Demand)]
     alone = any(found.alone for found in wanted)
     return not alone, -max((found.memory_mib for found in wanted), default=0), -ask.ask.count

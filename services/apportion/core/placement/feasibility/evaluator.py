@@ -103,7 +103,7 @@ CONDITIONS: Final = frozenset((
 
 
 def now(node: NodeState) -> NodeState:
-    """The node as it is."""
+    """Return the node as it is."""
     return node
 
 
@@ -236,7 +236,7 @@ def feasibility(
     *,
     large_enough: bool = False,
 ) -> Verdict | None:
-    """Return the first rule that keeps a pod of this shape from the node, or None if it fits.
+    """Return the first rule that keeps a pod of this shape from the node, or None if pods fit.
 
     With `large_enough`, devices too small even when empty are ignored, for advice."""
     left = occupancy(node)
@@ -264,7 +264,7 @@ def devices_feasibility(
 
 
 def need_of(ask: Ask, constraints: DeviceConstraints, device: Device, rules: Rules) -> Need:
-    """Return the ask's demand on such a device, or the first rule that it can never pass."""
+    """Return the ask's demand on such a device, or the first rule that refuses it for good."""
     refused = refused_kind(ask, constraints, device)
     if refused is not None and refused not in _WHICH_DEVICE:
         return refused
@@ -293,7 +293,7 @@ def refused_ask(
     geometries: Known,
     places: Sequence[int],
 ) -> Verdict | None:
-    """Return the rule that refuses the last device that the ask would need, or None if it fits.
+    """Return the rule that refuses the last device that the ask would need; None if the ask fits.
 
     `needs` has an entry for each device; `places` are the positions to consider."""
     lacking: list[tuple[int, float, str, int, Verdict]] = []

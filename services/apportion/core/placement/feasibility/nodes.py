@@ -273,5 +273,5 @@ def refuses_every_pod(node: NodeState) -> bool:
 
 
 def needs(shape: Shape) -> tuple[tuple[RefusalCode, NodeCheck], ...]:
-    """Return those of `NEEDS` that may refuse a node for a pod of this shape."""
+    """Return the filters in `NEEDS` that may refuse a node for a pod of this shape."""
     return pairs(tuple(each for each in NEEDS if each.wanted is None or each.wanted(shape)))

@@ -1,1 +1,1 @@
-"""The nodes as columns, and the loops over them."""
+"""The nodes as columns, and the loops over these columns."""

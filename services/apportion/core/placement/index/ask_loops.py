@@ -56,7 +56,7 @@ def look(
     enough: UInt8s,
     given: Int32s,
 ) -> None:
-    """See `AskColumns.look`, for `number` rows. Unless `noted`, stops at the last device needed."""
+    """Do `AskColumns.look` for `number` rows. Unless `noted`, stop at the last device needed."""
     named: Int64 = len(elsewhere)
     i: Int64
     at: Int64
@@ -105,7 +105,7 @@ def helped(
     kinds: Int64,
     found: Int64s,
 ) -> Int64:
-    """See `Unschedulable.helped`: fill `found` with the slots that have room; return how many."""
+    """Fill `found` with the slots that have room, for `Unschedulable.helped`; return how many."""
     helped_count: Int64 = 0
     slot: Int64
     i: Int64
@@ -141,7 +141,7 @@ def pick(
     cuts: Int64,
     weight: Int64,
 ) -> Int64:
-    """See `AskColumns.pick`; ties go to the first. `totals`: memory, cores and slots per kind."""
+    """Do `AskColumns.pick`; the first wins ties. `totals`: memory, cores and slots per kind."""
     host: Int64 = row * width + HOST
     best: Int64 = -1
     holders_least: Int64 = 0

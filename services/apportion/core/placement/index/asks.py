@@ -94,14 +94,14 @@ class AskColumns:
             marks[rows] = np.logical_or(*unnamed(columns, wants, rows))
 
     def demand_of(self, kind: int) -> Demand:
-        """Return the demand on a kind of device; raises `TypeError` if it refuses the ask."""
+        """Return the demand on a kind of device; raises `TypeError` if the kind refuses the ask."""
         found = self.demands[kind]
         if not isinstance(found, Demand):
             raise TypeError(f"kind {kind} refuses the ask: {found}")
         return found
 
     def wanted(self, row: int, kinds: Sequence[int]) -> Iterator[tuple[int, Demand]]:
-        """Yield the devices of a node, by position, that would serve the ask if they were free."""
+        """Yield position and demand of the node's devices that could serve the ask when free."""
         elsewhere = self.elsewhere[row].tolist() if self.elsewhere is not None else ()
         for at, kind in enumerate(kinds):
             found = self.demands[kind]

@@ -169,7 +169,7 @@ class Columns:
         self.allocate(0, 1)
 
     def touch(self, node: NodeState, shares: Iterable[Share] | None = None) -> None:
-        """Note that the node changed, only by these shares and their pods unless None."""
+        """Note that the node changed: by these shares and their pods, or in any way if None."""
         name = node.name
         before = self._touched.get(name)
         if shares is None or name not in self._row_of:
@@ -472,7 +472,7 @@ def _column(node: NodeState, state: DeviceState) -> Int64:
 
 
 def _is_odd(state: DeviceState, amounts: Int64) -> bool:
-    """True if packed amounts lose information: it is cut, closed, or over-allocated."""
+    """Return True for a cut, closed or over-allocated device: packed amounts lose information."""
     guards: Int64 = packed.GUARDS
     return bool(
         state.slices or amounts == guards or state.memory_free_mib < 0 or state.cores_free < 0

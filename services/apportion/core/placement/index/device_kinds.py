@@ -44,7 +44,7 @@ class DeviceKinds:
         return self._id_numbers.setdefault(name, len(self._id_numbers))
 
     def id_numbers(self, names: Iterable[str]) -> list[int]:
-        """Return the numbers of those ids that have one."""
+        """Return the numbers of these ids; leave out ids without a number."""
         return [self._id_numbers[name] for name in names if name in self._id_numbers]
 
     def count(self, numbers: Iterable[int], by: int) -> None:
@@ -55,7 +55,7 @@ class DeviceKinds:
     def offered(self, as_of: Int64) -> list[Device | None]:
         """Return the existing kinds of device, by number; None for kinds that no node has.
 
-        It is the same list until they change; `as_of` must change if they may have."""
+        The list is the same until kinds change; `as_of` must change if kinds may have changed."""
         if as_of != self._as_of:
             self._as_of = as_of
             offered = [

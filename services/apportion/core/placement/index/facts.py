@@ -39,7 +39,7 @@ class Eligible(NamedTuple):
     tolerated: Flags
 
     def counted(self, spread: SpreadConstraint) -> Flags:
-        """Combine them by the node inclusion policies of this constraint (kube-scheduler)."""
+        """Combine the marks by the node inclusion policies of this constraint (kube-scheduler)."""
         found: Flags = self.present if spread.any_node else self.present & self.allowed
         return found & self.tolerated if spread.untainted else found
 
@@ -95,7 +95,7 @@ class FactColumns:
 
     @property
     def prefers(self) -> bool:
-        """True if it prefers some nodes for their labels, or others for their taints."""
+        """Return True if the shape prefers some nodes for their labels or their lack of taints."""
         return bool(self._shape.node.preferred or self._discouraged)
 
     def _prefer_among(self, rows: int) -> None:

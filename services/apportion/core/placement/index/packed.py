@@ -88,9 +88,9 @@ def lacking_each(free: NDArray[np.int64], need: int | NDArray[np.int64]) -> NDAr
 def times_each(
     free: NDArray[np.int64], need: int | NDArray[np.int64], charge: int | NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return upper bounds of how often `need` fits if each time takes `charge`.
+    """Return upper bounds of how often `need` fits if every time is charged `charge`.
 
-    A full field may represent more than it can hold, and limits nothing."""
+    A field at its maximum may represent a larger amount, so it limits nothing."""
     found = np.full(free.shape, TIMES_MAX, np.int64)
     for at, bits in _FIELDS:
         most = (1 << bits) - 1
@@ -102,17 +102,17 @@ def times_each(
 
 
 def memory_of(amounts: Int64) -> Int64:
-    """The field of memory, in MiB, of packed amounts."""
+    """Return the field of memory, in MiB, of packed amounts."""
     return amounts & _MEMORY_MAX
 
 
 def compute_of(amounts: Int64) -> Int64:
-    """The cores of a device, or the milli-CPU of a host."""
+    """Return the cores of a device, or the milli-CPU of a host."""
     return amounts >> COMPUTE_AT & _COMPUTE_MAX
 
 
 def slots_of(amounts: Int64) -> Int64:
-    """How many more shares or pods fit."""
+    """Return how many more shares or pods fit the amounts."""
     return amounts >> SLOTS_AT & _SLOTS_MAX
 
 
@@ -132,7 +132,7 @@ def mean_load(
 
 
 def free_amounts(state: DeviceState) -> Int64:
-    """Pack what the device has free for new shares, guards set; nothing if it is closed."""
+    """Pack the device's free amounts for new shares, guards set; zeros for a closed device."""
     guards: Int64 = GUARDS  # as above
     if not state.present or not state.healthy or state.cordon:
         return guards

@@ -42,13 +42,13 @@ class RowLog:
         return max(position - self._start, FORGOTTEN)
 
     def since(self, position: Int64) -> Rows | None:
-        """Return those rows as a view, valid until the next `append`; None if any were dropped."""
+        """Return these rows as a view, valid until the next `append`; None if any were dropped."""
         if position < self._start:
             return None
         return self._rows[position - self._start : self.count]
 
     def distinct_since(self, position: Int64, every: Rows) -> Rows | None:
-        """Return those rows without duplicates, or `every` if they are most; None if dropped."""
+        """Return these rows without duplicates, or `every` if most rows are; None if dropped."""
         rows: Rows | None = self.since(position)
         if rows is None:
             return None

@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
-"""The loops of a class over the rows that it evaluates: which these are, and their points.
+"""The loops of a class over the rows to evaluate: they find these rows and rate them.
 
 `given` has the points of each row, or `REFUSED`. Compiled loops do not check array bounds.
 Invariant: loops use only whole numbers, so the result is the same compiled or not."""
@@ -11,7 +11,7 @@ from apportion.core.placement.index.packed import Int32s, Int64, Int64s, UInt8s
 def distinct(
     log: Int64s, begin: Int64, end: Int64, seen: Int64s, turn: Int64, rows: Int64s
 ) -> Int64:
-    """Fill `rows` with the distinct rows of the log from `begin` to `end`; return how many.
+    """Fill `rows` with the distinct rows of the log from `begin` to `end`; return their number.
 
     `seen` has a cell for each row, and does not contain `turn` yet."""
     count: Int64 = 0
@@ -35,7 +35,7 @@ def admit(rows: Int64s, count: Int64, node_ok: UInt8s, given: Int32s) -> None:
 def give(
     rows: Int64s, count: Int64, column: Int32s, base: Int64, step: Int64, given: Int32s
 ) -> None:
-    """Give each row `base` points plus `step` times its value in the column."""
+    """Set the points of every row to `base` plus `step` times its value in the column."""
     i: Int64
     for i in range(count):
         if given[i] != REFUSED:

@@ -38,7 +38,7 @@ class NodeScore(Protocol):
     ask_at: int = NO_ASK
 
     def rate(self, seen: ScoreInput) -> None:
-        """Give points to each row that is not refused: 0 to `packed.POINTS`, more is better."""
+        """Rate every row that is not refused from 0 to `packed.POINTS`; more is better."""
 
     def device(self, row: int) -> int:
         """Return the position of the device that gave the row its points, or `NO_DEVICE`."""
@@ -65,7 +65,7 @@ class Scoreboard:
 
     @property
     def fitting(self) -> int:
-        """Number of rows that are not refused."""
+        """Return the number of rows that are not refused."""
         return self.fits[0]
 
     def write(self, rows: Rows, points: Points) -> None:
@@ -87,7 +87,7 @@ class Scoreboard:
         self.write(np.arange(len(points)), points)
 
     def best(self, count: int, first: NDArray[np.bool_] | None = None) -> list[tuple[int, int]]:
-        """Return the best rows with their points, at most `count`; ties go to the first.
+        """Return at most `count` best rows with their points; the first row wins a tie.
 
         If any row that `first` marks fits, only those rows count."""
         if first is not None:

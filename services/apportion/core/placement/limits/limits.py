@@ -122,7 +122,7 @@ class Holdings:
         self.count(len(self._uncounted))
 
     def note_freed(self) -> None:
-        """Let every account have room again: an assumed placement did not happen."""
+        """Mark every account as having room again, because an assumed placement was undone."""
         self._epoch += 1
 
     def exceeded(
@@ -299,7 +299,7 @@ class Namespaces(Holdings):
 
     @property
     def active(self) -> bool:
-        """True if there is any such namespace."""
+        """Return True if there is any such namespace."""
         return bool(self._limits)
 
     def account_of(self, pod: PodState) -> str:
@@ -366,7 +366,7 @@ class Limits:
         self.active = self._queues.active or self._namespaces.active
 
     def activate(self) -> None:
-        """Count the amounts of queues from now on, since turns depend on them."""
+        """Count the amounts of queues from now on, because the order of pods depends on them."""
         self._queues.activate()
         self.active = True
 
@@ -394,7 +394,7 @@ class Limits:
         self._namespaces.note(pod, undone=undone)
 
     def note_freed(self) -> None:
-        """Let all limits allow more: an assumed placement did not happen."""
+        """Mark all limits as having room again, because an assumed placement was undone."""
         self._queues.note_freed()
         self._namespaces.note_freed()
 

@@ -1,4 +1,4 @@
-"""What a queue or a namespace may use, as bounds on the amounts of shares.
+"""Limits of queues and namespaces, as bounds on the amounts of shares.
 
 A limit of device memory or cores counts all such devices, by whichever names the pods requested
 them, so another dialect does not bypass it. Only `volcano.sh/gpu-number` counts just whole devices,
@@ -65,7 +65,7 @@ class Bound(NamedTuple):
 
 
 class LimitExceeded(NamedTuple):
-    """Why a queue or a namespace may not take a pod."""
+    """The reason why a queue or a namespace may not take a pod."""
 
     code: RefusalCode
     queue: QueueShortage | None = None
@@ -88,7 +88,7 @@ class Quota:
 
     @property
     def limits(self) -> bool:
-        """True if the queue has any limit."""
+        """Return True if the queue has any limit."""
         return bool(self._closed or self._bounds or self._cards)
 
     def exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
@@ -144,7 +144,7 @@ class NamespaceQuota:
 
     @property
     def limits(self) -> bool:
-        """True if it limits devices."""
+        """Return True if the quota limits devices."""
         return bool(self._bounds)
 
     def exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
@@ -256,7 +256,7 @@ def _of_share(
 
 @lru_cache(maxsize=4096)
 def _card_named(keys: tuple[str, ...], model: str, part: str) -> str:
-    """The key of a card quota that matches a share of such a device, or an empty string.
+    """Return the card quota's key that matches a share of such a device, or an empty string.
 
     `MODEL/mig-PROFILE-mixed` and `MODEL/mps-…` take precedence over `MODEL`, and the full name of a
     model over a part of it, such as `A100`."""

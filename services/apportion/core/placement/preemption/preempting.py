@@ -49,7 +49,7 @@ FOUND_MAX: Final = 8  # nodes compared for each pod of a gang
 
 
 class Search:
-    """The node where making room for one pod costs least, found a few nodes at a time.
+    """The search for the node where evictions for one pod cost least, a few nodes at a time.
 
     Invariant: the result does not depend on the number of steps."""
 
@@ -104,7 +104,7 @@ class GangRoom:
         self.dry_run = dry_run
 
     def make(self, shape_queue: ShapeQueue) -> list[PodEvicted]:
-        """Return the evictions for the gang; empty if they do not suffice or some are under way."""
+        """Return the evictions for the gang; empty if none suffice or some are under way."""
         waiting = [self._state.pods[turn.uid] for turn in shape_queue.live(self._state)]
         deficit = deficit_of(self._state.groups[shape_queue.gang])
         if deficit is None or deficit.pods > GANG_PODS_MAX or not deficit.met_by(waiting):
@@ -177,7 +177,7 @@ class GangRoom:
 
 
 class Preempting:
-    """Makes room over one state, for the pods of one queue."""
+    """Makes room for the pods of one queue, over one state."""
 
     def __init__(
         self,

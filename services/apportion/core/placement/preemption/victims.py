@@ -49,11 +49,11 @@ class Victims(NamedTuple):
 
     @property
     def pods(self) -> list[PodState]:
-        """All pods that must be evicted."""
+        """Return all pods that must be evicted."""
         return list(chain.from_iterable(unit.pods for unit in self.units))
 
     def better_than(self, other: "Victims") -> bool:
-        """Return True if kube-scheduler would rather evict these; ties keep the first.
+        """Return True if kube-scheduler would rather evict these victims; ties keep the first.
 
         In order: the fewest that exceed a budget, the lowest highest priority, the lowest sum of
         priorities, the fewest pods, and the latest start of the most important ones."""
@@ -64,7 +64,7 @@ class Victims(NamedTuple):
 
     @property
     def cost(self) -> tuple[int, int, int, int]:
-        """The first criteria to compare; lower is better."""
+        """Return the first criteria to compare; lower is better."""
         priorities = [pod.submitted.priority for pod in self.pods]
         highest = max(priorities, default=_LEAST_PRIORITY)
         total = sum(priority - _LEAST_PRIORITY for priority in priorities)
@@ -72,7 +72,7 @@ class Victims(NamedTuple):
 
     @property
     def since(self) -> str:
-        """Start of the earliest of the most important ones."""
+        """Return the earliest start of the most important victims."""
         return min(self.units).since
 
 

@@ -97,7 +97,7 @@ class Program(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """By row of the program: what one more of its limit would earn, and how much of it is used."""
+    """For each row of the program: what one more of its limit would earn, and the amount in use."""
 
     price: Floats
     used: Floats

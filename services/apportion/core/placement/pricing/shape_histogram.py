@@ -72,7 +72,7 @@ class ShapeHistogram:
 
     @property
     def due(self) -> bool:
-        """True if new prices are due: the pods have doubled since the last ones."""
+        """Return True if new prices are due: the pods have doubled since the last ones."""
         known = max(self.pods - self.fresh, FIRST_PODS)
         return self.fresh >= min(known, FRESH_PODS_MAX)
 

@@ -1,4 +1,4 @@
-"""Which event can end which refusal: the hints of all causes, indexed by event.
+"""The hints of all causes, indexed by event: which event can end which refusal.
 
 `asked` covers all codes, because the current reasons of a shape queue may differ from the reported
 ones. Invariant: if a refused pod can be placed, an event in the hints of its reasons has made it

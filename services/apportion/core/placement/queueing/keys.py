@@ -35,7 +35,7 @@ def wants_key(pod: PodState) -> bytes:
 
 
 def limits_key(state: State, pod: PodState) -> bytes:
-    """Return a key for pods of one queue and, if it has a quota, of one namespace."""
+    """Return a key for pods of one queue and, under a quota, of one namespace."""
     about = pod.submitted
     return _limits_key(about.queue, about.namespace if about.namespace in state.quotas else "")
 

@@ -44,11 +44,11 @@ class PendingQueue:
                 self.add(pod)
 
     def __len__(self) -> int:
-        """Number of pending pods, schedulable or not; may include pods that have just left."""
+        """Return the number of pending pods; the number may include pods that have just left."""
         return sum(len(shape_queue) for shape_queue in self._shape_queues.values())
 
     def add(self, pod: PodState, reported: bool = False) -> None:  # noqa: FBT001, FBT002 - hot path
-        """Add a pending pod to its shape queue, unless it has a chooser or gates.
+        """Add a pending pod to its shape queue, unless the pod has a chooser or gates.
 
         A refusal that another scheduler has `reported` is not repeated."""
         about = pod.submitted
@@ -74,11 +74,11 @@ class PendingQueue:
 
     @property
     def held_until(self) -> int:
-        """When the first backoff may end; 0 if no pod backs off."""
+        """Return the time at which the first backoff may end; 0 if no pod backs off."""
         return self._held_back[0][0] if self._held_back else 0
 
     def due(self) -> list[PodState]:
-        """Return the pods whose backoff has ended; a gang waits for its latest one."""
+        """Return the pods whose backoff has ended; a gang waits for its latest backoff."""
         found: list[PodState] = []
         while self._held_back and self._held_back[0][0] <= self.now:
             pod = self._state.pods.get(heappop(self._held_back)[1])
@@ -123,7 +123,7 @@ class PendingQueue:
 
     @property
     def any_unreported(self) -> bool:
-        """True if `unreported` may yield any."""
+        """Return True if `unreported` may yield pods."""
         return bool(self._unreported)
 
     def unreported(self) -> Iterator[tuple[PodState, Reasons]]:
@@ -180,7 +180,7 @@ class PendingQueue:
         return found
 
     def wake_gang(self, gang: str) -> None:
-        """Retry a gang, if any pod of it is pending, in the queue that it belongs to now."""
+        """Retry a gang with a pending pod in the gang's current queue."""
         shape_queue = self._shape_queues.get(gang_key(gang))
         head = None if shape_queue is None else shape_queue.head(self._state)
         if shape_queue is None or head is None:

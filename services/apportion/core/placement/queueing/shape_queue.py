@@ -45,7 +45,7 @@ class Reasons(NamedTuple):
 
     @property
     def reason_key(self) -> ReasonKey:
-        """The part of the reasons whose change is reported again."""
+        """Return the part of the reasons whose change is reported again."""
         quota = self.limit.exceeded.quota if self.limit is not None else None
         return _reason_key(self.counts, quota, self.volume)
 
@@ -120,27 +120,27 @@ class ShapeQueue:
         self._reported: ReasonKey | None = None
 
     def __len__(self) -> int:
-        """Number of its pods; may include pods that have just left."""
+        """Return the number of pods; the number may include pods that have just left."""
         return len(self._turns)
 
     @property
     def unschedulable(self) -> bool:
-        """True if it was refused, and nothing has happened that could change that."""
+        """Return True if the queue was refused, and no event since could have changed that."""
         return self.reasons is not None
 
     @property
     def tells(self) -> bool:
-        """True if there is a refusal to report."""
+        """Return True if there is a refusal to report."""
         return self.reasons is not None and not self.reasons.silent
 
     def looks_for_others(self, state: State) -> bool:
-        """Return True if a pod of it requires affinity to others, or topology spread."""
+        """Return True if a pod of the queue requires affinity to other pods, or topology spread."""
         turns = self.live(state) if self.gang else self.waiting[:1]
         wishes = (state.pods[turn.uid].submitted.shape.pods for turn in turns)
         return any(each.affinity or each.spread for each in wishes)
 
     def add(self, state: State, turn: Turn, reported: bool) -> None:  # noqa: FBT001 - hot path
-        """Add a pod; `reported` if it already got the reasons."""
+        """Add a pod; `reported` if the reasons were already reported to the pod."""
         if turn not in self._turns:
             self._turns.add(turn)
             heappush(self.waiting, turn)
@@ -176,7 +176,7 @@ class ShapeQueue:
         return None
 
     def leave(self, turn: Turn) -> None:
-        """Remove a pod that is gone, or that another scheduler decides for."""
+        """Remove a pod that has ended, or that another scheduler decides."""
         self._turns.discard(turn)
         self.fresh.pop(turn, None)
 

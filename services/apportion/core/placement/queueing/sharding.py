@@ -1,8 +1,8 @@
-"""Which of several schedulers decides for a pod, and which nodes each prefers.
+"""Choose which of several schedulers decides for a pod, and which nodes it prefers.
 
-A rendezvous hash: each of `PARTS` parts of pods and nodes belongs to the member with the highest
-hash for it, so a change of members moves few parts. Member lists may differ: then the server's
-fences refuse an append, and no pod is placed twice."""
+By a rendezvous hash, each of `PARTS` parts of pods and nodes belongs to the scheduler with the
+highest hash, so a change of schedulers moves few parts. If schedulers disagree about the list of
+schedulers, the server's fences refuse an append, and no pod is placed twice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ _DIGEST_BYTES: Final = 64  # of one blake2b
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The parts that one member owns."""
+    """The parts that one scheduler owns."""
 
     parts: frozenset[int]
 
     def owns(self, key: str) -> bool:
-        """Return True if this member owns the key."""
+        """Return True if this scheduler owns the key."""
         return part_of(key) in self.parts
 
 
@@ -57,14 +57,14 @@ def part_of(key: str) -> int:
 
 
 def owner(key: str, members: Sequence[str]) -> str:
-    """Return the member that owns the key; the order of `members` does not matter."""
+    """Return the scheduler that owns the key; the order of `members` does not matter."""
     ordered = sorted(members)
     part = part_of(key)
     return ordered[int(np.argmax([_weights(member)[part] for member in ordered]))]
 
 
 def shard(member: str, members: Sequence[str]) -> Shard:
-    """Return what `member` owns, one of `members`."""
+    """Return the shard of scheduler `member`, one of `members`."""
     ordered = sorted({member, *members})
     if len(ordered) == 1:
         return WHOLE

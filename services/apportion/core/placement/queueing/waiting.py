@@ -64,7 +64,7 @@ class Waiting:
             self._regroup(data.namespace)
 
     def add(self, pod: PodState) -> None:
-        """Note a pending pod; one with a chooser or gates is left to its chooser or controller."""
+        """Note a pending pod; leave a pod with a chooser or gates to its chooser or controller."""
         if pod.submitted.chooser or pod.submitted.gates:
             return
         if self.shard is WHOLE or self._note(pod) in self.shard.parts:
@@ -75,8 +75,8 @@ class Waiting:
     def come_back(self, pod: PodState) -> None:
         """Note a pod that is pending again, for its current owner.
 
-        It may still be in its old shape queue: another scheduler placed it, its namespace got or
-        lost a quota, or the refusal of a pod with affinity was lost."""
+        The pod may still be in its old shape queue: another scheduler placed it, its namespace got
+        or lost a quota, or the refusal of a pod with affinity was lost."""
         self.queue.leave(pod)
         self.add(pod)
 
@@ -104,7 +104,7 @@ class Waiting:
 
     @property
     def others_wait(self) -> bool:
-        """True if pods of other schedulers are pending that were not refused yet."""
+        """Return True if pods of other schedulers are pending that were not refused yet."""
         return bool(self._others)
 
     def _forget(self, uid: str) -> None:

@@ -1,1 +1,1 @@
-"""Read bound pods: what their annotations say is allocated to them."""
+"""Read bound pods: determine from annotations what is allocated to them."""

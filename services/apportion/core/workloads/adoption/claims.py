@@ -46,7 +46,7 @@ OURS: Final = frozenset[str]()  # we write only with the binding, which leaves n
 
 
 class Wanted(NamedTuple):
-    """How many devices of a family a container requests."""
+    """The number of devices of a family that a container requests."""
 
     container: str
     family: str
@@ -54,7 +54,7 @@ class Wanted(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A bound pod as it would be submitted, and what is allocated to it.
+    """A bound pod as it would be submitted, and its allocation.
 
     That is `shares`, or `held` while devices are only named by index, or unknown if there is
     neither. `families` and `wanted` are the families and numbers of devices that it requests.
@@ -98,7 +98,7 @@ def bound_claim(
     schedulers: Collection[str],
     writers: frozenset[str] = WRITERS,
 ) -> Claim | None:
-    """Return the claim of any pod; None if it has no node, has ended, or `claim_of` has none."""
+    """Return the claim of any pod; None if the pod has no node, has ended, or has no claim."""
     spec, status = pod["spec"], pod.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in ENDED:
         return None
@@ -114,10 +114,10 @@ def claim_of(
     ours: bool,
     writers: frozenset[str] = WRITERS,
 ) -> Claim | None:
-    """Return the claim of a bound pod; None if it requests no device and is not ours.
+    """Return the claim of a bound pod; None for foreign pods that request no device.
 
-    One of ours that cannot be read has none either. Its ResourceClaims are allocated already, so
-    they are no reason not to read it. `writers` are the field managers whose annotations are
+    A pod of ours that cannot be read has no claim either. Its ResourceClaims are allocated already,
+    so they are ignored. `writers` are the field managers whose annotations are
     trusted."""
     config = structs.replace(config, resource_claims=True)
     names = {

@@ -1,4 +1,4 @@
-"""Write a placement as annotations of its pod: ours, and those for its device plugin.
+"""Write a placement as annotations of its pod: ours, and those that its device plugin reads.
 
 They are part of the write that binds the pod, in the dialect of the pod, so that an unmodified
 device plugin finds what its own scheduler would have written. Invariant: our annotations suffice to

@@ -1,8 +1,8 @@
 """Read a pod's allocation from the annotations that its scheduler wrote for a device plugin.
 
-The inverse of the dialects' `render`. Some systems name devices by their index and leave amounts to
+It inverts the dialects' `render`. Some systems name devices by their index and leave amounts to
 the asks, so the node's devices are needed. Invariant: a pod is understood completely or not at all,
-because the rest of what it uses would be taken for free."""
+because its other devices would count as free."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -28,14 +28,14 @@ TEXT_MAX = 1 << 18
 
 
 class Recovered(NamedTuple):
-    """What is allocated to a pod, and the annotation with it."""
+    """The allocation of a pod, and the annotation that contains it."""
 
     evidence: str
     held: tuple[Held, ...]
 
 
 def recover(pod: BoundPod) -> Recovered | None:
-    """Return what the pod's annotations say is allocated to it; None if that is unclear."""
+    """Return the allocation in the pod's annotations; None if it is unclear."""
     for key, read in RECOVERS.items():
         text = pod.annotations.get(key, "")
         if not text or len(text) > TEXT_MAX:
@@ -52,7 +52,7 @@ def recover(pod: BoundPod) -> Recovered | None:
 def shares_of(
     held: Iterable[Held], asks: Sequence[Ask], devices: Mapping[str, Device], known: Known = ()
 ) -> tuple[Share, ...] | None:
-    """Return the shares, given the node's devices by id; None if one is still unknown.
+    """Return the shares, given the node's devices by id; None if a device is still unknown.
 
     `known` are the allowed MIG geometries (`knownMigGeometries`)."""
     by_index = {(device.family, device.index): device for device in devices.values()}

@@ -28,7 +28,7 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
 def quantity(value: object, field: str) -> Fraction:
-    """Return the exact value of a quantity. Raises ManifestError if it is none, or negative."""
+    """Return the exact value of a quantity. Raises ManifestError if malformed or negative."""
     match _exact(value):
         case None:
             fix = 'write a number such as "2", "500m" or "4Gi"'
@@ -96,16 +96,16 @@ class Container(NamedTuple):
     role: Role = "app"
 
     def at(self, kind: Literal["limits", "requests"], resource: str) -> str:
-        """Return the path of one of its amounts."""
+        """Return the path of one of the container's amounts."""
         return within(f"{self.field}.resources.{kind}", resource)
 
     def ask(self, family: str, **wanted: Any) -> Ask:
-        """Return its ask for a device family; `wanted` are the other fields of an `Ask`."""
+        """Return the container's ask for a family; `wanted` are the other fields of an `Ask`."""
         return Ask(container=self.name, family=family, init=self.role == "init", **wanted)
 
 
 class Amount(NamedTuple):
-    """How much of one resource is requested, and the field with it.
+    """The requested amount of one resource, and its field.
 
     The methods convert it to the fields of an `Ask`. An amount outside the bounds of the event
     schema is refused, unless the dialect clamps it."""
@@ -119,14 +119,14 @@ class Amount(NamedTuple):
         return ManifestError(self.field, self.written, problem, fix)
 
     def devices(self) -> int:
-        """Return it as a number of distinct devices, at least one."""
+        """Return the amount as a number of distinct devices, at least one."""
         if not 1 <= self.value <= COUNT_MAX:
             fix = "request no more devices than one node has"
             raise self.refusal(f"is not between 1 and {COUNT_MAX} devices", fix)
         return self.value
 
     def memory_mib(self, unit_mib: int) -> int | None:
-        """Return it as memory per device in MiB; None for zero."""
+        """Return the amount as memory per device in MiB; None for zero."""
         if self.value * unit_mib > MEMORY_MIB_MAX:
             meant = (self.value >> 20) // unit_mib  # the author wrote bytes, as in 4Gi
             raise self.refusal(
@@ -137,14 +137,14 @@ class Amount(NamedTuple):
         return self.value * unit_mib or None
 
     def memory_percent(self) -> int:
-        """Return it as percent of each device's memory."""
+        """Return the amount as percent of each device's memory."""
         if not 1 <= self.value <= WHOLE:
             fix = "write 1 to 100, or remove it to request all memory"
             raise self.refusal("is not a percentage from 1 to 100", fix)
         return self.value
 
     def cores_percent(self, *, clamp: bool) -> int:
-        """Return it as percent of each device's compute; zero reserves none.
+        """Return the amount as percent of each device's compute; zero reserves none.
 
         `clamp`: more than 100 counts as 100, as in HAMi (`Fit`: "core limit can't exceed 100")."""
         if self.value > WHOLE and not clamp:
@@ -174,8 +174,8 @@ def amount_of(container: Container, resource: str) -> Amount:
 
 
 def amounts_of(container: Container, resources: Collection[str]) -> dict[str, Amount]:
-    """Return the amounts of those of `resources` that the container names.
+    """Return the amounts of the `resources` that the container requests.
 
-    Limits come before requests. Raises ManifestError as `amount_of` does."""
+    Limits come before requests. Raises ManifestError like `amount_of`."""
     named = {**container.limits, **container.requests}
     return {name: amount_of(container, name) for name in named if name in resources}

@@ -1,4 +1,4 @@
-"""Let containers borrow devices that another container of the pod has at another time.
+"""Let containers borrow devices that another container of the pod uses at another time.
 
 Init containers run one by one before the app containers: a pod needs the maximum, not the sum, as
 in Kubernetes and HAMi (`CollapseInitContainerUsage`). A lender's ask is raised to what its borrower
@@ -20,7 +20,7 @@ Parts = tuple[tuple[Ask, ...], tuple[Ask, ...]]
 
 
 def parted(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
-    """Split asks into those that take devices and those that borrow them.
+    """Split asks into asks that use devices of their own and asks that borrow devices.
 
     `apps` are the containers that start after all init containers."""
     holders = {ask.container: ask for ask in asks if not ask.init}
@@ -43,7 +43,7 @@ def lent(
 ) -> list[Share]:
     """Return the borrower's part of the pod's shares.
 
-    It gets the first devices of the lender, as many and as much of each as it requests."""
+    The borrower gets the lender's first devices, as many and as much of each as requested."""
     asks = joined(pod.shape.asks)
     # Sidecars keep running and lend nothing. The lender is the borrower's own container, else the
     # first one with as much of everything.
@@ -67,7 +67,7 @@ def lent(
 
 
 def joined(asks: Iterable[Ask]) -> list[Ask]:
-    """Return one ask per container; MIG instances have one ask each."""
+    """Return one ask per container; every MIG instance has an ask of its own."""
     found: dict[str, Ask] = {}
     for ask in asks:
         first = found.get(ask.container)

@@ -24,14 +24,14 @@ def same(section: dict[str, Any], expected: dict[str, Any], path: str) -> None:
 
 
 def an_object(value: object, path: str) -> dict[str, Any]:
-    """Return the value if it is an object; raises ManifestError if not."""
+    """Return the value. Raises ManifestError unless the value is an object."""
     if not isinstance(value, dict):
         raise ManifestError(path, value, "is not an object", AS_IN_CHART)
     return value
 
 
 def a_list(value: object, path: str) -> list[Any]:
-    """Return the value if it is a list; raises ManifestError if not."""
+    """Return the value. Raises ManifestError unless the value is a list."""
     if not isinstance(value, list):
         raise ManifestError(path, value, "is not a list", AS_IN_CHART)
     return value

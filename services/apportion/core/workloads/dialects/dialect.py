@@ -1,4 +1,4 @@
-"""What a dialect is, and the types that its functions take and return.
+"""The definition of a dialect, and the types that its functions accept and return.
 
 Invariant: dialects are used only through `listing`, and no other code depends on which one it is. A
 limit counts what pods have allocated, by whichever names, so no dialect bypasses it. An annotation
@@ -130,7 +130,7 @@ def selected(notes: Notes, keys: Selecting) -> DeviceConstraints:
 
 
 def one(notes: Notes, keys: tuple[str, ...], read: Callable[[Notes, str], T]) -> T | None:
-    """Return the value under these keys, which are spellings of one thing and must agree.
+    """Return the value under these keys, which are spellings of one key and must agree.
 
     A blank value counts as absent: Helm renders an unset value so, and HAMi (`CheckUUID`,
     `CheckType`) and Volcano (`parseGPUUUIDList`) accept it. Raises ManifestError if two of them
@@ -190,7 +190,7 @@ class PlacedPod(NamedTuple):
 
     @property
     def seconds(self) -> str:
-        """The time of binding in whole Unix seconds."""
+        """Return the time of binding in whole Unix seconds."""
         return str(self.now_ns // NANOSECONDS)
 
     @property
@@ -200,7 +200,7 @@ class PlacedPod(NamedTuple):
 
     @property
     def containers(self) -> tuple[str, ...]:
-        """Containers in the order of the spec."""
+        """Return the containers in the order of the spec."""
         return self._named(self.pod.containers, init=False)
 
     def shares(self, container: str) -> list[Share]:
@@ -211,7 +211,7 @@ class PlacedPod(NamedTuple):
         return [share for share in self.placed.shares if share.container == container]
 
     def ask(self, container: str) -> Ask:
-        """Return the ask of a container, its own or a borrowed one."""
+        """Return the ask of a container, which may borrow devices."""
         asks = (*self.pod.borrowing, *self.pod.shape.asks)
         return next(ask for ask in asks if ask.container == container)
 
@@ -294,7 +294,7 @@ def records(segment: str, *, places: bool = False) -> Iterator[tuple[str, int, i
 
 
 def whole_number(text: str) -> int:
-    """Return a whole number in plain digits; raise Unclear if it is none, or absurdly long."""
+    """Return a whole number in plain digits; raise Unclear for other or very long text."""
     if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX):
         raise Unclear
     return int(text)

@@ -86,7 +86,7 @@ def claimed(config: DialectConfig) -> frozenset[str]:
 
 @lru_cache(maxsize=8)
 def resources(config: DialectConfig) -> Mapping[str, Resource]:
-    """Return the meaning of every resource name of devices; the last one if it has several."""
+    """Return the meaning of every resource name of devices, the last of several meanings."""
     return {name: several[-1] for name, several in meanings(config).items()}
 
 

@@ -33,7 +33,7 @@ class VgpuNames(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def every(self) -> tuple[str, ...]:
-        """All of the dialect's names."""
+        """Return all of the dialect's names."""
         return tuple(filter(None, structs.astuple(self)))
 
 
@@ -97,7 +97,7 @@ def dialect_config(configuration: Configuration) -> DialectConfig:
 def original_names(nvidia: NvidiaConfiguration) -> VgpuNames:
     """Return the names that the section renames.
 
-    They are those of `nvidia.dialect`, or else of the domain that its own names are in."""
+    These belong to `nvidia.dialect`, or else to the domain of the names in the section."""
     volcano = any(name.startswith(VOLCANO_DOMAIN) for name in renamed(nvidia).values())
     chosen = nvidia.dialect or ("volcano-vgpu" if volcano else "hami")
     return VOLCANO_VGPU if chosen == "volcano-vgpu" else HAMI

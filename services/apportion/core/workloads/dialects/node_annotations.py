@@ -25,7 +25,7 @@ def unhealthy_indexes(annotations: Mapping[str, str]) -> tuple[int, ...]:
 def registered_plugin(annotations: Mapping[str, str]) -> str:
     """Return the system whose plugin registered devices on the node, or empty.
 
-    It is `hami` or `volcano`. A plugin's annotation remains after the plugin is removed."""
+    The result is `hami` or `volcano`. An annotation remains after its plugin is removed."""
     for name, value in sorted(annotations.items()):
         found = _REGISTERED.fullmatch(name)
         if found and value.strip(" []:"):

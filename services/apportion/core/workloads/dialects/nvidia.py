@@ -1,4 +1,4 @@
-"""What the dialects of NVIDIA GPUs have in common: amounts and annotations.
+"""Common parts of the dialects of NVIDIA GPUs: amounts and annotations.
 
 The rules are those of HAMi's admission webhook (`GenerateResourceRequests`) and of Volcano's
 request parser (`ExtractResourceRequest`): memory and cores are per GPU; without memory the whole

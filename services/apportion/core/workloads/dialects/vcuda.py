@@ -110,7 +110,7 @@ class Vcuda:
         }
 
     def recover(self, pod: BoundPod, _text: str) -> Iterator[Held]:
-        """Read one annotation per container, counted from 0.
+        """Read one annotation per container; containers are counted from 0.
 
         gpu-admission also writes the node; gpu-manager, which chooses the GPU itself, does not."""
         for position, name in enumerate(pod.containers):

@@ -36,7 +36,7 @@ class PodDraft(Template, frozen=True, kw_only=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """What one document stands for: a gang, pods, or both."""
+    """The content of one document: a gang, pods, or both."""
 
     kind: str
     namespace: str
@@ -72,7 +72,7 @@ def read_pod_document(document: dict[str, Any], config: ManifestConfig) -> Manif
 
 
 def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """Read a Job: as many pods as run at once; none if it is suspended."""
+    """Read a Job: as many pods as run at once; none for a suspended Job."""
     job = typed(document, kube.Job)
     spec = job.spec
     completions = spec.parallelism if spec.completions is None else spec.completions

@@ -36,8 +36,8 @@ def limit_of(
 ) -> QueueObserved | QuotaObserved | None:
     """Return the event of a queue or quota document; None for any other kind.
 
-    `config` tells which names count memory of devices, whose unit is not the byte. Raises
-    ManifestError if it cannot be enforced."""
+    `config` has the names that count memory of devices, whose unit is not the byte. Raises
+    ManifestError if the limit cannot be enforced."""
     if not isinstance(document, dict):
         return None
     kind = (document.get("apiVersion"), document.get("kind"))
@@ -141,7 +141,7 @@ _FIX = 'write GPUs by model, as in {"NVIDIA-A100": 8}'
 
 
 def card_quota(annotations: Mapping[str, str]) -> dict[str, int]:
-    """Return the card quota in a queue's annotations; empty if there is none.
+    """Return the device quota in a queue's annotations; empty without one.
 
     Raises ManifestError with the annotation, or the entry in it."""
     written = annotations.get(CARD_QUOTA)

@@ -77,7 +77,7 @@ class Suspect(NamedTuple):
 
     @property
     def said(self) -> str:
-        """The reason, readable without a heading."""
+        """Return the reason, readable without a heading."""
         return self.why if self.doubtful else f"has no effect: {self.why}"
 
 
@@ -324,7 +324,7 @@ _KNOWN_ANNOTATIONS: Final = frozenset(
 
 
 def unknown_fields(of: Part, found: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each field of this part that is close to a known one, and why."""
+    """Yield each field of this part that resembles a known field, and the reason."""
     known = _KNOWN_FIELDS[of]
     for field in found:
         if isinstance(field, str) and field not in known and (hint := meant(field, known, NEAR)):

@@ -49,7 +49,7 @@ def gang_of(
 
 
 def name_of(group: kube.Metadata, api: str = "") -> str:
-    """Return the gang of a PodGroup of API group `api`. Raises ManifestError if it is too long."""
+    """Return the gang of a PodGroup of API group `api`. Raises ManifestError for a long name."""
     parts = (group.namespace, api, group.name) if api else (group.namespace, group.name)
     return joined_name(*parts, by="/", field="metadata.name")
 
@@ -61,7 +61,7 @@ def api_of(gang: str) -> str:
 
 
 def unread(gang: str, served: Collection[str]) -> ManifestError | None:
-    """Return why the PodGroup of a pod's gang is never read; None if it may be.
+    """Return why the PodGroup of a pod's gang is never read; None if the PodGroup may be read.
 
     `served` are the versions in which the cluster serves PodGroups of the gang's API group."""
     api = api_of(gang) or VOLCANO

@@ -139,7 +139,7 @@ _EFFECTS = get_args(get_type_hints(Toleration)["effect"])
 
 
 def selector(spec: kube.PodSpec, field: str) -> dict[str, str]:
-    """Return `nodeSelector`. Raises ManifestError if it is too long or not text."""
+    """Return `nodeSelector`. Raises ManifestError if the selector is too long or not text."""
     field = f"{field}.nodeSelector"
     if len(spec.node_selector) > SELECTOR_MAX:
         raise ManifestError(field, spec.node_selector, "is too long", f"use at most {SELECTOR_MAX}")

@@ -60,7 +60,7 @@ DEFAULT_CONFIG = ManifestConfig()
 
 
 class Template(Struct, frozen=True, kw_only=True):
-    """What the pods of one spec have in common.
+    """The common part of all pods of one spec.
 
     `group` is the gang without its namespace; `task` and `queue` are those of its annotations."""
 

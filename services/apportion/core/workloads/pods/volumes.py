@@ -94,22 +94,22 @@ class Claim(kube.Kube, frozen=True):
 
     @property
     def key(self) -> str:
-        """The full name of the claim, as in `namespace/name`."""
+        """Return the full name of the claim, as in `namespace/name`."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     @property
     def storage_class(self) -> str:
-        """The name of its storage class; empty if it has none."""
+        """Return the name of the storage class; empty without one."""
         return self.metadata.annotations.get(BETA_CLASS, self.spec.storage_class_name or "")
 
     @property
     def bound(self) -> bool:
-        """True if the claim is bound to its volume, on both sides."""
+        """Return True if the claim is bound to its volume, on both sides."""
         return bool(self.spec.volume_name) and BIND_COMPLETED in self.metadata.annotations
 
     @property
     def selected_node(self) -> str:
-        """The node for which its volume is being provisioned; empty if none."""
+        """Return the node for which the volume is being provisioned; empty if none."""
         return self.metadata.annotations.get(SELECTED_NODE, "")
 
 
@@ -156,12 +156,12 @@ class Volume(kube.Kube, frozen=True):
 
     @property
     def storage_class(self) -> str:
-        """The name of its storage class; empty if it has none."""
+        """Return the name of the storage class; empty without one."""
         return self.metadata.annotations.get(BETA_CLASS, self.spec.storage_class_name)
 
     @property
     def driver(self) -> str:
-        """The CSI driver that attaches it; empty for none."""
+        """Return the CSI driver that attaches the volume; empty for none."""
         if self.spec.csi is not None:
             return self.spec.csi.driver
         sources = zip(self.spec.__struct_encode_fields__, astuple(self.spec), strict=True)
@@ -195,14 +195,14 @@ class StorageClass(kube.Kube, frozen=True):
 
     @property
     def driver(self) -> str:
-        """The CSI driver that provisions its volumes; empty if none does."""
+        """Return the CSI driver that provisions the class's volumes; empty without one."""
         if not self.provisions:
             return ""
         return _PROVISIONED.get(self.provisioner, self.provisioner)
 
     @property
     def provisions(self) -> bool:
-        """True if volumes are provisioned on demand."""
+        """Return True if volumes are provisioned on demand."""
         return self.provisioner not in ("", NO_PROVISIONER)
 
 
@@ -232,7 +232,7 @@ class NodeDrivers(kube.Kube, frozen=True):
 
     @property
     def limits(self) -> dict[str, int]:
-        """The limit of each driver; drivers without a limit are left out."""
+        """Return the limit of each driver; drivers without a limit are left out."""
         counts = ((each.name, each.allocatable) for each in self.spec.drivers or ())
         return {
             name: max(room.count, 0) for name, room in counts if room and room.count is not None
