@@ -38,7 +38,7 @@ Widen = Callable[[str], str]
 
 
 def user_of(identity: Identity) -> User:
-    """A user with a password in a variable of its name."""
+    """Return a user whose password is in a variable of its name."""
     return User(identity, password_variable=password_variable(identity.name))
 
 

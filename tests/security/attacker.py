@@ -53,7 +53,7 @@ GARBAGE: Final = (b"", b"{}", b"[" * 500, b"\xff\xfe", b'{"batch":1000000}', b"x
 
 
 class Attacker:
-    """One identity's worst, from a seed."""
+    """Attacks with one identity, drawn from a seed."""
 
     def __init__(self, ledger: JetStreamLedger, role: str, seed: int) -> None:
         self._ledger = ledger
@@ -278,7 +278,7 @@ def _read_answer(opened: socket.socket) -> int:
 
 
 async def main() -> None:
-    """Attack until ended."""
+    """Run the attacker until it is stopped."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("role", choices=[*sorted(IDENTITIES), "flood", "connections"])
     parser.add_argument("--seed", type=int, default=1)

@@ -113,7 +113,7 @@ class Watched:
         return self.fold.state
 
     def take(self, record: Record) -> None:
-        """The next record."""
+        """Handle the next record."""
         try:
             event = decode(record.payload, subject=record.subject)
         except EventError as error:
@@ -184,7 +184,7 @@ class Load:
         return came
 
     def median_ms(self, uids: list[str]) -> float:
-        """From the pod to its placement."""
+        """Return the median time from a pod to its placement."""
         placed = self._watched.placed
         waits = [placed[uid] - self.came_at[uid] for uid in uids if uid in placed]
         return 1000 * statistics.median(waits) if waits else float("inf")
@@ -442,7 +442,7 @@ class Attackers:
         return int(self._told("tenants").get("lives", 0))
 
     async def held_back(self) -> bool:
-        """Whether intakes take no more of the flood."""
+        """Return True if intakes accept no more of the flood."""
         return bool(self._told("flood").get("again"))
 
     def _told(self, role: str) -> dict[str, Any]:
@@ -517,7 +517,7 @@ async def _unready(services: dict[str, ServiceProcess]) -> dict[str, str]:
 
 
 async def _refused(services: dict[str, ServiceProcess]) -> dict[str, float]:
-    """What intakes refused, by cause."""
+    """Return what intakes refused, by cause."""
     causes: dict[str, float] = {}
     for intake in ("intake 1", "intake 2"):
         with contextlib.suppress(OSError):
@@ -550,7 +550,7 @@ async def _verify(bus: Bus) -> dict[str, Any]:
 
 
 def _broken(found: dict[str, Any]) -> list[str]:
-    """The limits that did not hold, by name."""
+    """Return the limits that did not hold, by name."""
     full, attacks = found["full_ledger"], found["attacks"]
     most_ms = max(SLOWER * found["median_ms_without"], found["median_ms_without"] + NOISE_MS)
     holds = {
@@ -576,7 +576,7 @@ def _broken(found: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    """0 if everything held."""
+    """Run the fuzz. Return 0 if every limit held."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -66,7 +66,7 @@ class Container:
         self._random = random.Random(seed)
 
     def act(self) -> None:
-        """Do one thing of all that it may."""
+        """Do one of the things that the container may do."""
         deeds = (self._numbers, self._numbers, self._slots, self._noise, self._cut, self._replace)
         self._random.choice((*deeds, self._litter, self._dig))()
 

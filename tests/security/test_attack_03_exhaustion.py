@@ -94,7 +94,7 @@ async def status_of(port: int, path: str, client: str) -> tuple[int, asyncio.Str
 
 
 def close(writers: list[asyncio.StreamWriter]) -> None:
-    """Hang up."""
+    """Close these connections."""
     for writer in writers:
         writer.transport.abort()
 

@@ -31,7 +31,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 async def burn(bus: Bus, role: str, subject: str, *ids: str) -> None:
-    """Messages that are no events, under ids that others are to need."""
+    """Send messages that are no events, under ids that others will need."""
     wire = (await bus.connect(role)).wire
     for each in ids:
         await wire.request(subject, b"{}", timeout_s=5, headers={"Nats-Msg-Id": each})

@@ -90,7 +90,7 @@ class World(NamedTuple):
     intake: ServiceProcess
 
     async def say(self, payload: bytes) -> Answer:
-        """What the intake answers to these bytes."""
+        """Return the intake's answer to these bytes."""
         agent = await self.bus.connect(AGENT.name)
         return decode_answer(await agent.request(SUBJECT, payload, 10))
 
@@ -117,7 +117,7 @@ async def world(folder: Path, guard: str = "") -> AsyncIterator[World]:
 
 
 def said(data: Payload, *, by: str = NODE, basis: int = 0, name: str = "lie") -> bytes:
-    """An event as its agent writes it."""
+    """Return an event as its agent writes it."""
     return encode(Event(id=name, source=f"agent/{by}", time=TIME, data=data, basis=basis))
 
 

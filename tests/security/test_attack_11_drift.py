@@ -53,7 +53,7 @@ async def scheduling(bus: Bus, facts: Facts, first: str) -> ServiceProcess:
 
 
 async def told(scheduler: ServiceProcess, line: str) -> None:
-    """Wait for a line of its metrics."""
+    """Wait for a line of the scheduler's metrics."""
 
     async def there() -> bool:
         return line in (await scheduler.get("/metrics"))[1].splitlines()
@@ -62,7 +62,7 @@ async def told(scheduler: ServiceProcess, line: str) -> None:
 
 
 async def stream_info(wire: Wire) -> dict[str, Any]:
-    """The stream as the server describes it."""
+    """Return the server's description of the stream."""
     info: dict[str, Any] = json.loads(await call_api(wire, f"STREAM.INFO.{STREAM}"))
     return info
 

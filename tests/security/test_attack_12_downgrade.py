@@ -103,12 +103,12 @@ class Ledger:
         self.ca.write_bytes(self.authority.ca.read_bytes())
 
     async def restart(self) -> None:
-        """With the configuration as it is now."""
+        """Restart the server with the current configuration."""
         await self.server.stop()
         await self.server.start()
 
     async def connect(self, role: str = "watcher") -> JetStreamLedger:
-        """Come in over TLS."""
+        """Connect over TLS as this role."""
         return await connect(self.server.url(role, scheme="tls"), name="test", timeout_s=SOON_S)
 
 
