@@ -137,7 +137,7 @@ def test_errors_beside_json_are_text_on_standard_error(
 
 
 def test_what_was_done_in_part_is_in_the_document(up: Standalone) -> None:
-    """And what was not is on standard error."""
+    """The JSON lists what was done, and standard error lists what failed."""
     done = up.run("get", "pods", "one", "nobody", "--json")
     assert done.returncode == 1
     assert [each["name"] for each in json.loads(done.stdout)["items"]] == ["one"]
@@ -325,7 +325,7 @@ def test_a_pod_that_is_not_there_is_met_with_what_is_near(
 def test_a_node_that_is_not_there_is_met_with_what_is_near(
     up: Standalone, words: tuple[str, ...]
 ) -> None:
-    """By whatever verb takes a node or a device."""
+    """Every verb that takes a node or a device suggests names close to an unknown one."""
     done = up.run(*words)
     assert (done.returncode, done.stdout) == (1, "")
     assert "node-1" in done.stderr

@@ -72,7 +72,7 @@ def up(driver: FakeDriver) -> Iterator[Standalone]:
 
 
 def pods(up: Standalone) -> list[PodAnswer]:
-    """Those that are live."""
+    """Return the live pods."""
     assert up.data is not None
     with closing(Gateway(read_connection(up.data).gateway)) as gateway:
         return gateway.items("pods", PodAnswer)[1]

@@ -28,7 +28,7 @@ def knows(page: Page, revision: int) -> None:
 
 
 def in_small_pages(page: Page, size: int = 10) -> None:
-    """So that a small ledger has older events."""
+    """Shrink the pages so that a small ledger has older events."""
 
     def few(route: Route) -> None:
         route.continue_(url=route.request.url.replace("limit=150", f"limit={size}"))
