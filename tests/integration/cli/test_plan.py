@@ -44,7 +44,7 @@ def pod(name: str, memory: int = 1000, count: int = 1) -> str:
 
 
 def newest(up: Standalone) -> int:
-    """The newest revision of the ledger."""
+    """Return the newest revision of the ledger."""
     revision: int = up.json("get", "nodes")["revision"]
     return revision
 

@@ -79,7 +79,7 @@ def pods(up: Standalone) -> list[PodAnswer]:
 
 
 def ended(up: Standalone) -> None:
-    """Wait until the ledger has the end of all of them."""
+    """Wait until the ledger has the end of every pod."""
     wait_until(lambda: not pods(up), "every pod's end in the ledger")
 
 
