@@ -53,7 +53,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 
 def pod(name: str, memory: int | str = 1000, count: int | str = 1) -> bytes:
-    """One manifest."""
+    """Return the manifest of one pod."""
     text = POD.replace("NAME", name).replace("MEMORY", str(memory)).replace("COUNT", str(count))
     return text.encode()
 

@@ -55,7 +55,7 @@ def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def submit(up: Standalone, name: str, space: str) -> None:
-    """One pod, and its decision."""
+    """Submit one pod and wait for its decision."""
     text = POD.replace("NAME", name).replace("SPACE", space)
     up.json("submit", "-f", "-", "--wait", stdin=text.encode())
 
@@ -79,7 +79,7 @@ def test_names_are_in_the_order_in_which_people_count(up: Standalone) -> None:
 
 
 def test_lists_of_what_is_named(up: Standalone) -> None:
-    """Those that are there are printed; one that is not ends in 1 with what may be meant."""
+    """`get` prints the pods that exist; an unknown name exits with 1 and gets a suggestion."""
     found = up.json("get", "pods", "one", "team-a/trainer")["items"]
     assert [pod["name"] for pod in found] == ["one", "trainer"]
     done = up.run("get", "pods", "one", "trianer")
@@ -137,7 +137,7 @@ def test_errors_beside_json_are_text_on_standard_error(
 
 
 def test_what_was_done_in_part_is_in_the_document(up: Standalone) -> None:
-    """And what was not is on standard error."""
+    """The JSON lists what was done, and standard error lists what failed."""
     done = up.run("get", "pods", "one", "nobody", "--json")
     assert done.returncode == 1
     assert [each["name"] for each in json.loads(done.stdout)["items"]] == ["one"]
@@ -282,7 +282,7 @@ def test_up_says_how_to_call_it_from_a_second_terminal(up: Standalone, tmp_path:
 
 
 def test_why_looks_in_all_namespaces(up: Standalone) -> None:
-    """One is found wherever it is; of several the candidates are named, and of none those near."""
+    """`why` finds a pod in any namespace, and lists the candidates if the name is ambiguous."""
     assert up.json("why", "trainer")["namespace"] == "team-a"
     several = up.run("why", "twin")
     assert several.returncode == 1
@@ -325,7 +325,7 @@ def test_a_pod_that_is_not_there_is_met_with_what_is_near(
 def test_a_node_that_is_not_there_is_met_with_what_is_near(
     up: Standalone, words: tuple[str, ...]
 ) -> None:
-    """By whatever verb takes a node or a device."""
+    """Every verb that takes a node or a device suggests names close to an unknown one."""
     done = up.run(*words)
     assert (done.returncode, done.stdout) == (1, "")
     assert "node-1" in done.stderr
@@ -369,7 +369,7 @@ def test_history_looks_in_all_namespaces(up: Standalone) -> None:
 
 
 def test_a_pod_that_has_ended_is_found_in_its_namespace(up: Standalone) -> None:
-    """By its name alone, also where several had it: then they are named."""
+    """`why` and `history` find an ended pod by its name, and list all pods if several had it."""
     for space in ("team-c", "team-d"):
         submit(up, "over", space)
     submit(up, "last", "team-c")
@@ -479,7 +479,7 @@ spec: {capability: {nvidia.com/gpu: 100}}
 
 
 def test_a_queue_that_nobody_has_declared_is_told_of(up: Standalone, tmp_path: Path) -> None:
-    """By `plan` and `submit`, as soon as any queue is declared: it would lift every limit."""
+    """Once any queue is declared, `plan` and `submit` warn of a pod in an undeclared queue."""
     path, queue = tmp_path / "pod.yaml", tmp_path / "queue.yaml"
     path.write_text(QUEUED)
     queue.write_text(QUEUE)

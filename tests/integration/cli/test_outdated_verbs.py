@@ -57,7 +57,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 async def run(bus: Bus, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """One verb, which must end by itself."""
+    """Run one verb, which must end by itself."""
     environ = {**os.environ, "APPORTION_NATS_URL": bus.server.url_for("operator")}
     command = [sys.executable, "-m", "apportion.cli.main", *arguments]
     return await asyncio.to_thread(

@@ -39,12 +39,12 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 
 def pod(name: str, memory: int = 1000, count: int = 1) -> str:
-    """One manifest."""
+    """Return the manifest of one pod."""
     return POD.replace("NAME", name).replace("MEMORY", str(memory)).replace("COUNT", str(count))
 
 
 def newest(up: Standalone) -> int:
-    """The newest revision of the ledger."""
+    """Return the newest revision of the ledger."""
     revision: int = up.json("get", "nodes")["revision"]
     return revision
 

@@ -119,7 +119,7 @@ def test_table_and_chart(up: Standalone, tmp_path: Path) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(up: Standalone, words: tuple[str, ...], says: str) -> None:
-    """Each by the option, the value and what to write."""
+    """Each error names the option, the value and what to write."""
     done = up.run("replay", *words)
     assert done.returncode == 2
     assert says in done.stderr

@@ -102,7 +102,7 @@ async def get(url: str, path: str) -> tuple[int, str]:
 
 
 async def verb(bus: Bus, *arguments: str, code: int = 0, beside: bool = False) -> str:
-    """What a verb prints that reads the ledger; its complaint where it must fail."""
+    """Return the output of a verb that reads the ledger, or its error where it must fail."""
     url = bus.server.url_for("operator")
     return await said_by(*arguments, "--nats", url, code=code, beside=beside)
 
@@ -349,7 +349,7 @@ async def test_prices_that_lack_a_model_stop_no_report_but_that_of_the_cost(
 
 
 async def checks(at: str) -> list[dict[str, Any]]:
-    """What the doctor of a gateway found."""
+    """Return the checks that the doctor of a gateway reports."""
     found: list[dict[str, Any]] = json.loads((await get(at, "doctor"))[1])["checks"]
     return found
 

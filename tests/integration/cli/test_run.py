@@ -72,14 +72,14 @@ def up(driver: FakeDriver) -> Iterator[Standalone]:
 
 
 def pods(up: Standalone) -> list[PodAnswer]:
-    """Those that are live."""
+    """Return the live pods."""
     assert up.data is not None
     with closing(Gateway(read_connection(up.data).gateway)) as gateway:
         return gateway.items("pods", PodAnswer)[1]
 
 
 def ended(up: Standalone) -> None:
-    """Wait until the ledger has the end of all of them."""
+    """Wait until the ledger has the end of every pod."""
     wait_until(lambda: not pods(up), "every pod's end in the ledger")
 
 

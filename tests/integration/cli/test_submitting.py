@@ -213,7 +213,7 @@ def test_queues_and_quotas_are_obeyed(up: Standalone) -> None:
 
 
 def test_keys_that_decide_nothing_are_not_in_force(up: Standalone) -> None:
-    """Each is warned of by its field; what is in force has weight and capability alone."""
+    """`submit` warns of each queue key without effect, and `get queues` does not list the key."""
     dead = {"deserved": "{cpu: 1}", "guarantee": "{resource: {cpu: 1}}", "reclaimable": "true"}
     keys = "".join(f"{name}: {value}, " for name, value in dead.items())
     said = up.json("submit", "-f", "-", stdin=LIMITS.replace("{weight", f"{{{keys}weight").encode())

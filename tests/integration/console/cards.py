@@ -27,6 +27,6 @@ def recover(cluster: Standalone, *cards: str) -> None:
 
 
 def _said(cluster: Standalone, cards: tuple[str, ...]) -> set[str]:
-    """What is the matter with them; of a healthy one nothing is."""
+    """Return the health reasons of the named devices; a healthy device has an empty reason."""
     devices = cluster.json("get", "devices")["items"]
     return {each["health_reason"] for each in devices if each["device"] in cards}

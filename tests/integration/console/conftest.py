@@ -39,7 +39,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 @pytest.fixture(scope="package")
 def base(cluster: Standalone) -> str:
-    """Where the console is."""
+    """Return the address of the gateway, which serves the console."""
     assert cluster.data is not None
     text = (Path(cluster.data) / "connection.json").read_text()
     return str(json.loads(text)["gateway"])

@@ -1,4 +1,4 @@
-"""What the console draws and words by itself: charts, shares, names of nodes, chips of kinds."""
+"""Tests of what the console draws and words: charts, shares, node names and event chips."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_words_of_marks_lie_on_no_line_and_no_other_words(
 
 
 def test_no_mark_hides_a_failure(page: Page) -> None:
-    """Of marks that would overlap, failures are drawn and named; the others are only counted."""
+    """Where marks would overlap, failures are drawn and named; other marks are only counted."""
     marks = [
         (60, "failure"),
         (120, "failure"),

@@ -23,12 +23,12 @@ def newest(page: Page) -> int:
 
 
 def knows(page: Page, revision: int) -> None:
-    """The page has been told that the ledger is so far; while its clock stands it does no more."""
+    """Wait until the page knows that the ledger has reached `revision`."""
     wait_until(lambda: page.evaluate(KNOWN) >= revision, f"word of revision {revision}")
 
 
 def in_small_pages(page: Page, size: int = 10) -> None:
-    """So that a small ledger has older events."""
+    """Shrink the pages so that a small ledger has older events."""
 
     def few(route: Route) -> None:
         route.continue_(url=route.request.url.replace("limit=150", f"limit={size}"))
@@ -43,7 +43,7 @@ def under(route: Route) -> re.Pattern[str]:
 
 
 def revisions(page: Page) -> list[int]:
-    """Of the rows, from above; of one that counts several events, that of the first."""
+    """Return the revisions of the rows from top to bottom."""
     return [int(each) for each in page.locator("#rows [data-revision]").evaluate_all(REVISIONS)]
 
 
@@ -53,7 +53,7 @@ def older_than(page: Page, revision: int) -> None:
 
 
 def test_what_is_typed_last_is_answered(browser: Browser, base: str) -> None:
-    """Though the text before it has its answer later."""
+    """The last text typed is answered, although the answer to an earlier text arrives later."""
     with opened(browser, base) as page:
         visit(page, "#/events")
         asked = Held(page, re.compile(r"/api/v1/log\?.*text="))

@@ -20,7 +20,7 @@ REFUSED = {"error": "nobody knows", "fix": "ask again"}
 
 @pytest.mark.parametrize("refused", [False, True], ids=["answered", "refused"])
 def test_a_report_has_the_rows_of_its_heading(browser: Browser, base: str, refused: bool) -> None:
-    """By queue, though the answer by node, or that there is none, comes later; with its chart."""
+    """A report by queue stays when the earlier answer by node, or its error, arrives later."""
     with opened(browser, base) as page:
         visit(page, "#/reports")
         asked = Held(page, USAGE)

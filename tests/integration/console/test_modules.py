@@ -19,7 +19,7 @@ def page(browser: Browser, base: str) -> Iterator[Page]:
 
 
 def run(page: Page, module: str, code: str, *arguments: Any) -> Any:
-    """What the code makes of a module `m` and the arguments."""
+    """Return what the code computes from a module `m` and the arguments."""
     return page.evaluate(
         f"async given => {{ const m = await import('/console/js/{module}'); {code} }}",
         list(arguments),

@@ -39,7 +39,7 @@ def test_every_page_answers_and_keeps_the_rules(
 
 
 def test_every_page_of_the_navigation_is_reached_by_its_key(browser: Browser, base: str) -> None:
-    """It marks its row, has a title and one heading, and keeps the rules of access."""
+    """Each page marks its navigation row, has a title and one heading, and is accessible."""
     with opened(browser, base) as page:
         visit(page, "#/pods")
         for key, path in enumerate(navigation(), 1):
@@ -108,7 +108,7 @@ def test_an_address_of_no_page_says_so_with_ways_on(browser: Browser, base: str)
 def test_an_address_that_can_mean_but_one_page_leads_there(
     browser: Browser, base: str, address: str, meant: str
 ) -> None:
-    """And becomes the address that all links have."""
+    """The page replaces the typed address with the one that links use."""
     with opened(browser, base) as page:
         visit(page, address)
         assert page.evaluate("location.hash") == meant

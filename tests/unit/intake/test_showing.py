@@ -1,4 +1,4 @@
-"""What an intake sends an agent of its state."""
+"""Tests of which part of its state an intake sends to an agent."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""What a crash, a person or a container can leave on a GPU in MIG mode, over the fake driver."""
+"""Tests of what a crash, an operator or a container can leave on a GPU in MIG mode."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What the agent keeps of a node without a kubelet, over real files and a ledger in memory."""
+"""Tests of what the agent stores on a node without a kubelet, over real files."""
 
 import asyncio
 from pathlib import Path

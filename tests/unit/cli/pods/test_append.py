@@ -1,4 +1,4 @@
-"""What is submitted, in which order and in which batches."""
+"""Tests of which events `submit` appends, in which order and in which batches."""
 
 import pytest
 from msgspec import structs

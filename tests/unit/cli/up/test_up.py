@@ -1,4 +1,4 @@
-"""What `up` checks about fleets and ports before it starts."""
+"""Tests of what `up` checks about fleets and ports before it starts."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""What an intake accepts from an agent: sender, content and plausibility."""
+"""Tests of what an intake accepts from an agent: sender, content and plausibility."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a node shows as allocatable, and why that may exceed its GPUs."""
+"""Tests of what a node shows as allocatable, and why that may exceed its GPUs."""
 
 import pytest
 from msgspec import structs

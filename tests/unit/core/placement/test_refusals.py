@@ -278,7 +278,7 @@ def test_where_there_is_no_device_at_all(events: tuple[Payload, ...]) -> None:
 
 
 def test_the_first_ask_that_fails_names_the_reason() -> None:
-    """Of several containers, the first ask that fails gives the reason."""
+    """If several containers have requests, the first request that fails gives the reason."""
     asks: list[Ask] = [ask(1000, container="fits"), ask(99_999, container="does not")]
     ledger = Ledger(*ONE, pod("p", *asks))
     ledger.decide()

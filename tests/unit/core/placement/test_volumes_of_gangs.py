@@ -65,7 +65,7 @@ def test_a_gang_looks_again_once_a_claim_of_it_is_elsewhere() -> None:
 
 
 def test_of_a_gang_whose_pods_run_alone_only_one_goes() -> None:
-    """Of a gang whose pods may run alone, only one is evicted, as in Kubernetes."""
+    """Only one pod is evicted from a gang whose pods may run alone, as in Kubernetes."""
     ledger = zones("a", "b").play(together(1))
     ledger.submit(*(pod(uid, cards(), group=GANG) for uid in ("one", "two"))).settle()
     ledger.submit(pod("h", cards(), priority=9)).settle()

@@ -1,4 +1,4 @@
-"""What a tenant sees of answers whose rows have no namespace field."""
+"""Tests of what a tenant sees in answers whose rows have no namespace field."""
 
 from typing import Any
 

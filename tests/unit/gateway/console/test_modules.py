@@ -473,7 +473,7 @@ def test_words_at_the_left_of_the_newest_mark_lie_on_none_before(node: NodeModul
 def test_the_label_of_a_mark_is_not_under_the_playhead(
     node: NodeModules, head: int, side: str
 ) -> None:
-    """It is on the other side of its mark, if there is room."""
+    """The label is on the other side of its mark, if there is room."""
     code = """const mark = { ms: 400, revision: 1, sentence: "s", look: "broken",
         label: "failure" };
         return m.grouped([mark], () => 400, 900, given[0])[0].side;"""

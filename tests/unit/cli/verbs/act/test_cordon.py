@@ -1,4 +1,4 @@
-"""What `cordon` finds already set, and what `uncordon` reports as still unschedulable."""
+"""Tests of what `cordon` finds already set, and what `uncordon` reports as still unschedulable."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What `apportion ledger check` reports about a sound ledger."""
+"""Tests of what `apportion ledger check` reports about a sound ledger."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What `plan` prints about the plan as a whole."""
+"""Tests of what `plan` prints about the plan as a whole."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""What `shadow` prints if there is nothing to compare."""
+"""Tests of what `shadow` prints if there is nothing to compare."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What `doctor` prints if it can check nothing, and how it shows its findings."""
+"""Tests of what `doctor` prints if it can check nothing, and how it shows its findings."""
 
 from pathlib import Path
 

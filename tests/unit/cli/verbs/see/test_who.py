@@ -1,4 +1,4 @@
-"""What `apportion who` prints about an unschedulable device or node."""
+"""Tests of what `apportion who` prints about an unschedulable device or node."""
 
 import json
 import threading

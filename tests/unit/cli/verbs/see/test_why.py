@@ -1,4 +1,4 @@
-"""What `why` shows about a placed pod."""
+"""Tests of what `why` shows about a placed pod."""
 
 from io import StringIO
 

@@ -130,7 +130,7 @@ def test_which_dialect(limits: dict[str, object], dialect: str) -> None:
     ],
 )
 def test_mixed_dialects(one: dict[str, object], other: dict[str, object]) -> None:
-    """Of two dialects in a pod, the second name is refused."""
+    """If a pod uses two dialects, the second name is refused."""
     (first,), (second,) = one, other
     error = refused(pod({**one, **other}))
     assert error.field == f'spec.containers[0].resources.limits["{second}"]'
