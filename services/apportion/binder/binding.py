@@ -262,7 +262,6 @@ class Binding:
         await delivery.retry(BACK_OFF.after(delivery.attempt))
 
     async def _leave_unread(self, delivery: Delivery, error: EventError) -> None:
-        """Acknowledge what every build refuses; leave anything else to a newer build."""
         # A newer build's snapshot may have a pod placed by an event that this build cannot read.
         record = delivery.record
         node = self._state.nodes.get(untoken(record.subject.removeprefix(PLACEMENT_SUBJECTS)))

@@ -207,7 +207,6 @@ def _set(
 def _filled(
     clean: dict[str, Any], draft: PodDraft, config: DialectConfig, *, slots: bool
 ) -> Iterator[Patch]:
-    """Return patches that add missing amounts, and `SLOT` if `slots`."""
     names = {hami.NAME: config.hami, volcano_vgpu.NAME: config.volcano_vgpu}.get(draft.dialect)
     wanted = {ask.container: ask for ask in _asks(draft)}
     for container in containers_of(typed(clean, kube.Pod).spec, "spec"):

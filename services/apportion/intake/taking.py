@@ -493,7 +493,6 @@ class Taking:
         return self._again(f"this intake is behind: at revision {self._reader.revision} of {basis}")
 
     def _held(self, lane: Lane, report: NodeReported) -> str:
-        """Return why the report must be repeated before it is believed, or ""."""
         known = self._state.nodes.get(lane.node)
         why = jump(known.reported if known is not None else None, report)
         now_s = self._clock.monotonic()

@@ -208,7 +208,6 @@ class Listing(NamedTuple):
     def _print(
         self, revision: int, items: list[Any], *, piece: bool = False, header: bool = True
     ) -> None:
-        """With `piece`, print one JSON document per line."""
         if self.form == "json" and piece:
             for item in items:
                 print_json(item, line=True)

@@ -346,7 +346,6 @@ class Watch:
                 await self._rest(str(error))
 
     def _lost(self, since_s: float) -> None:
-        """Note that the server's data may be older than what was reported."""
         self._version = ""
         if self._away_since_s is None:
             self._away_since_s = since_s

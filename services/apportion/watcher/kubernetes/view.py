@@ -183,7 +183,7 @@ class ClusterView:
                 self.mark_pod(uid)
 
     def came(self, uid: str) -> None:
-        """Note that the ledger now has the pod; a pod that has left meanwhile then ends."""
+        """Note that the ledger now has the pod; a pod that has left in the meantime then ends."""
         if uid in self._left:
             del self._left[uid]
             self.note_gone(uid, DELETED)

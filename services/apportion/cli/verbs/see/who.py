@@ -80,7 +80,6 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
 
 
 def _troubles(detail: NodeDetail | None, target: str) -> Iterator[Text]:
-    """Yield why the target takes no new pods: first for the node, then for devices."""
     if detail is None:
         return
     if not detail.node.ready or detail.node.cordon:

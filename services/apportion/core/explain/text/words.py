@@ -412,7 +412,6 @@ def lacks(miss: NearMiss, shape: Shape | None) -> str:
 
 
 def _empty_cards(shape: Shape | None) -> str:
-    """Return the exclusive devices, as in `needs 8 empty GPUs on one node`."""
     asks = shape.asks if shape is not None else ()
     alone = sum(ask.count for ask in asks if ask.whole or ask.cores >= WHOLE_CORES)
     if not alone:
