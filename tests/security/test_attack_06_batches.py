@@ -31,7 +31,7 @@ async def _hear(_message: object) -> None:
 
 
 async def batch(bus: Bus) -> list[int]:
-    """What a writer does all the time."""
+    """Append a batch, as writers do all the time."""
     writer = await bus.connect("watcher")
     return await writer.append([draft("workload.a"), draft("workload.b")])
 
