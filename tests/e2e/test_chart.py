@@ -545,7 +545,7 @@ class Server(NamedTuple):
     process: asyncio.subprocess.Process
 
     def url(self, role: str) -> str:
-        """With which a role connects."""
+        """Return the URL with which a role connects."""
         return f"tls://{role}:p{role}@127.0.0.1:{self.port}"
 
 

@@ -66,7 +66,7 @@ def placed(world: KubeWorld, name: str) -> PodPlaced:
 
 
 async def slices(world: KubeWorld) -> list[Any]:
-    """What is published."""
+    """Return the published ResourceSlices."""
     items: list[Any] = (await world.plane.get("resourceslices"))["items"]
     return [item for item in items if item["spec"]["driver"] == DRIVER]
 

@@ -164,7 +164,7 @@ async def test_B2_a_policy_file_with_predicates_schedules_vcuda_pods(
 
 
 def pod_events(world: KubeWorld) -> list[Any]:
-    """What the ledger has about pods; nodes may be reported at any time."""
+    """Return the ledger's events about pods; nodes may be reported at any time."""
     kinds = PodSubmitted | PodPlaced | PodRefused | PodBound
     return [event for _, event in world.facts.events if isinstance(event.data, kinds)]
 

@@ -238,5 +238,5 @@ async def gone(plane: ControlPlane) -> None:
 
 
 async def everything(plane: ControlPlane) -> str:
-    """What became of the chart's pods, for a failure."""
+    """Return the state of the chart's pods, for a failure's message."""
     return await plane.user("describe", "pods", "-n", SPACE, ok=None)

@@ -144,7 +144,7 @@ async def rejected(world: KubeWorld, *names: str) -> list[str]:
 
 
 def wanted(shares: list[Share]) -> dict[str, str]:
-    """What a container with these shares is to have, in HAMi's words."""
+    """Return the variables that HAMi sets for a container with these shares."""
     env = {f"CUDA_DEVICE_MEMORY_LIMIT_{at}": f"{s.memory_mib}m" for at, s in enumerate(shares)}
     visible = ",".join(share.device for share in shares)
     return env | {"NVIDIA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_SM_LIMIT": str(shares[0].cores)}

@@ -96,14 +96,14 @@ class Node:
         return [event for event in self.world.facts.of(PodPlaced) if event.pod in uids]
 
     async def delete(self, placed: list[PodPlaced]) -> None:
-        """Its pods, and wait until their shares are free."""
+        """Delete the sample's pods, and wait until their shares are free."""
         gone = len(self.world.facts.of(PodGone))
         for event in placed:
             await self.world.delete(event.name, namespace=event.namespace)
         await self.world.facts.count(PodGone, gone + len(placed))
 
     async def environment(self, pod: str, container: str) -> dict[str, str]:
-        """What the container's process has of all that is about devices."""
+        """Return the device variables of the container's process."""
         await self.kubelet.made(pod, container)
         env = _environment(await self.kubelet.pid(pod, container))
         return {name: value for name, value in env.items() if name.startswith(OURS)}
@@ -125,7 +125,7 @@ class Node:
 
 
 def _environment(process: int) -> dict[str, str]:
-    """Of a process, as the kernel has it."""
+    """Return the environment of a process, as the kernel has it."""
     raw = Path(f"/proc/{process}/environ").read_text()
     return dict(line.split("=", 1) for line in raw.split("\0") if line)
 

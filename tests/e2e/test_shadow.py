@@ -27,7 +27,7 @@ async def shadow(world: KubeWorld, *options: str) -> str:
 
 
 async def place(world: KubeWorld, name: str, node: str, card: str) -> None:
-    """As HAMi does: its annotation, and a binding of its own."""
+    """Place a pod as HAMi does: with an annotation and a binding."""
     count = len(world.facts.of(PodAdopted))
     await world.plane.apply(kube_pod(name, share(4_000), schedulerName="hami-scheduler"))
     annotation = {"hami.io/vgpu-devices-allocated": f"{card},NVIDIA,4000,0:;"}

@@ -64,7 +64,7 @@ def mounting(name: str, *claims: str, memory_mib: int = 1_000) -> dict[str, Any]
 
 
 async def bind(world: KubeWorld, name: str, to: str) -> None:
-    """What the volume controller does: the claim has the volume, from both sides."""
+    """Bind the claim and the volume to each other, as the volume controller does."""
     spec = {"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
             "spec": {"volumeName": to}}  # fmt: skip
     await world.plane.user("patch", "pvc", name, "-p", json.dumps(spec))

@@ -190,7 +190,7 @@ class Load:
         return 1000 * statistics.median(waits) if waits else float("inf")
 
     def missing(self, uids: list[str]) -> list[str]:
-        """The last of those that were not allocated."""
+        """Return at most 20 pods that were not allocated, the latest."""
         return [uid for uid in uids if uid not in self._watched.allocated][-20:]
 
     async def not_placed(self, uids: list[str]) -> list[str]:

@@ -36,7 +36,7 @@ async def limit(bus: Bus) -> None:
 
 
 async def use_up(auditor: JetStreamLedger) -> tuple[int, str]:
-    """Consumers until one is refused: how many were made, and the server's word."""
+    """Create consumers until one is refused. Return their number and the server's error."""
     for number in range(10 * MOST):
         name = f"mine-{secrets.token_hex(6)}"
         config = {"name": name, "durable_name": name, "ack_policy": "none"}

@@ -31,13 +31,13 @@ async def _hear(_message: object) -> None:
 
 
 async def batch(bus: Bus) -> list[int]:
-    """What a writer does all the time."""
+    """Append a batch, as writers do all the time."""
     writer = await bus.connect("watcher")
     return await writer.append([draft("workload.a"), draft("workload.b")])
 
 
 async def test_weak_batches_of_others_are_refused(tmp_path: Path) -> None:
-    """With the right to write on one subject of the ledger, as agents had it."""
+    """An agent that may write on one subject of the ledger, as before, blocks all batches."""
     subject, everybodys = f"apportion.v1.inventory.{NODE}", "apportion.v1.inventory.*"
     given, taken = '{ service: "%s", accounts: [%s] }', "{ service: { account: %s, subject: "
 

@@ -234,12 +234,12 @@ class MemoryLedger:
         task.add_done_callback(self._tasks.discard)
 
     async def ask(self, what: str, act: Callable[[], T]) -> T:
-        """As `Link.ask`, while open. Raises LedgerUnavailable once closed."""
+        """Do as `Link.ask` does. Raises LedgerUnavailable once closed."""
         self._check_open()
         return await self._link.ask(what, act)
 
     async def send(self, what: str, act: Callable[[], object]) -> None:
-        """As `Link.send`, while open. Raises LedgerUnavailable once closed."""
+        """Do as `Link.send` does. Raises LedgerUnavailable once closed."""
         self._check_open()
         await self._link.send(what, act)
 

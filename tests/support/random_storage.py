@@ -98,7 +98,7 @@ class RandomStorage:
         return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": meta, "spec": spec}
 
     def _limits(self) -> list[dict[str, Any]]:
-        """How many volumes of the driver some nodes can have."""
+        """Return CSINodes, some of which limit the volumes of the driver."""
         found = []
         for node in self._nodes:
             driver: dict[str, Any] = {"name": DRIVER, "nodeID": node}
