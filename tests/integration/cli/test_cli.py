@@ -151,7 +151,7 @@ def test_hostile_manifests(up: Standalone, case: bytes, part: str) -> None:
 
 
 def _said_of_pods(up: Standalone) -> str:
-    """What the ledger has of pods that came and went; more may come at any time of those placed."""
+    """Return all workload events of the ledger as JSON lines."""
     told = up.run("tail", "--from", "1", "--subject", "workload.>", "--no-follow", "--json")
     assert told.returncode == 0, told.stderr
     return told.stdout

@@ -178,7 +178,7 @@ def test_keys_are_whole_on_a_narrow_terminal(up: Standalone, columns: int, price
 
 
 def test_a_pod_without_a_place_waits_in_every_verb(up: Standalone) -> None:
-    """One word for people, whatever the events and the JSON call it; and an extended resource that
+    """The verbs print "pending" for an unplaced pod; an extended resource that
     is short has its name and its amounts in the list as in `submit`."""
     manifest = POD.replace("NAME", "fpga").replace("SPACE", "lab")
     manifest = manifest.replace("nvidia.com/gpu: 1", "nvidia.com/gpu: 1, example.com/fpga: 2")
@@ -451,8 +451,8 @@ spec:
 
 
 def test_slips_of_the_pen_are_told_of(up: Standalone, tmp_path: Path) -> None:
-    """By `check`, and by `plan` and `submit` on standard error; a memory in Gi is refused with the
-    number."""
+    """`check`, `plan` and `submit` suggest the key for a misspelt one; `check` gives the number
+    to write for a memory in Gi."""
     path = tmp_path / "pod.yaml"
     path.write_text(SLIPS)
     beside = [up.run(verb, "-f", str(path)).stderr for verb in ("plan", "submit")]

@@ -175,7 +175,7 @@ async def columns_add_up(at: str) -> None:
 
 
 async def the_verb_needs_no_prices(at: str, query: str) -> None:
-    """Where the gateway has them, as for its table."""
+    """With `--gateway`, the verb prints the same CSV and FOCUS rows as the gateway."""
     span = ("--from", "1", "--to", "8", "--gateway", at.removesuffix("/api/v1/"))
     for form in ("csv", "focus"):
         _, body = await get(at, f"report/cost?{query}&format={form}")
@@ -228,7 +228,7 @@ async def test_the_gateway_says_the_same(bus: Bus, facts: Facts, prices: Path) -
 
 
 async def test_what_was_used_and_what_did_nothing(bus: Bus, facts: Facts) -> None:
-    """By the records of the node; a second is no hour."""
+    """Reports of use and idleness use the records of the node, or say that there are none."""
     now = ("--from", "-1h")
     [row] = json.loads(await verb(bus, "report", "usage", *now, "--json"))["rows"]
     assert row["used_gib_hours"] == pytest.approx(500 / 1024 / 3600, abs=SLACK_H)

@@ -29,7 +29,7 @@ def _both_ways(request: pytest.FixtureRequest) -> None:
     ],
 )
 def test_it_prints_and_exits(words: list[str], code: int, stream: str, tmp_path: Path) -> None:
-    """Each stream is its own, and a relative path is one of the working directory."""
+    """The process writes to one stream, and reads a relative path from its working directory."""
     (tmp_path / "pod.yaml").write_text("kind: Pod\n")
     done = subprocess.run(
         [*APPORTION, *words], capture_output=True, text=True, check=False, cwd=tmp_path
@@ -40,7 +40,7 @@ def test_it_prints_and_exits(words: list[str], code: int, stream: str, tmp_path:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 async def test_it_is_a_process_of_its_own(tmp_path: Path, number: signal.Signals) -> None:
-    """Its parent, command line, environment, folder and end are what they would be."""
+    """The forked process has the parent, command line, environment and folder of a started one."""
     words = [*APPORTION, "check", "-f", "-"]
     kept = {name: each for name, each in os.environ.items() if starts.INTERPRETER.match(name)}
     environment = kept | {"PATH": os.environ["PATH"], "MARK": "its own"}

@@ -538,7 +538,7 @@ def test_no_policy_is_cut_off(browser: Browser, base: str, size: tuple[int, int]
 
 
 def test_a_plan_is_told_as_before_and_after(browser: Browser, base: str) -> None:
-    """Of a node that is lost "without it" could mean either."""
+    """What if heads its columns "Before" and "After" when a node is lost."""
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=t4-1")
         heads = page.locator("#result .cmp th[scope=col]").all_inner_texts()
@@ -583,7 +583,7 @@ COUNTED = """() => [...document.querySelectorAll("h1, #kinds em")].map(each => e
 
 
 def test_chips_of_kinds_count_all_events(browser: Browser, base: str) -> None:
-    """Of each type: what has no chip could be neither seen nor hidden."""
+    """The counts on the chips add up to the number of all events."""
     with opened(browser, base) as page:
         visit(page, "#/events")
         answer, *counts = page.evaluate(COUNTED)
