@@ -1,4 +1,4 @@
-"""Tests of what the console draws and words: charts, shares, node names and event chips."""
+"""Test what the console draws and words: charts, shares, node names and event chips."""
 
 from __future__ import annotations
 
