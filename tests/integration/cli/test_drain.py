@@ -187,7 +187,7 @@ def test_a_device_is_drained(up: Standalone) -> None:
 
 
 def test_what_has_no_other_place_waits_and_is_named(up: Standalone) -> None:
-    """It left the node, which is what was asked for."""
+    """A drain evicts pods that fit on no other node, reports them as pending and exits with 5."""
     submit(up, *(POD.replace("NAME", f"full-{number}") for number in range(8)))
     there = {f"default/{pod['name']}" for pod in pods(up).values() if pod["node"] == "n-1"}
     tried = up.run("drain", "n-1", "--reason", "x", "--dry-run")

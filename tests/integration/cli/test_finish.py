@@ -178,7 +178,7 @@ def test_keys_are_whole_on_a_narrow_terminal(up: Standalone, columns: int, price
 
 
 def test_a_pod_without_a_place_waits_in_every_verb(up: Standalone) -> None:
-    """Every verb prints "pending" for an unplaced pod; an extended resource that
+    """The verbs print "pending" for an unplaced pod; an extended resource that
     is short has its name and its amounts in the list as in `submit`."""
     manifest = POD.replace("NAME", "fpga").replace("SPACE", "lab")
     manifest = manifest.replace("nvidia.com/gpu: 1", "nvidia.com/gpu: 1, example.com/fpga: 2")

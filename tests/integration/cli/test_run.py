@@ -339,7 +339,7 @@ def test_a_command_ends_while_its_agent_is_away(up: Standalone, driver: FakeDriv
 
 
 def test_an_agent_that_restarts_knows_what_runs(up: Standalone, driver: FakeDriver) -> None:
-    """And holds it to another size."""
+    """A restarted agent knows the running pod and applies a resize to it."""
     with Command(up, "--memory", "1000", "--", str(driver.probe), "alloc:500", "hold") as command:
         command.said("holding")
         before = up.kill_service("agent")

@@ -1,4 +1,4 @@
-"""Tests of what the console draws and words: charts, shares, node names and event chips."""
+"""Test what the console draws and words: charts, shares, node names and event chips."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def meet(one: list[float], other: list[float]) -> bool:
 
 
 def test_the_pods_own_card_is_outlined_when_it_has_failed(page: Page) -> None:
-    """What is cut through has no bars, and as a whole the outline that the legend names."""
+    """A failed device is outlined if the pod has a share of it."""
     found = run(
         page,
         "cards.js",

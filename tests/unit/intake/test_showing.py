@@ -1,4 +1,4 @@
-"""Tests of which part of its state an intake sends to an agent."""
+"""Test which part of its state an intake sends to an agent."""
 
 from random import Random
 

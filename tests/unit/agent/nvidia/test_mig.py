@@ -1,4 +1,4 @@
-"""Tests of what a crash, an operator or a container can leave on a GPU in MIG mode."""
+"""Test what a crash, an operator or a container can leave on a GPU in MIG mode."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Tests of what the agent stores on a node without a kubelet, over real files."""
+"""Test what the agent stores on a node without a kubelet, over real files."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests of which events `submit` appends, in which order and in which batches."""
+"""Test which events `submit` appends, in which order and in which batches."""
 
 import pytest
 from msgspec import structs

@@ -1,4 +1,4 @@
-"""Tests of what `up` checks about fleets and ports before it starts."""
+"""Test what `up` checks about fleets and ports before it starts."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Tests of what verbs on pods report for unknown names, and for pods that they cannot change."""
+"""Test what verbs on pods report for unknown names, and for pods that they cannot change."""
 
 import pytest
 from click.testing import CliRunner

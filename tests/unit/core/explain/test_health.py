@@ -1,4 +1,4 @@
-"""Tests of what a pod's owner sees when one of its devices fails."""
+"""Test what a pod's owner sees when one of its devices fails."""
 
 from apportion.core.explain.health import GONE
 from apportion.core.explain.views import pod_answer

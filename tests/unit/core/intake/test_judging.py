@@ -1,4 +1,4 @@
-"""Tests of what an intake accepts from an agent: sender, content and plausibility."""
+"""Test what an intake accepts from an agent: sender, content and plausibility."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Tests of what a node shows as allocatable, and why that may exceed its GPUs."""
+"""Test what a node shows as allocatable, and why that may exceed its GPUs."""
 
 import pytest
 from msgspec import structs

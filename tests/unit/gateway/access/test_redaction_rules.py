@@ -1,4 +1,4 @@
-"""Tests of what a tenant sees in answers whose rows have no namespace field."""
+"""Test what a tenant sees in answers whose rows have no namespace field."""
 
 from typing import Any
 

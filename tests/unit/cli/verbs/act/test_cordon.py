@@ -1,4 +1,4 @@
-"""Tests of what `cordon` finds already set, and what `uncordon` reports as still unschedulable."""
+"""Test what `cordon` finds already set, and what `uncordon` reports as still unschedulable."""
 
 import pytest
 

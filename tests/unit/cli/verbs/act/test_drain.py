@@ -1,4 +1,4 @@
-"""Tests of what `drain` reports about its plan, and about itself when it is stopped."""
+"""Test what `drain` reports about its plan, and about itself when it is stopped."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Tests of what `apportion ledger check` reports about a sound ledger."""
+"""Test what `apportion ledger check` reports about a sound ledger."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tests of what `apportion verify` reports about events without effect, from an archive."""
+"""Test what `apportion verify` reports about events without effect, from an archive."""
 
 import json
 from pathlib import Path

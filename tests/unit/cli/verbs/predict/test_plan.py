@@ -1,4 +1,4 @@
-"""Tests of what `plan` prints about the plan as a whole."""
+"""Test what `plan` prints about the plan as a whole."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Tests of what `shadow` prints if there is nothing to compare."""
+"""Test what `shadow` prints if there is nothing to compare."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Tests of what `doctor` prints if it can check nothing, and how it shows its findings."""
+"""Test what `doctor` prints if it can check nothing, and how it shows its findings."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Tests of what `apportion who` prints about an unschedulable device or node."""
+"""Test what `apportion who` prints about an unschedulable device or node."""
 
 import json
 import threading

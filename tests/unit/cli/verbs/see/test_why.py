@@ -1,4 +1,4 @@
-"""Tests of what `why` shows about a placed pod."""
+"""Test what `why` shows about a placed pod."""
 
 from io import StringIO
 
