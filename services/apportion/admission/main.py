@@ -38,7 +38,7 @@ def checked(given: dict[str, Any]) -> tuple[Address, ServedFiles]:
     files = served_files(given["tls_cert"], given["tls_key"], given["tls_client_ca"])
     if files is None:
         fix = f"add it and {KEY}: API servers call webhooks only over HTTPS"
-        raise ConfigError(CERTIFICATE, "not given", fix)
+        raise ConfigError(CERTIFICATE, None, fix)
     names = given["schedulers"]
     if len(names) > SCHEDULERS_MAX:
         raise ConfigError("--scheduler-name", len(names), f"use at most {SCHEDULERS_MAX}")

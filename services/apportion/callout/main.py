@@ -107,7 +107,7 @@ def command(*, config: ServiceConfig, **given: Any) -> None:
         if not kube.wanted:
             raise ConfigError(
                 "--kubernetes",
-                "not given",
+                None,
                 "add it, or --kubeconfig, so that the API server can review tokens",
             )
         choice = Choice(

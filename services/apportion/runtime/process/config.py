@@ -39,11 +39,8 @@ _MAX_PORT = 65_535
 _MAX_STOP_TIMEOUT_S = 3_600.0
 
 
-_UNSET = (None, "", "not given")
-
-
 def _shown(found: object) -> str:
-    if found in _UNSET:
+    if found in (None, ""):
         return "not set"
     return "set" if found is True else repr(found)
 
