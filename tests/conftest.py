@@ -34,19 +34,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_configure() -> None:
-    """Have the processes of a killed session ended."""
+    """Arrange that processes left by a killed test session are ended."""
     leftovers.watch()
 
 
 def pytest_unconfigure() -> None:
-    """End the process that tests fork from, and the one that watches this session."""
+    """End the process that tests fork from, and the watchdog process of this session."""
     starts.end()
     leftovers.end()
 
 
 @pytest.fixture(autouse=True)
 def _logs_put_back() -> Iterator[None]:
-    """Restore logging, which a service or verb may have configured in this process."""
+    """Restore the logging configuration after each test, because a service or verb may have changed
+    it."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     before = structlog.get_config() if structlog.is_configured() else None
@@ -65,7 +66,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
-    """Compare output with the golden file next to the test's module."""
+    """Provide a function that compares output with the golden file next to the test's module."""
     name = request.node.name
 
     def compare(texts: Mapping[str, str]) -> None:

@@ -29,7 +29,7 @@ def claim(name: str = "data", class_: str = "", **spec: Any) -> dict[str, Any]:
 
 
 def volume(name: str, node: str, class_: str = "", **spec: Any) -> dict[str, Any]:
-    """A volume that only this node has."""
+    """Return a volume that only this node has."""
     there = {"key": "disk", "operator": "In", "values": [node]}
     return {
         "apiVersion": "v1",

@@ -45,7 +45,8 @@ class Webhook:
         self.url = str(lines[-1]["url"])
 
     async def filled_in(self) -> str:
-        """The scheduler that a pod gets which names none; what went wrong where it gets none."""
+        """Return the scheduler that a pod gets which names none; what went wrong where it gets
+        none."""
         return await asyncio.to_thread(self._filled_in)
 
     def _filled_in(self) -> str:
@@ -86,7 +87,7 @@ class Webhook:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """A ledger with other things than a configuration in it, too."""
+    """Provide a ledger with other things than a configuration in it, too."""
     opened = Facts(bus)
     await opened.open()
     await opened.submit("a", "b")
@@ -96,7 +97,7 @@ async def facts(bus: Bus) -> Facts:
 
 @pytest.fixture
 async def webhook(bus: Bus, facts: Facts, tmp_path: Path) -> AsyncIterator[Webhook]:
-    """A webhook that is ready."""
+    """Provide a webhook that is ready."""
     del facts  # is there first
     made = Webhook(bus, tmp_path)
     async with made.process:
@@ -105,7 +106,7 @@ async def webhook(bus: Bus, facts: Facts, tmp_path: Path) -> AsyncIterator[Webho
 
 
 def naming(scheduler: str) -> ConfigurationChanged:
-    """A configuration under which pods get this scheduler."""
+    """Return a configuration under which pods get this scheduler."""
     configuration = Configuration(scheduler_names=(scheduler,))
     return ConfigurationChanged(by="test", configuration=configuration)
 

@@ -67,7 +67,7 @@ class System:
 
 @contextlib.asynccontextmanager
 async def running_system(folder: Path) -> AsyncIterator[System]:
-    """A fresh ledger with every service ready."""
+    """Provide a fresh ledger with every service ready."""
     async with running_bus(folder / "nats") as bus, contextlib.AsyncExitStack() as stack:
         services = [
             await stack.enter_async_context(
@@ -90,7 +90,7 @@ async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Syst
 
 
 def document(data: PodPlaced | PlacementVoided, **changes: object) -> bytes:
-    """An event as JSON, with top-level attributes or payload fields replaced."""
+    """Return an event as JSON, with top-level attributes or payload fields replaced."""
     event = json.loads(encode(Event(id="rogue", source="rogue", time=TIME, data=data)))
     for name, value in changes.items():
         (event if name in event else event["data"])[name] = value
@@ -98,7 +98,7 @@ def document(data: PodPlaced | PlacementVoided, **changes: object) -> bytes:
 
 
 def placement(pod: str, node: str = "node-a") -> PodPlaced:
-    """A placement that no scheduler decided."""
+    """Return a placement that no scheduler decided."""
     share = Share(container="main", device="GPU-none", memory_mib=16, cores=0)
     return PodPlaced(
         pod=pod,

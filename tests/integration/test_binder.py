@@ -34,7 +34,7 @@ NODE = "n1"
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """A ledger that knows one node."""
+    """Provide a ledger that knows one node."""
     opened = Facts(bus)
     await opened.open()
     host = Host(cpu_milli=64_000, memory_mib=65_536, pods=100_000)
@@ -43,7 +43,7 @@ async def facts(bus: Bus) -> Facts:
 
 
 def binder_of(bus: Bus) -> ServiceProcess:
-    """A binder."""
+    """Return a binder."""
     return ServiceProcess("binder", bus.server.url_for("binder"))
 
 

@@ -42,7 +42,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compose]:
-    """The whole system, healthy; whatever happens, nothing of it is left behind."""
+    """Provide the whole system, healthy; whatever happens, nothing of it is left behind."""
     with alone():
         podman = prepare()
         sweep(podman, PROJECT)
@@ -58,7 +58,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compose]:
 
 
 def pods(system: Compose) -> dict[str, dict[str, Any]]:
-    """Every live pod by name."""
+    """Return every live pod by name."""
     return {pod["name"]: pod for pod in system.apportion("get", "pods")["items"]}
 
 

@@ -34,7 +34,7 @@ policy: {nodes: spread}
 
 
 def pod(name: str, *, mode: str = "hami-core", **limits: int) -> bytes:
-    """A manifest with these limits; `gpu` and `mem` under the names of the document."""
+    """Return a manifest with these limits; `gpu` and `mem` under the names of the document."""
     document = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -55,7 +55,7 @@ def pod(name: str, *, mode: str = "hami-core", **limits: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Two nodes, without samples, for all tests of this module."""
+    """Provide two nodes, without samples, for all tests of this module."""
     folder = tmp_path_factory.mktemp("configuration")
     (folder / "fleet.csv").write_text(FLEET)
     options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))
@@ -66,7 +66,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 @pytest.fixture(scope="module")
 def applied(up: Standalone, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The document, in force."""
+    """Provide the document, in force."""
     file = tmp_path_factory.mktemp("document") / "cluster.yaml"
     file.write_text(DOCUMENT)
     before = up.json("config", "show")

@@ -104,7 +104,7 @@ def break_it(up: Standalone, prices: Path) -> Day:
 
 @pytest.fixture
 def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
-    """A cluster of 200 nodes after its morning; one of them has just broken."""
+    """Provide a cluster of 200 nodes after its morning; one of them has just broken."""
     fleet, prices = tmp_path / "fleet.yaml", tmp_path / "prices.toml"
     prices.write_text(PRICES)
     monkeypatch.setenv("APPORTION_PRICES", str(prices))
@@ -136,7 +136,7 @@ def test_with_the_verbs(day: Day) -> None:
 
 
 def line_of(table: str, name: str) -> str:
-    """The line of a table that begins with this word."""
+    """Return the line of a table that begins with this word."""
     [line] = [line for line in table.splitlines() if line.split(" ")[0] == name]
     return line
 

@@ -45,7 +45,7 @@ ASKS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 100}
 
 @asynccontextmanager
 async def services(bus: Bus) -> AsyncIterator[tuple[Service, ServiceProcess]]:
-    """An agent with room for all, a scheduler that is not started yet, and a binder."""
+    """Provide an agent with room for all, a scheduler that is not started yet, and a binder."""
     url = bus.server.url_for
     async with AsyncExitStack() as stack:
         fleet = ("--simulate", "8xH100-80GB", "--nodes", "5", "--node", "n-{}")

@@ -20,21 +20,21 @@ SORTS = (ask(20_000, cores=25), ask(40_000, cores=50), ask(60_000, cores=70), ca
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A server with the stream and the shipped permissions."""
+    """Provide a server with the stream and the shipped permissions."""
     async with running_bus(tmp_path) as running:
         yield running
 
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """All events of the ledger, and a pen."""
+    """Provide all events of the ledger, and a pen."""
     reading = Facts(bus)
     await reading.open()
     return reading
 
 
 def scheduler_of(bus: Bus, name: str) -> ServiceProcess:
-    """A scheduler of the shipped role."""
+    """Return a scheduler of the shipped role."""
     return ServiceProcess("scheduler", bus.server.url_for("scheduler"), "--name", name, *NO_AGENTS)
 
 

@@ -25,7 +25,7 @@ OPTIONS = {"agent": ("--simulate", "8xH100-80GB", "--node", "node-1")}
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A server whose store a test can replace."""
+    """Provide a server whose store a test can replace."""
     async with running_bus(tmp_path / "data") as made:
         yield made
 

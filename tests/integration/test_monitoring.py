@@ -31,13 +31,13 @@ MINUTES = 24 * 60 + 60
 
 
 def rules() -> list[dict[str, Any]]:
-    """The alert rules from the file."""
+    """Return the alert rules from the file."""
     found: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
     return found
 
 
 def expressions() -> Iterator[str]:
-    """Every query of the rules, of the panels, and of the variables that these take."""
+    """Return every query of the rules, of the panels, and of the variables that these take."""
     yield from (rule["expr"] for rule in rules())
     for path in DASHBOARDS:
         board = json.loads(path.read_text())
@@ -49,7 +49,8 @@ def expressions() -> Iterator[str]:
 
 
 def told_names(text: str) -> Iterator[str]:
-    """The names of all series that a page of /metrics has, or would have once there is one."""
+    """Return the names of all series that a page of /metrics has, or would have once there is
+    one."""
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE):
         yield from (name + part for part in PARTS.get(kind, ()))
 

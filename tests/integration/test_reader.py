@@ -56,7 +56,7 @@ class Reading:
 
 @contextlib.asynccontextmanager
 async def reading(bus: Bus, state: State | None = None) -> AsyncIterator[Reading]:
-    """A reader that runs for the length of a `with`."""
+    """Provide a reader that runs for the length of a `with`."""
     made = Reading(bus, state)
     await made.open()
     running = made.running = asyncio.create_task(made.reader.run())
@@ -82,7 +82,7 @@ async def append_raw(bus: Bus, subject: str, payload: bytes) -> int:
 
 
 def document(uid: str, **attributes: object) -> bytes:
-    """A submission as JSON, with attributes of the envelope replaced."""
+    """Return a submission as JSON, with attributes of the envelope replaced."""
     data = PodSubmitted(uid=uid, namespace="d", name=uid, shape=Shape(), dialect="plain")
     event = json.loads(encode(Event(id=uid, source="test", time=TIME, data=data)))
     return json.dumps(event | attributes).encode()

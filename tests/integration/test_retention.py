@@ -88,7 +88,7 @@ class World:
         await until(there, f"a snapshot beyond revision {revision}")
 
     async def span(self) -> tuple[int, int]:
-        """The first and the last revision of the stream."""
+        """Return the first and the last revision of the stream."""
         state = (await stream.read_info((await self.bus.connect("operator")).wire)).state
         return state.first_seq, state.last_seq
 
@@ -112,7 +112,7 @@ class World:
         return json.loads(done.stdout)
 
     async def archive(self, name: str) -> str:
-        """An archive of what the ledger has now."""
+        """Return an archive of what the ledger has now."""
         path = str(self.folder / name)
         await self.json("ledger", "archive", path)
         return path
@@ -120,7 +120,7 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    """An empty ledger."""
+    """Provide an empty ledger."""
     async with running_bus(tmp_path / "nats") as bus:
         made = World(bus, tmp_path)
         await made.facts.open()

@@ -36,7 +36,7 @@ class Workstation(NamedTuple):
         return self.podman.environment()
 
     def container(self, *words: str) -> list[str]:
-        """A command line that runs this in a container with the driver and nothing else."""
+        """Return a command line that runs this in a container with the driver and nothing else."""
         given = {"APPORTION_FAKE_NVIDIA": str(self.driver.path), "LD_LIBRARY_PATH": str(built())}
         options = [f"--volume={path}:{path}" for path in (self.driver.path, built())]
         options += [f"--env={name}={value}" for name, value in given.items()]

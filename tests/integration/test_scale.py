@@ -33,14 +33,14 @@ membership.SILENT_ROUNDS = 1 << 30
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A server with the stream and the shipped permissions."""
+    """Provide a server with the stream and the shipped permissions."""
     async with running_bus(tmp_path) as running:
         yield running
 
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """All events of the ledger, and a pen; a fleet is there."""
+    """Provide all events of the ledger, and a pen; a fleet is there."""
     reading = Facts(bus)
     await reading.open()
     await reading.write(*(rack(f"n{number:02}", 8) for number in range(NODES)))
@@ -91,7 +91,7 @@ class Schedulers:
         await until(told, "each to have taken a decision")
 
     async def _told(self, name: str, outcome: str) -> float:
-        """A scheduler's count of decisions of this outcome."""
+        """Return a scheduler's count of decisions of this outcome."""
         _, text = await self.running[name].get("/metrics")
         samples = (sample for family in families(text) for sample in family.samples)
         return sum(
@@ -102,7 +102,7 @@ class Schedulers:
 
 
 def members_of(service: ServiceProcess) -> tuple[str, ...]:
-    """The newest list of members that a scheduler has logged."""
+    """Return the newest list of members that a scheduler has logged."""
     lists = [line["here"] for line in service.log if line.get("event") == "members"]
     return tuple(lists[-1]) if lists else ()
 

@@ -39,7 +39,7 @@ from tests.support.processes import ServiceProcess
 async def reading(
     ledger: JetStreamLedger, state: State | None = None
 ) -> AsyncIterator[tuple[State, Reader[Change]]]:
-    """A reader that runs for the length of a `with`, from behind the given state."""
+    """Provide a reader that runs for the length of a `with`, from behind the given state."""
     cluster = StateFold(state)
     reader = Reader(ledger, cluster, metrics=Metrics(), after=cluster.state.revision)
     running = asyncio.create_task(reader.run())
@@ -52,18 +52,18 @@ async def reading(
 
 
 async def folded(bus: Bus, state: State | None = None) -> State:
-    """The state of the whole ledger, or of what is behind the given one."""
+    """Return the state of the whole ledger, or of what is behind the given one."""
     async with reading(await bus.connect("scheduler"), state) as (found, _):
         return found
 
 
 async def snapshots_of(bus: Bus, role: str = "scheduler") -> Snapshots:
-    """The snapshots as this role may use them."""
+    """Return the snapshots as this role may use them."""
     return Snapshots((await bus.connect(role)).wire)
 
 
 def taken(state: State) -> Taken:
-    """A snapshot of it, in one piece."""
+    """Return a snapshot of it, in one piece."""
     return Taking(state).finish()
 
 
@@ -172,7 +172,7 @@ async def overwrite(bus: Bus, revision: int, data: bytes, *, at: int | None = No
 
 
 async def bytes_of(bus: Bus, revision: int) -> bytes:
-    """The bytes of a snapshot."""
+    """Return the bytes of a snapshot."""
     bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
     (old,) = [e for e in await bucket.entries() if int(e.metadata["revision"]) == revision]
     return bytes(await bucket.get(old, size_max=1 << 30))

@@ -90,7 +90,7 @@ class Ledger:
         self.facts.append(Fact(record.revision, name, told["schemaversion"], told["data"]))
 
     def of(self, name: str, version: int = 0) -> list[Fact]:
-        """The events of one type, and of one version of it."""
+        """Return the events of one type, and of one version of it."""
         named = (fact for fact in self.facts if fact.name == name)
         return [fact for fact in named if version in (0, fact.version)]
 
@@ -234,7 +234,7 @@ class System:
 
 @pytest.fixture
 async def system(tmp_path: Path) -> AsyncIterator[System]:
-    """Every service of this build, ready: two schedulers and two binders among them."""
+    """Provide every service of this build, ready: two schedulers and two binders among them."""
     folder = tmp_path / "manifests"
     folder.mkdir()
     async with running_bus(tmp_path / "nats") as bus, contextlib.AsyncExitStack() as stack:

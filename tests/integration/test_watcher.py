@@ -31,14 +31,14 @@ spec:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The watched folder."""
+    """Provide the watched folder."""
     made = tmp_path / "manifests"
     made.mkdir()
     return made
 
 
 def watcher_of(bus: Bus, folder: Path) -> ServiceProcess:
-    """A watcher that looks often."""
+    """Return a watcher that looks often."""
     options = ("--manifests", str(folder), "--interval", "0.1")
     return ServiceProcess("watcher", bus.server.url_for("watcher"), *options)
 

@@ -35,7 +35,7 @@ print(len(outdated()))
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built as a user builds it, but unoptimised to save time."""
+    """Provide the wheel, built as a user builds it, but unoptimised to save time."""
     folder = tmp_path_factory.mktemp("dist")
     environment = os.environ | {"APPORTION_OPTIMIZATION": "-O0"}
     checked(["make", "wheel", f"DIST={folder}"], env=environment, timeout_s=1_200)

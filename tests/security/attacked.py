@@ -64,21 +64,21 @@ class AttackedServer(EmbeddedServer):
 
     @property
     def port(self) -> int:
-        """See EmbeddedServer."""
+        """Implement `EmbeddedServer.port`."""
         return self._client_port
 
     @property
     def pid(self) -> int:
-        """See EmbeddedServer."""
+        """Implement `EmbeddedServer.pid`."""
         assert self._server is not None
         return self._server.pid
 
     def url_for(self, role: str) -> str:
-        """See EmbeddedServer."""
+        """Implement `EmbeddedServer.url_for`."""
         return f"nats://{role}:{self._words[role]}@127.0.0.1:{self._client_port}"
 
     async def start(self) -> None:
-        """See EmbeddedServer."""
+        """Implement `EmbeddedServer.start`."""
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "nats.conf"
         config.write_text(self._text, "utf-8")
@@ -108,7 +108,7 @@ class AttackedServer(EmbeddedServer):
         self._client_port = await until(serves, "nats-server to serve")
 
     async def stop(self) -> None:
-        """See EmbeddedServer."""
+        """Implement `EmbeddedServer.stop`."""
         if self._server is not None and self._server.returncode is None:
             self._server.terminate()
             await self._server.wait()
@@ -122,7 +122,7 @@ def _port(urls: list[str]) -> int:
 async def attacked(
     folder: Path, widen: Widen = str, users: Sequence[User] = USERS
 ) -> AsyncIterator[Bus]:
-    """A bus whose server knows the attackers as users, for the length of a `with`."""
+    """Provide a bus whose server knows the attackers as users, for the length of a `with`."""
     bus = Bus(folder)
     bus.server = AttackedServer(folder, widen, users)
     try:

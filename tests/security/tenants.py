@@ -190,7 +190,7 @@ class Tenants:
         self.told["lives"] += 1
 
     async def _begun(self, uid: str) -> Path:
-        """A pod that is placed here, started; the file of its region."""
+        """Return a pod that is placed here, started; the file of its region."""
         wants = shape(
             ask(MEMORY_MIB, cores=CORES), devices=DeviceConstraints(use_types=(TYPE,))
         )  # fmt: skip

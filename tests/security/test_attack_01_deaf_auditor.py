@@ -28,7 +28,7 @@ pairs = pytest.mark.parametrize(
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A running server."""
+    """Provide a running server."""
     async with attacked(tmp_path / "data") as running:
         yield running
 
@@ -43,7 +43,8 @@ async def waiting(reader: JetStreamLedger, number: int = 0) -> str:
 
 
 async def pull(ledger: JetStreamLedger, name: str, *, wait_s: int = 10) -> bytes:
-    """The next record of this consumer, which the copy may not have yet; empty where none comes."""
+    """Return the next record of this consumer, which the copy may not have yet; empty where none
+    comes."""
     how = {"expires": wait_s * 1_000_000_000} if wait_s else {"no_wait": True}
     came: asyncio.Queue[bytes] = asyncio.Queue()
 

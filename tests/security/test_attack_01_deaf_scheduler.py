@@ -24,7 +24,7 @@ NOTHING = "apportion.v1.nothing"
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A running server."""
+    """Provide a running server."""
     async with running_bus(tmp_path / "data") as running:
         yield running
 
@@ -37,7 +37,7 @@ async def retarget(wire: Wire, settings: dict[str, object]) -> None:
 
 
 async def following(bus: Bus) -> Follower:
-    """A scheduler that has read all there is."""
+    """Return a scheduler that has read all there is."""
     await (await bus.connect("watcher")).append([draft()])
     reader: Subscription = await (await bus.connect("scheduler")).follow(ignore)
     await reader.caught_up()

@@ -22,7 +22,7 @@ MOST = 200
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A running server."""
+    """Provide a running server."""
     async with running_bus(tmp_path / "data") as running:
         yield running
 

@@ -58,7 +58,7 @@ GUARDS = pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server, with something in its ledger."""
+    """Provide a fresh server, with something in its ledger."""
     async with running_bus(tmp_path / "nats") as running:
         facts = Facts(running)
         await facts.open()
@@ -69,7 +69,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 @contextlib.asynccontextmanager
 async def gateway(bus: Bus, first: str) -> AsyncIterator[tuple[ServiceProcess, int]]:
-    """A gateway that has run this before, and the port where it answers."""
+    """Provide a gateway that has run this before, and the port where it answers."""
     url = bus.server.url_for("gateway")
     async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0", first=first) as process:
         await process.ready()
@@ -80,14 +80,14 @@ async def gateway(bus: Bus, first: str) -> AsyncIterator[tuple[ServiceProcess, i
 async def connect(
     port: int, sent: bytes, client: str = "127.0.0.1"
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection from this address that has sent this."""
+    """Return a connection from this address that has sent this."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(client, 0))
     writer.write(sent)
     return reader, writer
 
 
 async def status_of(port: int, path: str, client: str) -> tuple[int, asyncio.StreamWriter]:
-    """The status with which an answer begins; the connection stays open."""
+    """Return the status with which an answer begins; the connection stays open."""
     sent = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
     reader, writer = await connect(port, sent, client)
     return int((await reader.readline()).split()[1]), writer

@@ -55,7 +55,7 @@ class System:
         await asyncio.gather(*(service.ready() for service in self.services))
 
     async def attack(self, subject: str) -> int:
-        """The invented event, on that subject; where it stands."""
+        """Return the invented event, on that subject; where it stands."""
         watcher = await self.bus.connect("watcher" if "workload" in subject else "scheduler")
         payload = json.dumps(INVENTED | {"id": f"rogue-{subject}"}).encode()
         [revision] = await watcher.append([Draft(f"apportion.v1.{subject}", subject, payload)])
@@ -75,7 +75,7 @@ class System:
         return found
 
     async def run(self, *words: str, code: int = 0) -> str:
-        """A verb of the command line, as the operator."""
+        """Return a verb of the command line, as the operator."""
         done = await asyncio.to_thread(
             subprocess.run,
             [sys.executable, "-m", "apportion.cli.main", *words],
@@ -93,7 +93,7 @@ async def _halted(service: ServiceProcess) -> bool:
 
 @contextlib.asynccontextmanager
 async def running(folder: Path, without: str) -> AsyncIterator[System]:
-    """All of them ready, perhaps without a guard."""
+    """Provide all of them ready, perhaps without a guard."""
     first = taken_out(without)
     async with running_bus(folder / "nats") as bus, contextlib.AsyncExitStack() as stack:
         services = [

@@ -26,13 +26,13 @@ ORDERS = ("STREAM.DELETE", "STREAM.PURGE", "CONSUMER.DELETE")
 
 
 def order(what: str) -> str:
-    """The subject to which an empty message is this order."""
+    """Return the subject to which an empty message is this order."""
     whose = f".{THEIRS}" if what.startswith("CONSUMER") else ""
     return f"$JS.API.{what}.{STREAM}{whose}"
 
 
 async def reader_of(bus: Bus) -> JetStreamLedger:
-    """An auditor with a consumer, once the copy has the one event that is there."""
+    """Return an auditor with a consumer, once the copy has the one event that is there."""
     await (await bus.connect("watcher")).append([draft()])
     reader = await bus.connect(TOOLS)
 

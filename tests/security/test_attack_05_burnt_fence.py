@@ -25,7 +25,7 @@ from tests.support.processes import NO_AGENTS, ServiceProcess
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A running server."""
+    """Provide a running server."""
     async with running_bus(tmp_path / "data") as running:
         yield running
 

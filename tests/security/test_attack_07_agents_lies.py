@@ -95,7 +95,7 @@ class World(NamedTuple):
         return decode_answer(await agent.request(SUBJECT, payload, 10))
 
     async def logged(self, cause: str) -> list[str]:
-        """The node of each line of the intake's log with this cause, once there is one."""
+        """Return the node of each line of the intake's log with this cause, once there is one."""
 
         async def lines() -> list[str]:
             return [str(line["node"]) for line in self.intake.log if line.get("cause") == cause]
@@ -105,7 +105,7 @@ class World(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def world(folder: Path, guard: str = "") -> AsyncIterator[World]:
-    """An intake, without a guard if one is named."""
+    """Provide an intake, without a guard if one is named."""
     async with attacked(folder / "nats") as bus:
         facts = Facts(bus)
         await facts.open()

@@ -19,7 +19,7 @@ WHOLE = share(15_000)
 
 
 async def attacked(world: KubeWorld, guard: str, notes: Any) -> Any:
-    """A node of four GPUs with the tenant's pod, and a watcher without the guard."""
+    """Return a node of four GPUs with the tenant's pod, and a watcher without the guard."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "4xT4"))
     (report,) = await world.facts.count(NodeReported, 1)

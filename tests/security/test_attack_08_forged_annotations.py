@@ -34,7 +34,7 @@ async def ask(plane: ControlPlane, who: str, verb: str, path: str, body: Any, *,
 
 
 def binding(name: str, key: str) -> dict[str, Any]:
-    """A Binding that carries the annotation."""
+    """Return a Binding that carries the annotation."""
     return {
         "apiVersion": "v1",
         "kind": "Binding",

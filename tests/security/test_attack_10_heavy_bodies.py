@@ -32,7 +32,7 @@ at most that with it. Four such bodies take an idle machine 88 seconds.
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server, with a node in its ledger."""
+    """Provide a fresh server, with a node in its ledger."""
     async with running_bus(tmp_path / "nats") as running:
         facts = Facts(running)
         await facts.open()

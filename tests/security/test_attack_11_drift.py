@@ -33,13 +33,13 @@ soundness.LOOK_S = soundness.LOOK_AGAIN_S = 0.4
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A running server."""
+    """Provide a running server."""
     async with running_bus(tmp_path / "data") as running:
         yield running
 
 
 async def scheduling(bus: Bus, facts: Facts, first: str) -> ServiceProcess:
-    """A scheduler that has placed one pod."""
+    """Return a scheduler that has placed one pod."""
     await facts.open()
     scheduler = ServiceProcess(
         "scheduler", bus.server.url_for("scheduler"), *NO_AGENTS, first=first

@@ -28,7 +28,7 @@ SECRET = "merger-model"
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A ledger with one pod of the tenant and one of another namespace."""
+    """Provide a ledger with one pod of the tenant and one of another namespace."""
     async with running_bus(tmp_path / "nats") as running:
         facts = Facts(running)
         await facts.open()

@@ -38,7 +38,8 @@ def look(regions: Regions) -> Look:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Path]:
-    """A node's folder of shares. pytest recurses when it removes a folder; `rm` does not."""
+    """Provide a node's folder of shares. pytest recurses when it removes a folder; `rm` does
+    not."""
     yield tmp_path
     subprocess.run(["/bin/rm", "-rf", str(tmp_path)], check=True)
 

@@ -51,7 +51,7 @@ MOST = 40
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A ledger with little room."""
+    """Provide a ledger with little room."""
     async with running_bus(tmp_path / "nats", max_bytes=ROOM_BYTES) as running:
         yield running
 
@@ -70,7 +70,7 @@ async def fill(bus: Bus, part: float) -> None:
 
 
 async def metric(service: ServiceProcess, name: str) -> float:
-    """The value of a metric without labels."""
+    """Return the value of a metric without labels."""
     for line in (await service.get("/metrics"))[1].splitlines():
         if line.startswith(f"{name} "):
             return float(line.rpartition(" ")[2])
@@ -134,12 +134,12 @@ class Asked(msgspec.Struct):
     answers: list[bytes] = []
 
     async def answer(self, payload: bytes) -> None:
-        """See Request."""
+        """Implement `Request.answer`."""
         self.answers.append(payload)
 
 
 def appended_of(records: Iterable[UsageRecorded]) -> list[int]:
-    """The bytes of each record that an intake appends of the node `n1`, sent one by one."""
+    """Return the bytes of each record that an intake appends of the node `n1`, sent one by one."""
     held = Ledger(rack("n1", 1), pod("p1", ask(1_000)), placed("p1", "n1", [share("n1-g0")]))
     held.play(PodBound(pod="p1", node="n1", attempt=1))
     appended: list[int] = []

@@ -39,7 +39,7 @@ GUARD = "attests what it has folded"
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """Three pods."""
+    """Provide three pods."""
     opened = Facts(bus)
     await opened.open()
     await opened.submit("a", "victim", "c")
@@ -47,7 +47,7 @@ async def facts(bus: Bus) -> Facts:
 
 
 async def folded(bus: Bus) -> State:
-    """The state of the whole ledger."""
+    """Return the state of the whole ledger."""
     cluster = StateFold()
     following = await (await bus.connect("scheduler")).follow(cluster.take)
     await following.caught_up()
@@ -56,7 +56,7 @@ async def folded(bus: Bus) -> State:
 
 
 async def snapshots_of(bus: Bus, role: str) -> Snapshots:
-    """The snapshots as this role may use them."""
+    """Return the snapshots as this role may use them."""
     return Snapshots((await bus.connect(role)).wire)
 
 

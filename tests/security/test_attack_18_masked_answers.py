@@ -20,7 +20,7 @@ NODES, PARALLEL = 125, 40
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A ledger with 1,000 devices: as many as one answer may list."""
+    """Provide a ledger with 1,000 devices: as many as one answer may list."""
     async with running_bus(tmp_path / "nats") as running:
         facts = Facts(running)
         await facts.open()

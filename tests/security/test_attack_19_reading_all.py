@@ -52,7 +52,7 @@ CREATE = f"CONSUMER.CREATE.{STREAM}"
 
 @asynccontextmanager
 async def world(folder: Path) -> AsyncIterator[Bus]:
-    """A ledger with another node, and another tenant's pod at revision 2."""
+    """Provide a ledger with another node, and another tenant's pod at revision 2."""
     async with attacked(folder / "nats") as bus:
         facts = Facts(bus)
         await facts.open()
@@ -63,7 +63,7 @@ async def world(folder: Path) -> AsyncIterator[Bus]:
 
 
 async def snapshots_of(bus: Bus, name: str) -> Snapshots:
-    """The snapshots as this user may use them."""
+    """Return the snapshots as this user may use them."""
     return Snapshots((await bus.connect(name)).wire)
 
 

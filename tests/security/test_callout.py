@@ -84,7 +84,7 @@ class Cluster:
         )
 
     async def token(self, account: str, pod: str, audience: str = AUDIENCE) -> str:
-        """The token that the kubelet would put into the pod."""
+        """Return the token that the kubelet would put into the pod."""
         found = await self._plane.get("pod", pod, namespace=NAMESPACE)
         bound = {"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": found["metadata"]["uid"]}
         spec = {"audiences": [audience], "expirationSeconds": 600, "boundObjectRef": bound}
@@ -115,7 +115,7 @@ class Bus:
         return ledger
 
     async def start(self, role: str, *, node: str = "node-a", name: str = "") -> JetStreamLedger:
-        """A pod of this role, connected under its name or another."""
+        """Return a pod of this role, connected under its name or another."""
         pod = f"{role}-x1"
         await self.cluster.pod(pod, role, node)
         return await self.come(name or pod, await self.cluster.token(role, pod))
@@ -130,7 +130,7 @@ class Bus:
         return ledger
 
     async def service(self, verb: str, *options: str) -> ServiceProcess:
-        """A real service with its pod's token, not started yet."""
+        """Return a real service with its pod's token, not started yet."""
         pod = f"{verb}-x1"
         await self.cluster.pod(pod, verb)
         path = self.server.folder / f"{pod}.token"
@@ -163,7 +163,7 @@ async def bus(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Bus]:
-    """A ledger with users from the callout, without the guard that a parameter names."""
+    """Provide a ledger with users from the callout, without the guard that a parameter names."""
     first = without(getattr(request, "param", ""))
     monkeypatch.setenv(ISSUER_VARIABLE, SECRET)
     cluster = Cluster(control_plane)
@@ -261,7 +261,7 @@ async def test_real_services_work_by_tokens(bus: Bus) -> None:
 
 
 def attacked(guard: str) -> pytest.MarkDecorator:
-    """Two of the test: without this guard, and with it."""
+    """Return two of the test: without this guard, and with it."""
     return pytest.mark.parametrize("bus", [guard, ""], indirect=True, ids=["weak", "guarded"])
 
 

@@ -37,7 +37,7 @@ Right = tuple[str, str, str]
 
 
 def wanted() -> set[Right]:
-    """The rows, one for each verb."""
+    """Return the rows, one for each verb."""
     rows = set()
     for line in filter(None, TABLE.splitlines()):
         left, _, verbs = line.replace("READ", READ).partition(": ")

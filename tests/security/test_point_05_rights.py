@@ -13,7 +13,7 @@ RULE = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}
 
 
 def offences(role: dict[str, Any]) -> Iterator[str]:
-    """The rules of a role that give more than they name, or lead to more."""
+    """Return the rules of a role that give more than they name, or lead to more."""
     for rule in role.get("rules") or ():
         named = {name for key in ("apiGroups", "resources") for name in rule.get(key, ())}
         if "*" in named or LEADS_TO_MORE & set(rule["verbs"]):

@@ -30,7 +30,8 @@ from tests.support.processes import NO_AGENTS, ServiceProcess
 
 
 async def voided(bus: Bus, facts: Facts) -> tuple[str, bytes]:
-    """A pod that waits for a closed node; subject and bytes of the placement that it had there."""
+    """Return a pod that waits for a closed node; subject and bytes of the placement that it had
+    there."""
     await facts.write(rack("n1", 1))
     await facts.write(pod("p1", ask(1000)))
     await facts.count(PodPlaced, 1)

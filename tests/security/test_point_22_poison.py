@@ -40,7 +40,7 @@ def scheduler(bus: Bus, name: str, first: str) -> ServiceProcess:
 
 
 async def set_aside(bus: Bus, revision: int) -> int:
-    """The verb, for an event that its own build reads; the revision that it wrote."""
+    """Return the verb, for an event that its own build reads; the revision that it wrote."""
     words = ("ledger", "set-aside", str(revision), "--reason", "a fault", "--force", "--json")
     environ = {**environment(None), "APPORTION_NATS_URL": bus.server.url_for("operator")}
     done = await asyncio.to_thread(

@@ -29,7 +29,7 @@ def noting(revisions: list[int]) -> Callable[[Record], None]:
 
 
 async def deaf(bus: Bus) -> socket.socket:
-    """An auditor that subscribes to all events and never reads them."""
+    """Return an auditor that subscribes to all events and never reads them."""
     url = urlsplit(bus.server.url_for("auditor"))
     connection = socket.create_connection((url.hostname or "", url.port or 0), 10)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -42,7 +42,7 @@ async def deaf(bus: Bus) -> socket.socket:
 
 
 def limit_that_was_exceeded(log: Path) -> int:
-    """The bytes at which the server hung up on a reader; 0 if it did not by their number."""
+    """Return the bytes at which the server hung up on a reader; 0 if it did not by their number."""
     found = re.search(r"Slow Consumer Detected: MaxPending of (\d+) Exceeded", log.read_text())
     return int(found[1]) if found else 0
 

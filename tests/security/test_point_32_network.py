@@ -15,24 +15,24 @@ OPEN = {"gateway": [8470], "extender": [3456], "admission": [8443]}
 
 
 def policies() -> dict[str, dict[str, Any]]:
-    """The specs, by name."""
+    """Return the specs, by name."""
     found = (each for each in objects() if each["kind"] == "NetworkPolicy")
     return {each["metadata"]["name"]: each["spec"] for each in found}
 
 
 def pods() -> dict[str, dict[str, Any]]:
-    """The pods, by their label."""
+    """Return the pods, by their label."""
     templates = (template for _, template in applied.pods())
     return {each["metadata"]["labels"]["app"]: each["spec"] for each in templates}
 
 
 def ports(rules: list[dict[str, Any]]) -> list[int]:
-    """Every port of these rules."""
+    """Return every port of these rules."""
     return [port["port"] for rule in rules for port in rule["ports"]]
 
 
 def wide(spec: dict[str, Any]) -> list[str]:
-    """The rules of a policy that let through more than some ports."""
+    """Return the rules of a policy that let through more than some ports."""
     rules = [*spec.get("ingress", ()), *spec.get("egress", ())]
     return [str(rule) for rule in rules if not rule.get("ports")]
 

@@ -27,7 +27,7 @@ ACTS = "\x1b\x9b\u202e\u2028\x7f\r"
 
 
 def command(guard: str, *words: str) -> list[str]:
-    """A verb, perhaps without a guard."""
+    """Return a verb, perhaps without a guard."""
     module = ["tests.security.weakened", guard, "--"] if guard else ["apportion.cli.main"]
     return [sys.executable, "-m", *module, *words]
 

@@ -116,7 +116,7 @@ class Signed(NamedTuple):
 
 
 def archive_of(*digests: str) -> bytes:
-    """An archive of OCI, as far as its index goes."""
+    """Return an archive of OCI, as far as its index goes."""
     index = json.dumps({"manifests": [{"digest": f"sha256:{each}"} for each in digests]}).encode()
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:
@@ -128,7 +128,7 @@ def archive_of(*digests: str) -> bytes:
 
 @pytest.fixture
 def dist(tmp_path: Path) -> Signed:
-    """A wheel, a bill of materials and an image, signed."""
+    """Provide a wheel, a bill of materials and an image, signed."""
     folder, key = tmp_path / "dist", tmp_path / "key"
     folder.mkdir()
     for name, content in {**FILES, release.IMAGE: archive_of("ab" * 32)}.items():

@@ -57,7 +57,7 @@ class Place:
         return json.loads(await self.run("verify", "--json", *arguments, code=code))
 
     async def sign(self) -> list[Any]:
-        """The receipts that `write` makes."""
+        """Return the receipts that `write` makes."""
         told = await self.run("receipt", "write", "--json", "--key", self.key, *self.receipts)
         return [json.loads(line)["checkpoint"] for line in told.splitlines()]
 
@@ -97,7 +97,8 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 def forged() -> tuple[int, list[Record]]:
-    """The history with one sentence of it changed, which nothing else hangs on; and where."""
+    """Return the history with one sentence of it changed, which nothing else hangs on; and
+    where."""
     for index, each in enumerate(RECORDS):
         event = json.loads(each.payload)
         if event["type"].endswith("/PodGone"):

@@ -43,7 +43,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A small fleet of every kind, without samples, for all tests of this module."""
+    """Provide a small fleet of every kind, without samples, for all tests of this module."""
     folder = tmp_path_factory.mktemp("cli")
     (folder / "fleet.csv").write_text(FLEET)
     options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))
@@ -230,7 +230,7 @@ def test_cordon_and_uncordon(up: Standalone) -> None:
 
 
 def _cordoned(up: Standalone, node: str) -> list[str]:
-    """The devices of the node with cordons of their own."""
+    """Return the devices of the node with cordons of their own."""
     devices = up.json("get", "devices", "--node", node)["items"]
     return [each["device"] for each in devices if each["cordons"]]
 

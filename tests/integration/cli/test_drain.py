@@ -80,7 +80,7 @@ spec: {hard: {requests.nvidia.com/gpu: "1"}}
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Three nodes, of which two can take what the tests submit."""
+    """Provide three nodes, of which two can take what the tests submit."""
     folder = tmp_path_factory.mktemp("drain")
     (folder / "fleet.csv").write_text(FLEET)
     options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))
@@ -90,7 +90,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 
 def pods(up: Standalone) -> dict[str, Any]:
-    """The live pods by name."""
+    """Return the live pods by name."""
     return {pod["name"]: pod for pod in up.json("get", "pods")["items"]}
 
 
@@ -107,7 +107,7 @@ def submit(up: Standalone, *documents: str) -> None:
 
 
 def having(up: Standalone, what: str) -> set[str]:
-    """The names of the pods of which this field is not empty."""
+    """Return the names of the pods of which this field is not empty."""
     return {name for name, pod in pods(up).items() if pod[what]}
 
 

@@ -48,7 +48,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 @pytest.fixture(scope="module")
 def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A price file with one price per GPU-hour for every model."""
+    """Provide a price file with one price per GPU-hour for every model."""
     file = tmp_path_factory.mktemp("prices") / "prices.toml"
     file.write_text('currency = "EUR"\n[models]\n"*" = 0.5\n')
     return file

@@ -38,7 +38,7 @@ REVISION = 4
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """Two pods and a snapshot of them, and a placement of a newer build."""
+    """Provide two pods and a snapshot of them, and a placement of a newer build."""
     async with running_bus(tmp_path / "nats") as running:
         watcher, scheduler = [await running.connect(role) for role in ("watcher", "scheduler")]
         state = State()

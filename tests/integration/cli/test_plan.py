@@ -29,7 +29,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A fleet of two nodes with four large GPUs each and one node with two small ones."""
+    """Provide a fleet of two nodes with four large GPUs each and one node with two small ones."""
     folder = tmp_path_factory.mktemp("plan")
     (folder / "fleet.csv").write_text(FLEET)
     options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))

@@ -62,7 +62,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A fleet of one node with two GPUs."""
+    """Provide a fleet of one node with two GPUs."""
     data = tmp_path_factory.mktemp("preempting") / "data"
     with Standalone(data, "--no-samples", "--fleet", "2xA100-80GB", "--nodes", "1") as up:
         yield up.up()
@@ -79,12 +79,12 @@ def up(running: Standalone) -> Iterator[Standalone]:
 
 
 def pods(up: Standalone) -> dict[str, Any]:
-    """The live pods by name."""
+    """Return the live pods by name."""
     return {pod["name"]: pod for pod in up.json("get", "pods")["items"]}
 
 
 def pod(name: str, priority: int, cards: int = 1) -> str:
-    """The manifest of one."""
+    """Return the manifest of one."""
     said = POD.replace("NAME", name).replace("PRIORITY", str(priority))
     return said.replace("CARDS", str(cards))
 

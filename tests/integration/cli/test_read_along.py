@@ -34,7 +34,8 @@ auditors = pytest.mark.parametrize("who", ["auditor", AUDITOR.name])
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server with the documented auditor, a second auditor, and `anna`, who has a key."""
+    """Provide a fresh server with the documented auditor, a second auditor, and `anna`, who has a
+    key."""
     key = new_key()
     write_seed(tmp_path / "anna.nk", key)
     anna = User(Identity("auditor", "anna"), nkey=key.public)
@@ -44,7 +45,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """Three placements on two nodes."""
+    """Provide three placements on two nodes."""
     opened = Facts(bus)
     await opened.open()
     await opened.write(rack("n1", 2), rack("n2", 2))
@@ -55,7 +56,8 @@ async def facts(bus: Bus) -> Facts:
 
 
 async def printed(*command: str, path: Path | None = None) -> list[list[str]]:
-    """The words of each line that it prints; with modules of this folder, where one is given."""
+    """Return the words of each line that it prints; with modules of this folder, where one is
+    given."""
     code, out, said = await ended(*command, path=path)
     assert code == 0, said
     return [line.split() for line in out.splitlines()]
@@ -150,7 +152,7 @@ def built_with_go(target: Path) -> None:
 
 
 def done(*command: str) -> subprocess.CompletedProcess[str]:
-    """The command, run where the Go example is."""
+    """Return the command, run where the Go example is."""
     return subprocess.run(command, cwd=EXAMPLES / "go", capture_output=True, text=True, check=False)
 
 
@@ -201,7 +203,8 @@ async def test_what_the_nats_cli_says_is_answered(bus: Bus, facts: Facts) -> Non
 
 
 async def answered(reader: asyncio.StreamReader) -> bytes:
-    """The next line but for a ping of the server, which comes two seconds after the connection."""
+    """Return the next line but for a ping of the server, which comes two seconds after the
+    connection."""
     async with asyncio.timeout(45):
         while (line := await reader.readline()) == b"PING\r\n":
             pass

@@ -58,7 +58,7 @@ def command() -> None:
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Scratch:
-    """A copy of this repository."""
+    """Provide a copy of this repository."""
     return Scratch(tmp_path / "scratch")
 
 

@@ -18,7 +18,8 @@ FLEET = "node,devices\nbig-1,1xH100-80GB\n"
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A fleet of one GPU; one pod holds it for a while, and a second one waits until it ends."""
+    """Provide a fleet of one GPU; one pod holds it for a while, and a second one waits until it
+    ends."""
     folder = tmp_path_factory.mktemp("replay")
     (folder / "fleet.csv").write_text(FLEET)
     options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))

@@ -51,7 +51,7 @@ SLACK_H = 3e-6
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """A pod's whole life, with usage, while one GPU fails and then the node is cordoned."""
+    """Provide a pod's whole life, with usage, while one GPU fails and then the node is cordoned."""
     facts = Facts(bus)
     await facts.open()
     await facts.write(rack("n1", 2))
@@ -72,7 +72,7 @@ async def facts(bus: Bus) -> Facts:
 
 
 def used() -> ShareUsed:
-    """A second of work of the pod."""
+    """Return a second of work of the pod."""
     return ShareUsed(
         pod="a", namespace="default", name="a", container="main", device="n1-g0", seconds=1,
         memory_mib=MEMORY_MIB // 2, memory_mib_seconds=500, memory_mib_peak=500, cores=10,
@@ -82,7 +82,7 @@ def used() -> ShareUsed:
 
 @pytest.fixture
 def prices(tmp_path: Path) -> Path:
-    """A price file in which a GPU costs 1,000 per second."""
+    """Provide a price file in which a GPU costs 1,000 per second."""
     path = tmp_path / "prices.toml"
     path.write_text(PRICES)
     return path

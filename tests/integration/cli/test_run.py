@@ -50,7 +50,7 @@ def patched() -> Iterator[pytest.MonkeyPatch]:
 def driver(
     patched: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[FakeDriver]:
-    """A fake driver with two GPUs, visible to every process that these tests start."""
+    """Provide a fake driver with two GPUs, visible to every process that these tests start."""
     made = FakeDriver(tmp_path_factory.mktemp("driver"), "2xT4")
     made.costs(context_mib=100)
     for name, value in made.environment.items():
@@ -61,7 +61,7 @@ def driver(
 
 @pytest.fixture(scope="module")
 def up(driver: FakeDriver) -> Iterator[Standalone]:
-    """A workstation whose data folder other users may traverse."""
+    """Provide a workstation whose data folder other users may traverse."""
     assert driver.ids
     with tempfile.TemporaryDirectory(prefix="workstation") as name:
         folder = Path(name)

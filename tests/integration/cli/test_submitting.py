@@ -61,7 +61,7 @@ metadata: {name: web}
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A fleet of one node with four GPUs."""
+    """Provide a fleet of one node with four GPUs."""
     folder = tmp_path_factory.mktemp("submitting")
     with Standalone(folder / "data", "--no-samples", "--fleet", "4xA100-80GB") as running:
         yield running.up()
@@ -69,7 +69,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 
 def pod(memory: int, team: str = "a") -> bytes:
-    """The pod with that much memory and that label."""
+    """Return the pod with that much memory and that label."""
     return POD.replace("MEMORY", str(memory)).replace("TEAM", team).encode()
 
 
@@ -79,7 +79,7 @@ def web(count: int) -> bytes:
 
 
 def pods(up: Standalone) -> dict[str, Any]:
-    """The live pods by name."""
+    """Return the live pods by name."""
     return {each["name"]: each for each in up.json("get", "pods")["items"]}
 
 

@@ -208,7 +208,7 @@ def test_ledger_outlives_a_run(tmp_path: Path) -> None:
 
 
 def _used(up: Standalone) -> dict[str, float]:
-    """The total of the usage report, once each node has recorded its use."""
+    """Return the total of the usage report, once each node has recorded its use."""
     answer = up.json("report", "usage", "--by", "node")
     nodes = [row for row in answer["rows"] if row["granted_gpu_hours"]]
     return dict(answer["total"]) if all(row["reported_gpu_hours"] for row in nodes) else {}

@@ -49,7 +49,8 @@ class Verb:
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A ledger on which an agent, a scheduler and a binder have worked; it wrote snapshots too."""
+    """Provide a ledger on which an agent, a scheduler and a binder have worked; it wrote snapshots
+    too."""
     async with running_bus(tmp_path / "nats") as running:
         facts = Facts(running)
         await facts.open()

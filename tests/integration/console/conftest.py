@@ -47,7 +47,7 @@ def base(cluster: Standalone) -> str:
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """The machine's own Chromium."""
+    """Provide the machine's own Chromium."""
     skip_unless_here()
     with running_browser() as running:
         yield running

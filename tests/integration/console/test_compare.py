@@ -147,7 +147,7 @@ def test_the_bar_and_its_keys_move_the_later_moment(
 
 
 def told_time(page: Page) -> str:
-    """The time of day of the later moment, as the gateway has it."""
+    """Return the time of day of the later moment, as the gateway has it."""
     return str(answered(page)["to"]["time"])[11:19]
 
 

@@ -37,7 +37,7 @@ def in_small_pages(page: Page, size: int = 10) -> None:
 
 
 def under(route: Route) -> re.Pattern[str]:
-    """The answer to a question for older events, in however large a page."""
+    """Return the answer to a question for older events, in however large a page."""
     [before] = re.findall(r"before=\d+", route.request.url)
     return re.compile(rf"/api/v1/log\?.*{before}\b")
 

@@ -17,7 +17,7 @@ COLOURS = """() => ["#dot", "#t-live i"].map(
 
 @contextmanager
 def full(cluster: Standalone) -> Iterator[str]:
-    """The stream may take no byte more, for as long as this lasts."""
+    """Provide the stream may take no byte more, for as long as this lasts."""
     assert cluster.run("ledger", "resize", "--max-bytes", "4096").returncode == 0
     try:
         yield "ledger full"

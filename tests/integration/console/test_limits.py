@@ -28,7 +28,7 @@ SAID = "its queue shut caps volcano.sh/vgpu-number at 1, but the pod needs 2"
 
 
 def heading(page: Page, words: str) -> Locator:
-    """A heading of that text, whatever stands small behind it."""
+    """Return a heading of that text, whatever stands small behind it."""
     return page.get_by_role("heading", name=words)
 
 

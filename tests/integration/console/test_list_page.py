@@ -98,7 +98,7 @@ def test_what_is_typed_while_a_moment_is_asked_for_stays(browser: Browser, base:
 
 @contextmanager
 def newer(page: Page, cluster: Standalone) -> Iterator[Locator]:
-    """The button that offers what has happened since."""
+    """Provide the button that offers what has happened since."""
     assert cluster.run("cordon", "t4-1", "--reason", "newer").returncode == 0
     try:
         button = page.locator("#newer")

@@ -20,7 +20,8 @@ from tests.support.tokens import people
 
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A gateway with tokens, on its own event loop, because the browser occupies this one."""
+    """Provide a gateway with tokens, on its own event loop, because the browser occupies this
+    one."""
     folder = tmp_path_factory.mktemp("login")
     ready, done = threading.Event(), threading.Event()
     found: list[str] = []

@@ -48,7 +48,8 @@ def in_other_words(page: Page) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def addresses(cluster: Standalone) -> list[str]:
-    """A journey: the fleet, waiting and other pods, what happened, what would, the checks."""
+    """Provide a journey: the fleet, waiting and other pods, what happened, what would, the
+    checks."""
     pods: list[dict[str, Any]] = cluster.json("get", "pods")["items"]
     kinds = {(bool(each["node"]), each["never"]): each for each in pods}
     revision = cluster.json("get", "nodes")["revision"]

@@ -35,7 +35,7 @@ def pod(name: str, priority: int, cards: int = 2) -> bytes:
 
 @pytest.fixture(scope="module")
 def leaving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A node whose two pods are being evicted for `high` but never end."""
+    """Provide a node whose two pods are being evicted for `high` but never end."""
     skip_unless_here()
     data = Path(tmp_path_factory.mktemp("room")) / "data"
     options = ("--no-samples", "--fleet", "2xA100-80GB", "--nodes", "1")

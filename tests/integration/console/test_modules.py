@@ -12,7 +12,7 @@ from tests.support.browser.chromium import opened
 
 @pytest.fixture(scope="module")
 def page(browser: Browser, base: str) -> Iterator[Page]:
-    """A page of the console, from which its modules can be imported."""
+    """Provide a page of the console, from which its modules can be imported."""
     with opened(browser, base) as shown:
         shown.goto("/")
         yield shown

@@ -21,7 +21,8 @@ def pod(name: str, namespace: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def named(cluster: Standalone) -> Iterator[Standalone]:
-    """Two pods of one name in two namespaces, one with a unique name, and one that has ended."""
+    """Provide two pods of one name in two namespaces, one with a unique name, and one that has
+    ended."""
     for name, namespace in (("twin", "red"), ("twin", "blue"), ("lone", "red"), ("gone", "red")):
         cluster.json("submit", "-f", "-", "--wait", stdin=pod(name, namespace))
     assert cluster.run("delete", "red/gone").returncode == 0
@@ -30,13 +31,13 @@ def named(cluster: Standalone) -> Iterator[Standalone]:
 
 
 def offered(page: Page) -> set[str]:
-    """The pods that the page offers by links to their pages."""
+    """Return the pods that the page offers by links to their pages."""
     links = page.locator("#main .lead a[href^='#/pod/']")
     return {each for each in links.all_inner_texts() if FULL_NAME.fullmatch(each)}
 
 
 def told(cluster: Standalone, *words: str) -> set[str]:
-    """The pods that `apportion why` offers instead of the one that it was asked for."""
+    """Return the pods that `apportion why` offers instead of the one that it was asked for."""
     done = cluster.run("why", *words)
     assert done.returncode == 1, done.stdout
     [_, meant] = re.split(r"did you mean|several pods have this name:", done.stderr)

@@ -31,7 +31,7 @@ def pod(space: str, name: str, amount: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def shared(cluster: Standalone) -> Iterator[str]:
-    """A node on which a pod of another namespace runs; one of that waits as well."""
+    """Provide a node on which a pod of another namespace runs; one of that waits as well."""
     cluster.json("submit", "-f", "-", "--wait", stdin=pod("theirs", "runs", 1000))
     cluster.json("submit", "-f", "-", "--wait", stdin=pod("theirs", "waits", 900_000), code=1)
     pods = cluster.json("get", "pods", "--namespace", "theirs")["items"]

@@ -29,7 +29,7 @@ SAMPLE_MS = 5_000
 
 @contextmanager
 def troubled(browser: Browser, base: str) -> Iterator[Page]:
-    """A page of a gateway that leaves some requests unanswered."""
+    """Provide a page of a gateway that leaves some requests unanswered."""
     with opened(browser, base, answers=(*ANSWERS, BUSY, PROXY, TORN)) as page:
         yield page
 
@@ -50,7 +50,7 @@ def refuse(route: Route) -> None:
 
 
 def first(page: Page, pattern: re.Pattern[str]) -> Held:
-    """The next question of a kind is held; those after it go their way."""
+    """Return the next question of a kind is held; those after it go their way."""
     return Held(page, pattern, times=1)
 
 

@@ -159,7 +159,7 @@ def test_whoever_asks_anew_or_leaves_waits_for_nothing(browser: Browser, base: s
 
 
 def line(error: str, status: int) -> str:
-    """A refusal as the last line of a streamed plan."""
+    """Return a refusal as the last line of a streamed plan."""
     return f'{{"error":{{"error":"{error}","fix":"retry later"}},"status":{status}}}\n'
 
 

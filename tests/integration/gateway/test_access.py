@@ -44,7 +44,7 @@ ELSEWHERE = {"events", "report/cost"}
 
 
 def reads() -> Iterator[str]:
-    """Every endpoint that a tenant may read, now and in the past."""
+    """Provide every endpoint that a tenant may read, now and in the past."""
     for endpoint in ENDPOINTS:
         if endpoint.audience is not Audience.TENANTS or endpoint.method != "GET":
             continue
@@ -76,7 +76,7 @@ class Asked:
             return answer.status, await answer.text()
 
     async def ok(self, who: str, path: str) -> Any:
-        """The answer, which must be there."""
+        """Return the answer, which must be there."""
         status, text = await self.get(who, path)
         assert status == 200, (path, text)
         return json.loads(text)
@@ -122,7 +122,7 @@ async def place(facts: Facts, uid: str, namespace: str, name: str) -> None:
 
 @pytest.fixture
 async def asked(bus: Bus, facts: Facts, tmp_path: Path) -> AsyncIterator[Asked]:
-    """A gateway with three tokens, each equal to its user's name."""
+    """Provide a gateway with three tokens, each equal to its user's name."""
     del facts  # is there first
     options = ("--listen", "127.0.0.1:0", "--tokens", str(people(tmp_path)))
     async with ServiceProcess("gateway", bus.server.url_for("gateway"), *options) as process:

@@ -33,7 +33,7 @@ class Gateway:
         return await asyncio.to_thread(self._get, path, method)
 
     async def ok(self, path: str) -> Any:
-        """The body of an answer that must be 200."""
+        """Return the body of an answer that must be 200."""
         status, body = await self.get(path)
         assert status == 200, body
         return body
@@ -72,7 +72,7 @@ class Events:
         return events
 
     async def revisions(self, count: int) -> list[int]:
-        """The ids of the next events; what is no event is passed over."""
+        """Return the ids of the next events; what is no event is passed over."""
         found: list[int] = []
         async with asyncio.timeout(30):
             while len(found) < count:
@@ -89,7 +89,7 @@ class Events:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """A ledger with one node of two GPUs, one placed pod and one pending pod."""
+    """Provide a ledger with one node of two GPUs, one placed pod and one pending pod."""
     opened = Facts(bus)
     await opened.open()
     await opened.write(rack("n1", 2))
@@ -100,7 +100,7 @@ async def facts(bus: Bus) -> Facts:
 
 @pytest.fixture
 async def gateway(bus: Bus, facts: Facts) -> AsyncIterator[Gateway]:
-    """A gateway that is ready."""
+    """Provide a gateway that is ready."""
     del facts  # is there first
     url = bus.server.url_for("gateway")
     async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0") as process:
@@ -285,7 +285,7 @@ async def test_events_older_than_the_window(bus: Bus, gateway: Gateway, facts: F
 
 
 def _noise(number: int) -> Draft:
-    """A record that is no event: every reader passes over it."""
+    """Return a record that is no event: every reader passes over it."""
     return Draft("apportion.v1.workload.noise", f"noise-{number}", b"?")
 
 

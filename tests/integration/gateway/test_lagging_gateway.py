@@ -43,7 +43,7 @@ class Lagging(NamedTuple):
 
 @asynccontextmanager
 async def lagging(folder: Path, known: Payload, *behind: Payload) -> AsyncIterator[Lagging]:
-    """A gateway that has read the node and `known`, but none of the later events."""
+    """Provide a gateway that has read the node and `known`, but none of the later events."""
     async with running_bus(folder) as bus:
         facts, proxy = Facts(bus), Proxy(bus.server.port)
         await facts.open()

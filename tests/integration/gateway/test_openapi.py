@@ -52,14 +52,14 @@ def wrong(schema: dict[str, Any], answer: Any) -> list[str]:
 
 
 def written(endpoint: Endpoint) -> str:
-    """The path with names of what is there, and the parameters that it needs."""
+    """Return the path with names of what is there, and the parameters that it needs."""
     names = NAMES | ({"name": NAMES[endpoint.path.split("/")[0].removesuffix("s")]}
                      if endpoint.name in {"cordon", "uncordon"} else {})  # fmt: skip
     return f"{PREFIX}/{endpoint.path.format(**names)}{QUERIES.get(endpoint.path, '')}"
 
 
 def schemas(endpoint: Endpoint) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The schema of each media type of the answer, and that of a refusal."""
+    """Provide the schema of each media type of the answer, and that of a refusal."""
     responses = DOCUMENT["paths"][f"{PREFIX}/{endpoint.path}"][endpoint.method.lower()]["responses"]
     for media, described in responses["200"]["content"].items():
         yield media, described["schema"]
@@ -105,7 +105,8 @@ class Asked:
 
 @pytest.fixture
 async def asked(bus: Bus, tmp_path: Path) -> AsyncIterator[Asked]:
-    """A gateway with tokens and prices, over a node, a pod that is placed and one that waits."""
+    """Provide a gateway with tokens and prices, over a node, a pod that is placed and one that
+    waits."""
     facts = Facts(bus)
     await facts.open()
     await facts.write(rack("n1", 2))

@@ -69,7 +69,7 @@ REFUSED = [
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """A ledger in which a pod came, was placed, lost its device, and went."""
+    """Provide a ledger in which a pod came, was placed, lost its device, and went."""
     opened = Facts(bus)
     await opened.open()
     await opened.write(rack("n1", 2))  # 1
@@ -84,7 +84,7 @@ async def facts(bus: Bus) -> Facts:
 
 @asynccontextmanager
 async def serving(bus: Bus, *options: str) -> AsyncIterator[Gateway]:
-    """A gateway that is ready."""
+    """Provide a gateway that is ready."""
     url = bus.server.url_for("gateway")
     async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0", *options) as process:
         await process.ready()
@@ -94,7 +94,7 @@ async def serving(bus: Bus, *options: str) -> AsyncIterator[Gateway]:
 
 @pytest.fixture
 async def gateway(bus: Bus, facts: Facts) -> AsyncIterator[Gateway]:
-    """A gateway without options."""
+    """Provide a gateway without options."""
     del facts  # is there first
     async with serving(bus) as running:
         yield running
@@ -320,7 +320,7 @@ async def test_the_process_that_looks_back_ends_with_the_gateway_and_comes_again
 
 
 def past_processes(kept: Path) -> list[int]:
-    """The processes that look back and keep what they need in this folder."""
+    """Return the processes that look back and keep what they need in this folder."""
     found = []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):

@@ -62,7 +62,7 @@ class World:
                 self.checkpoints.add(self.fold.state)
 
     async def look(self, revision: int) -> str:
-        """The digest of the state that is found; no more states are held than may be."""
+        """Return the digest of the state that is found; no more states are held than may be."""
         found = digest(await self.states.at(revision))
         assert len(self.states.kept) <= KEPT
         return found

@@ -27,7 +27,7 @@ async def seen(kubeconfig: Path) -> KubeFacts:
 
 
 def webhook(**client: Any) -> dict[str, Any]:
-    """The webhook configuration, for a namespace that does not exist."""
+    """Return the webhook configuration, for a namespace that does not exist."""
     named = {"kubernetes.io/metadata.name": "nowhere"}
     hook = {
         "name": "pods.admission.apportion.dev", "clientConfig": client, "sideEffects": "None",

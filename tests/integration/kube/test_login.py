@@ -50,7 +50,8 @@ subjects: [{kind: ServiceAccount, name: olga, namespace: team-a}]
 
 
 def token(plane: ControlPlane, name: str, *audiences: str) -> str:
-    """A token of one of these people; for the API server itself where no audience is named."""
+    """Return a token of one of these people; for the API server itself where no audience is
+    named."""
     spec: dict[str, Any] = {"expirationSeconds": 3600}
     spec |= {"audiences": audiences} if audiences else {}
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
@@ -61,7 +62,7 @@ def token(plane: ControlPlane, name: str, *audiences: str) -> str:
 
 @pytest.fixture
 def people(control_plane: ControlPlane) -> Iterator[ControlPlane]:
-    """A tenant, an operator, and a user without any right."""
+    """Provide a tenant, an operator, and a user without any right."""
     control_plane.kubectl("apply", "-f", "-", stdin=PEOPLE)
     yield control_plane
     control_plane.kubectl("delete", "clusterrolebinding", "olga")
@@ -70,7 +71,7 @@ def people(control_plane: ControlPlane) -> Iterator[ControlPlane]:
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    """An HTTP client session."""
+    """Provide an HTTP client session."""
     async with aiohttp.ClientSession() as made:
         yield made
 

@@ -18,7 +18,7 @@ async def system(world: KubeWorld, devices: str = "1xT4") -> None:
 
 
 async def events(world: KubeWorld, name: str) -> list[dict[str, Any]]:
-    """The events of a pod."""
+    """Return the events of a pod."""
     uid = (await world.pod(name))["metadata"]["uid"]
     where = f"involvedObject.uid={uid}"
     text = await world.plane.user("get", "events", "--field-selector", where, "-o", "json")

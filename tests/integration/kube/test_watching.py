@@ -79,7 +79,7 @@ async def measured(watcher: ServiceProcess, line: str) -> None:
 
 
 def newest(world: KubeWorld, node: str) -> Any:
-    """The last word on a node."""
+    """Return the last word on a node."""
     return [event for event in world.facts.of(NodeObserved) if event.node == node][-1]
 
 

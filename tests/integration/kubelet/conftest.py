@@ -11,13 +11,13 @@ from tests.support.fake_kubelet import FakeKubelet
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A short one: a socket's path has at most 107 bytes."""
+    """Provide a short one: a socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="kubelet") as name:
         yield Path(name)
 
 
 @pytest.fixture
 async def kubelet(folder: Path) -> AsyncIterator[FakeKubelet]:
-    """The node's kubelet."""
+    """Provide the node's kubelet."""
     async with FakeKubelet(folder) as running:
         yield running

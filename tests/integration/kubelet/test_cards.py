@@ -56,7 +56,7 @@ COMPUTE_SLICES = 7
 def driver(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[FakeDriver]:
-    """The node's driver, which the agent's process has as well."""
+    """Provide the node's driver, which the agent's process has as well."""
     with fake_driver(tmp_path, request.param) as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -69,7 +69,7 @@ def driver(
 async def agent(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> AsyncIterator[ServiceProcess]:
-    """The node's agent, with the GPUs of the fake driver."""
+    """Provide the node's agent, with the GPUs of the fake driver."""
     assert driver.ids
     options = [*places(kubelet), "--mps"]
     async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as running:
@@ -106,7 +106,7 @@ def shown(mig_id: str) -> tuple[str, MigInstance]:
 
 
 def instance_number(mig_id: str) -> int:
-    """The driver's number for the GPU instance."""
+    """Return the driver's number for the GPU instance."""
     return int(pynvml.nvmlDeviceGetGpuInstanceId(pynvml.nvmlDeviceGetHandleByUUID(mig_id.encode())))
 
 
@@ -118,7 +118,7 @@ def piece(device: Device, profile: str, start: int) -> Share:
 
 
 def compute(share: Share) -> int:
-    """The slices of compute of an instance: `3g.20gb` has three."""
+    """Return the slices of compute of an instance: `3g.20gb` has three."""
     assert share.instance is not None
     return int(share.instance.profile.partition("g.")[0])
 
@@ -392,7 +392,7 @@ async def test_C3_a_card_under_mps_is_not_offered_unless_it_is_said(
 
 
 async def inside(kubelet: FakeKubelet, pod: str) -> dict[str, str]:
-    """The environment of the pod's container, with its mounts followed."""
+    """Return the environment of the pod's container, with its mounts followed."""
     env = await kubelet.begin(pod, "main")
     (edits,) = kubelet.edits(kubelet.ids(pod, "main"))
     mounts = {mount["containerPath"]: mount["hostPath"] for mount in edits["mounts"]}

@@ -31,7 +31,7 @@ NODE = "n1"
 
 @pytest.fixture
 async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[ServiceProcess]:
-    """The node's agent, with two GPUs and DRA."""
+    """Provide the node's agent, with two GPUs and DRA."""
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder), "--dra"]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
     async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as running:
@@ -65,7 +65,7 @@ def cards(facts: Facts) -> tuple[Device, ...]:
 
 
 def seen(kubelet: FakeKubelet, answer: Any) -> dict[str, str]:
-    """The environment of a container that uses the claim."""
+    """Return the environment of a container that uses the claim."""
     assert answer.error == ""
     (name,) = [name for device in answer.devices for name in device.cdi_device_ids]
     return environment(kubelet.edits((name.partition("=")[2],)))

@@ -26,7 +26,7 @@ USED = "apportion_container_memory_used_bytes{"
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """A fake driver with one GPU, for the agent's process and for this one."""
+    """Provide a fake driver with one GPU, for the agent's process and for this one."""
     with fake_driver(tmp_path, "1xT4") as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -36,7 +36,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriv
 
 @pytest.fixture
 def container(kubelet: FakeKubelet) -> Path:
-    """The folder of the container's cgroup, of which the process is."""
+    """Provide the folder of the container's cgroup, of which the process is."""
     path = cgroup(UID).strip().removeprefix("0::/")
     folder = kubelet.folder / "cgroup" / path
     folder.mkdir(parents=True)
@@ -48,7 +48,7 @@ def container(kubelet: FakeKubelet) -> Path:
 async def running(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, *more: str
 ) -> AsyncIterator[ServiceProcess]:
-    """The node's agent, registered with the kubelet, with driver limits."""
+    """Provide the node's agent, registered with the kubelet, with driver limits."""
     folder = kubelet.folder
     options = ["--node", NODE, "--kubelet", str(folder), "--cdi", str(kubelet.cdi)]
     options += ["--state", str(folder / "state"), "--run", str(folder / "run")]

@@ -31,7 +31,7 @@ NODE, GPU = "n1", "nvidia.com/gpu"
 
 
 def agent_of(bus: Bus, kubelet: FakeKubelet, guard: str = "") -> ServiceProcess:
-    """The node's agent with two GPUs."""
+    """Return the node's agent with two GPUs."""
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder)]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
     return ServiceProcess("agent", bus.server.url_for("agent"), *options, first=without(guard))

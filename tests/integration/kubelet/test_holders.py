@@ -16,7 +16,7 @@ NODE, GPU = "n1", "nvidia.com/gpu"
 
 @pytest.fixture(autouse=True)
 async def _agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[None]:
-    """An agent, registered with the kubelet as its device plugin."""
+    """Provide an agent, registered with the kubelet as its device plugin."""
     options = ["--node", NODE, "--simulate", "1xT4", "--kubelet", str(kubelet.folder)]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
     async with ServiceProcess("agent", bus.server.url_for("agent"), *options):
@@ -27,7 +27,7 @@ async def _agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[
 
 @pytest.fixture
 def holders(kubelet: FakeKubelet) -> Holders:
-    """The kubelet's books, as another agent reads them."""
+    """Provide the kubelet's books, as another agent reads them."""
     sockets = kubelet.folder / "pod-resources" / "kubelet.sock"
     return Holders(kubelet.folder / "device-plugins", sockets)
 

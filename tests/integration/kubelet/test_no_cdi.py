@@ -31,7 +31,7 @@ SEED = 15
 
 @pytest.fixture
 async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[ServiceProcess]:
-    """The node's agent with two GPUs and without CDI, registered."""
+    """Provide the node's agent with two GPUs and without CDI, registered."""
     kubelet.knows_cdi = False
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder), "--no-cdi"]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]

@@ -35,7 +35,7 @@ GPU = "nvidia.com/gpu"
 
 @pytest.fixture
 async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[ServiceProcess]:
-    """The node's agent with two GPUs, registered."""
+    """Provide the node's agent with two GPUs, registered."""
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder)]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
     async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as running:

@@ -29,7 +29,7 @@ RECORD_S = 3
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """A fake driver with two GPUs, visible to the agent's process too."""
+    """Provide a fake driver with two GPUs, visible to the agent's process too."""
     with fake_driver(tmp_path, "2xT4") as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -40,7 +40,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriv
 async def agent(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> AsyncIterator[ServiceProcess]:
-    """The node's agent, which looks often; its processes are those below `proc`."""
+    """Provide the node's agent, which looks often; its processes are those below `proc`."""
     assert driver.ids
     options = ["--node", NODE, "--kubelet", str(kubelet.folder), "--cdi", str(kubelet.cdi)]
     options += ["--state", str(kubelet.folder / "state"), "--run", str(kubelet.folder / "run")]
@@ -119,7 +119,7 @@ async def test_A9_use_is_scraped_heard_and_recorded(
 
 
 async def heard(bus: Bus) -> UsageSample:
-    """The next sample, as any client with an auditor's rights hears it."""
+    """Return the next sample, as any client with an auditor's rights hears it."""
     ledger = await bus.connect("auditor")
     came: asyncio.Queue[bytes] = asyncio.Queue()
 

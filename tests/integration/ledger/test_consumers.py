@@ -14,15 +14,16 @@ SETTINGS = {"ack_policy": "none", "inactive_threshold": 30_000_000_000, "mem_sto
 
 
 def name_of(reader: Subscription) -> str:
-    """The consumer by which it reads."""
+    """Return the consumer by which it reads."""
     assert isinstance(reader, Follower)
     return str(reader._consumer["name"])
 
 
 async def reading(ledger: JetStreamLedger) -> str:
-    """The consumer of one more reader.
+    """Return the consumer of one more reader.
 
-    What it delivers may come before the answer that it was made: caught up is not yet named."""
+    What it delivers may come before the answer that it was made: caught up is not yet named.
+    """
     reader = await ledger.follow(ignore)
     assert isinstance(reader, Follower)
 

@@ -96,7 +96,7 @@ async def test_who_has_stopped_is_told_of_no_reconnection(bus: Bus) -> None:
 
 @pytest.fixture
 async def plain(tmp_path: Path) -> AsyncIterator[PlainServer]:
-    """A server on which the stream may be tampered with."""
+    """Provide a server on which the stream may be tampered with."""
     server = PlainServer(tmp_path / "plain")
     await server.start()
     yield server

@@ -31,7 +31,7 @@ from tests.support.polling import until
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """A pen."""
+    """Provide a pen."""
     opened = Facts(bus)
     await opened.open()
     return opened

@@ -61,7 +61,7 @@ def answer(each: PodSubmitted) -> PodAnswer:
 
 @asynccontextmanager
 async def moving(ledger: JetStreamLedger) -> AsyncIterator[Anew]:
-    """A drain."""
+    """Provide a drain."""
     async with GroupCommit(ledger) as commit:
         yield Anew(ledger, commit, "ada", "drained")
 

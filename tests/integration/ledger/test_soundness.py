@@ -24,7 +24,7 @@ ROOM_BYTES = 1_000_000
 
 @pytest.fixture
 async def ledger(tmp_path: Path) -> AsyncIterator[JetStreamLedger]:
-    """A ledger on a server where everybody may do anything."""
+    """Provide a ledger on a server where everybody may do anything."""
     server = PlainServer(tmp_path / "plain")
     await server.start()
     ledger = await connect(server.url, name="test")
@@ -44,7 +44,7 @@ async def deafen(ledger: JetStreamLedger, name: str) -> None:
 
 
 async def names(ledger: JetStreamLedger) -> list[str]:
-    """The consumers that there are."""
+    """Return the consumers that there are."""
     answer = msgspec.json.decode(await call_api(ledger.wire, f"CONSUMER.NAMES.{STREAM}"))
     return list(answer["consumers"] or ())
 

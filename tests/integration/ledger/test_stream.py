@@ -61,7 +61,7 @@ async def test_another_number_of_replicas_is_drift(bus: Bus) -> None:
 
 @pytest.fixture
 async def plain(tmp_path: Path) -> AsyncIterator[PlainServer]:
-    """A server on which a stream may be set up wrongly."""
+    """Provide a server on which a stream may be set up wrongly."""
     server = PlainServer(tmp_path / "plain")
     await server.start()
     yield server
