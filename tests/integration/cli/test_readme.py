@@ -1,7 +1,8 @@
-"""README and the tour on a laptop are true: their commands run, and print what the pages show.
+"""The commands in the README and the laptop tour run, and print what the pages show.
 
 A ```console block holds commands behind `$ `, each with its output. Times, ids, revisions, ports
-and amounts that depend on the run are normalised on both sides. Any run of blanks counts as one."""
+and amounts that depend on the run are normalised on both sides. Any run of blanks counts as one.
+"""
 
 import os
 import re
@@ -76,7 +77,7 @@ def printed(up: Standalone, command: str) -> str:
 
 
 def used(up: Standalone, command: str) -> str:
-    """Return a report once it has utilization, else an empty text."""
+    """Return a usage report once it has utilization, else an empty text."""
     report = printed(up, command)
     return report if "UTILIZED" in report else ""
 
@@ -88,7 +89,7 @@ def started(output: str) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_of_a_page(page: str) -> None:
-    """Every command of a page runs, in the page's order, and prints what the page shows."""
+    """All commands of a page run in the page's order and print what the page shows."""
     shown = list(commands((ROOT / page).read_text("utf-8")))
     assert len(shown) >= 3
     with tempfile.TemporaryDirectory() as folder, Standalone(Path(folder) / "data") as up:
@@ -104,7 +105,8 @@ def test_commands_of_a_page(page: str) -> None:
 
 
 def test_a_wrong_output_is_found() -> None:
-    """Only what depends on the run may differ."""
+    """The comparison ignores only values that depend on the run, and reports every other
+    difference."""
     shown = "NODE #\nh100-1 0 GPU-06c9b42d  at revision 118 (2026-11-28T19:04:53.481398Z)\n"
     assert stable(shown) == stable(
         "NODE  #\nh100-2 0 GPU-c754f0a4 at\nrevision 7 (2027-01-02T03:04:05Z)"
