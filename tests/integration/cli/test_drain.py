@@ -390,7 +390,7 @@ async def test_where_nobody_answers_no_room_is_waited_for(tmp_path: Path) -> Non
 
 
 async def test_a_node_of_kubernetes_is_one_whose_beginning_was_dropped(tmp_path: Path) -> None:
-    """Drain refuses a Kubernetes node, because Kubernetes ends its pods, even if the node's events
+    """Drain ends a Kubernetes node's pods only through the API server, even if the node's events
     were dropped from the ledger."""
     async with running_bus(tmp_path / "nats") as bus:
         facts = Facts(bus)

@@ -109,8 +109,8 @@ def test_lists_of_what_is_named(up: Standalone) -> None:
 def test_a_name_of_nothing_is_met_with_what_there_is(
     up: Standalone, kind: str, name: str, says: str, form: tuple[str, ...]
 ) -> None:
-    """For an unknown name, `get` lists the existing names on standard error, in every output
-    format, and prints nothing on standard output."""
+    """For an unknown name, `get` prints a suggestion on standard error, in every output format, and
+    nothing on standard output."""
     done = up.run("get", kind, name, *form)
     assert (done.returncode, done.stdout) == (1, "")
     assert says in done.stderr

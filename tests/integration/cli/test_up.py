@@ -42,8 +42,8 @@ def test_samples_find_places() -> None:
 
 
 def test_samples_that_fit_nowhere_are_of_another_fleet() -> None:
-    """If samples cannot fit on the chosen fleet, `up` counts the samples and suggests --no-
-    samples."""
+    """If samples cannot fit on the chosen fleet, `up` counts the samples and suggests
+    `--no-samples`."""
     with Standalone(None, "--ephemeral", "--exit-after-samples", "--fleet", "1xT4") as up:
         assert up.ended(timeout_s=150) == 1, up.output
         told = re.search(r"(\d+) of 26 samples can never fit on 1 x 1xT4: (.*)", up.output)
