@@ -31,7 +31,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 async def burn(bus: Bus, role: str, subject: str, *ids: str) -> None:
-    """Send messages that are no events, under ids that others will need."""
+    """Send messages that are not events, with ids that other writers will need."""
     wire = (await bus.connect(role)).wire
     for each in ids:
         await wire.request(subject, b"{}", timeout_s=5, headers={"Nats-Msg-Id": each})
@@ -41,8 +41,8 @@ async def burn(bus: Bus, role: str, subject: str, *ids: str) -> None:
 async def test_a_burnt_id_keeps_no_pod_from_its_place(
     bus: Bus, tmp_path: Path, guarded: bool
 ) -> None:
-    """With the ledger's key no attacker can guess a placement's id; without it the pod is not
-    placed. In both cases the agent cannot attack, because it appends nothing any more."""
+    """With the ledger's key no attacker can guess a placement's id; without the key the pod is not
+    placed. In both cases the agent cannot attack, because agents append nothing."""
     key = tmp_path / "ledger.key"
     key.write_text(secrets.token_hex(32))
     options = [*NO_AGENTS, *(["--ledger-key", str(key)] if guarded else [])]

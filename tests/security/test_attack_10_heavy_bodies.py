@@ -1,7 +1,7 @@
-"""Attack 10: anyone in the network posts bodies of 60 MB to the extender.
+"""Attack 10: any client in the network posts bodies of 60 MB to the extender.
 
-Four of them froze the gateway that it was a part of; one cost 22 seconds. kube-scheduler calls the
-same port and had to wait, as did all clients of the gateway.
+Four of them froze the gateway of which the extender was a part; one cost 22 seconds. kube-scheduler
+calls the same port and had to wait, as did all clients of the gateway.
 """
 
 import asyncio

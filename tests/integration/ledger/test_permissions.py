@@ -297,8 +297,8 @@ async def test_a_reader_cannot_have_the_server_write_to_the_ledger(bus: Bus) -> 
 
 @pytest.mark.parametrize("verb", ["PURGE", "DELETE"])
 async def test_a_reader_cannot_have_the_server_send_to_its_api(bus: Bus, verb: str) -> None:
-    """The server refuses a consumer that would deliver to a server API, because no client listens
-    there."""
+    """A consumer that should deliver to a server API delivers nothing, because the API does not
+    count as a listener."""
     watcher, reader = await bus.connect("watcher"), await bus.connect("gateway")
     await watcher.append([draft("workload.a")])
     settings = {
