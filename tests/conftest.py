@@ -1,9 +1,10 @@
 """Setup for every test: fixed Hypothesis examples, restored logging, golden files.
 
 By default Hypothesis draws different examples in every run and reports slow ones as failures, so an
-unrelated change could fail by chance or on a busy machine. Both are off here.
+unrelated change could fail by chance or on a busy machine. Both defaults are disabled here.
 `PROPERTIES_EFFORT=10` or `--hypothesis-profile=default` draws more, and therefore different,
-examples."""
+examples.
+"""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -28,7 +29,8 @@ FORKED = {"contracts", "e2e", "integration"}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Select whether the test and its fixtures fork or execute their processes."""
+    """Select whether the test and its fixtures start processes as forks or by executing a
+    program."""
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
     starts.use(folder in FORKED and item.get_closest_marker("executes") is None)
 
@@ -60,7 +62,7 @@ def _logs_put_back() -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option `--write-golden`."""
+    """Add the option `--write-golden` to pytest."""
     parser.addoption("--write-golden", action="store_true", help="write golden files again")
 
 

@@ -1,4 +1,5 @@
-"""What an agent may rely on: one suite against every device backend, simulated or real."""
+"""One suite against every device backend, simulated or real, for the behaviour that an agent relies
+on."""
 
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, suppress

@@ -26,7 +26,7 @@ def pod(name: str, limits: dict[str, str] | None = None, **fields: Any) -> dict[
 
 
 async def create(world: KubeWorld, document: dict[str, Any], *options: str, ok: bool = True) -> str:
-    """Return the output of `kubectl create`."""
+    """Run `kubectl create` with this document, and return the output."""
     return await world.plane.user("create", *options, "-f", "-", stdin=json.dumps(document), ok=ok)
 
 

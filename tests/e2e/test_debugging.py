@@ -1,6 +1,7 @@
 """Our admission policies with common tools: `kubectl debug`, and a restore of pods from a backup.
 
-The guide docs/tasks/pod-policies.md describes it; the real tool runs on a real API server.
+The guide docs/tasks/pod-policies.md describes these cases. Here the real tool runs on a real API
+server.
 """
 
 import json
@@ -22,7 +23,7 @@ PROFILES = {
 
 
 async def debug(plane: ControlPlane, *words: str, ok: bool) -> str:
-    """Return the output of `kubectl debug`, without attaching to the container."""
+    """Run `kubectl debug` without attaching to the container, and return the output."""
     return await plane.user("debug", *words, "--image=busybox", "--attach=false", ok=ok)
 
 

@@ -122,8 +122,8 @@ async def healthy(dra: KubeWorld, pod: str) -> None:
 
 
 async def let_go(dra: KubeWorld, kubelet: RealKubelet) -> None:
-    """Delete a pod, and check that the claim's next pod gets the share and the node's CDI file is
-    replaced."""
+    """Delete a pod, and check that the node's CDI file is removed and the claim's next pod gets the
+    share."""
     uid = (await claim(dra, "small"))["metadata"]["uid"]
     file = kubelet.cdi / f"apportion-claim-{uid}.json"
     assert file.exists()

@@ -106,7 +106,8 @@ async def test_a_pod_that_is_resized_says_so(world: KubeWorld) -> None:
 
 
 async def test_an_annotation_that_somebody_changed_is_noticed(world: KubeWorld) -> None:
-    """A changed shares annotation is logged and counted, and does not change the ledger."""
+    """A change to a pod's shares annotation is logged and counted, and does not change the
+    ledger."""
     await world.plane.apply(kube_node("n1"), kube_pod("p", share(2_000)))
     await world.agents(("n1", "1xT4"))
     watcher = await world.start("watcher", "--compare-every", "1")

@@ -93,8 +93,8 @@ async def old_plugin(kubelet: RealKubelet) -> AsyncIterator[None]:
 async def test_A4_pods_with_memory_and_cores_start_on_a_node_that_volcano_had(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """Pods start on a node taken over from Volcano while its old pod keeps running, even after
-    kubelet and agent restart."""
+    """Pods start on a node taken over from Volcano while Volcano's old pod keeps running. They
+    still start after the kubelet and the agent restart."""
     card = simulated_devices(NODE, SPEC)[0].id
     asks = {NUMBER: 1, MEMORY: 3_000, CORES: 30}
     async with old_plugin(kubelet):

@@ -182,7 +182,7 @@ async def happen(bus: Bus, facts: Facts) -> None:
 
 
 async def _place(pens: Pens, facts: Facts) -> None:
-    """Place pods of many shapes and a gang; two placements fail."""
+    """Place pods of many shapes and a gang; two of the placements fail."""
     small = [
         pod(f"pod-{n:02}", ask(2_000 + 500 * (n % 4), cores=5 + n % 3), labels={"app": f"a{n % 2}"})
         for n in range(28)

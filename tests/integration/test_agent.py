@@ -110,7 +110,8 @@ async def test_simulated_use_is_sampled_and_recorded(bus: Bus, facts: Facts) -> 
 
 
 async def test_shares_are_allocated_once(bus: Bus, facts: Facts) -> None:
-    """Each bound pod's shares are allocated once, even if it was bound while the agent was down."""
+    """The agent allocates each bound pod's shares once, even if the pod was bound while the agent
+    was down."""
     async with agent_of(bus) as agent:
         await agent.ready()
         first, second = [device.id for device in await devices(facts)]

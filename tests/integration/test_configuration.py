@@ -1,4 +1,4 @@
-"""E8: one configuration document, applied once, changes every service without a restart."""
+"""E8: a configuration document that is applied once changes every service without a restart."""
 
 from __future__ import annotations
 

@@ -55,7 +55,8 @@ def pod(namespace: str, name: str, model: str, cards: int = 1) -> str:
 
 
 class Day(NamedTuple):
-    """What the operator knows at first: that something broke, and when (UTC, to the second)."""
+    """The facts that the operator has at first: that something broke, and when (UTC, to the
+    second)."""
 
     up: Standalone
     prices: Path

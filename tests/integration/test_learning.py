@@ -20,7 +20,7 @@ SORTS = (ask(20_000, cores=25), ask(40_000, cores=50), ask(60_000, cores=70), ca
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """Provide a server with the stream and the shipped permissions."""
+    """Provide a NATS server with the stream and the shipped permissions."""
     async with running_bus(tmp_path) as running:
         yield running
 

@@ -213,8 +213,8 @@ async def test_what_a_newer_build_wrote_halts_the_fold(
 
 
 async def test_who_waits_for_what_will_not_be_folded_is_told(bus: Bus, facts: Facts) -> None:
-    """A waiter for a revision beyond a halt is told that it will not be folded, whether it waits
-    before or after the halt."""
+    """A wait for a revision beyond a halt ends with False, whether the wait begins before or after
+    the halt."""
     async with reading(bus) as made:
         await facts.submit("a")
         await facts.write(FormatEnabled(format="PodSubmitted", version=99, by="ada"))

@@ -33,7 +33,7 @@ membership.SILENT_ROUNDS = 1 << 30
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """Provide a server with the stream and the shipped permissions."""
+    """Provide a NATS server with the stream and the shipped permissions."""
     async with running_bus(tmp_path) as running:
         yield running
 
@@ -186,7 +186,7 @@ async def test_they_keep_a_namespace_within_its_quota_together(bus: Bus, facts: 
 
 
 def most_held(facts: Facts, prefix: str) -> int:
-    """Return the maximum of simultaneously placed pods with this uid prefix."""
+    """Return the maximum number of simultaneously placed pods with this uid prefix."""
     held, most = set[str](), 0
     for _, event in facts.events:
         if isinstance(event.data, PodPlaced) and event.data.pod.startswith(prefix):

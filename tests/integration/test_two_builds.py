@@ -2,8 +2,8 @@
 field.
 
 Services are upgraded one by one under load, also in the wrong order, and rolled back. Whatever the
-order, no service writes a format that is not enabled, a service that cannot read a record halts
-before it, reports it and acknowledges nothing, and every pod is bound once.
+order, no service writes a format that is not enabled, and every pod is bound once. A service that
+cannot read a record halts before that record, reports it and acknowledges nothing.
 """
 
 import asyncio

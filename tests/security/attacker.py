@@ -5,9 +5,9 @@ permits.
     python -m tests.security.attacker flood --node NODE    plausible usage records, without a pause
     python -m tests.security.attacker connections          as many connections as it gets
 
-Subjects are drawn from the identity's own permissions, with existing names for wildcards; payloads
-and headers are half valid, half broken. It prints what it did as a line of JSON each second until
-it is stopped.
+Subjects are drawn from the identity's own permissions, with existing names for wildcards. Payloads
+and headers are half valid, half invalid. Each second the attacker prints its actions as a line of
+JSON, until it is stopped.
 """
 
 from __future__ import annotations

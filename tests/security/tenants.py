@@ -2,9 +2,9 @@
 
     python -m tests.security.tenants --seed 1      URLs are in APPORTION_AGENT_URL and so on
 
-A pod starts, does what its seed determines, ends, and the next one starts. The agent must stay
-ready, restore that container's limits, leave its neighbour alone and remove its folder. Each second
-it prints what was done, and what went wrong, as a line of JSON. SIGTERM ends it.
+A pod starts, does what its seed determines, ends, and the next pod starts. The agent must stay
+ready, restore that container's limits, leave the other container alone and remove the folder. Each
+second the program prints its actions, and what went wrong, as a line of JSON. SIGTERM ends it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Container:
         self._random = random.Random(seed)
 
     def act(self) -> None:
-        """Do one of the things that the container may do."""
+        """Do one randomly chosen thing that the container may do."""
         deeds = (self._numbers, self._numbers, self._slots, self._noise, self._cut, self._replace)
         self._random.choice((*deeds, self._litter, self._dig))()
 

@@ -29,7 +29,7 @@ pairs = pytest.mark.parametrize(
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """Provide a running server."""
+    """Provide a running NATS server with the ledger's stream."""
     async with attacked(tmp_path / "data") as running:
         yield running
 

@@ -25,7 +25,7 @@ NOTHING = "apportion.v1.nothing"
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """Provide a running server."""
+    """Provide a running NATS server with the ledger's stream."""
     async with running_bus(tmp_path / "data") as running:
         yield running
 

@@ -1,6 +1,6 @@
 """Attack 3: any client that reaches the gateway takes all of a shared resource, and keeps it.
 
-One client held all 64 event streams, and both concurrent plans. 200 half-sent requests stayed open
+One client took all 64 event streams, and both concurrent plans. 200 half-sent requests stayed open
 for 90 seconds. And each read of `/events` from the beginning took one of the thousand consumers
 that a server has for all clients.
 """
@@ -87,7 +87,7 @@ async def connect(
 
 
 async def status_of(port: int, path: str, client: str) -> tuple[int, asyncio.StreamWriter]:
-    """Return the status line of an answer, and the connection, which stays open."""
+    """Return the status code of an answer, and the connection, which stays open."""
     sent = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
     reader, writer = await connect(port, sent, client)
     return int((await reader.readline()).split()[1]), writer

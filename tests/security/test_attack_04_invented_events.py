@@ -1,7 +1,7 @@
 """Attack 4: an identity that may append anything appends an event of an unknown type.
 
 A reader that cannot know what an event means must halt before it, or its state would differ from
-that of readers that do. So one message on any subject halted every service for good, and no verb
+the state of other readers. So one message on any subject halted every service for good, and no verb
 helped.
 """
 

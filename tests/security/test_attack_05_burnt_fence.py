@@ -1,8 +1,9 @@
 """Attack 5: an identity that may append anything uses up a pod's fence before the pod is placed.
 
-The server accepts a message id once, on any subject. A message with the id `<uid>/1/placed` on an
-own subject, which no reader takes for an event, made every placement of the pod a duplicate: the
-pod stayed pending and its schedulers kept restarting for as long as the server remembers ids.
+The server accepts a message id once, on any subject. The attacker sent a message with the id
+`<uid>/1/placed` on its own subject, which no reader treats as an event. Every placement of the pod
+was then a duplicate: the pod stayed pending and its schedulers kept restarting for as long as the
+server remembers ids.
 """
 
 import base64
@@ -25,7 +26,7 @@ from tests.support.processes import NO_AGENTS, ServiceProcess
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """Provide a running server."""
+    """Provide a running NATS server with the ledger's stream."""
     async with running_bus(tmp_path / "data") as running:
         yield running
 

@@ -122,10 +122,10 @@ async def test_guarded_an_answer_goes_back_to_the_askers_account(tmp_path: Path,
 async def test_the_answer_of_a_service_is_an_event_and_an_order(
     tmp_path: Path, *, guarded: bool
 ) -> None:
-    """An intake's reply, or the reply that an event was stored, cannot act as an event or an order
-    in another account.
+    """A reply cannot change the ledger, whether an intake sends it or it confirms a stored event.
 
-    What comes back into another account is not handed on to a second service of the ledger's.
+    A reply that returns to another account is not passed on to a second service of the ledger's
+    account.
     """
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:

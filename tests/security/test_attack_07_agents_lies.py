@@ -1,9 +1,9 @@
 """Attacks 4, 5 and 7 by a compromised node agent, which sends false reports and floods.
 
-The agent emptied another node, claimed its GPUs, reported a GPU of 16 TiB, referred to future
-revisions and wrote in another's name, halted readers with an unknown type, and wrote 9,000 events
-in five seconds. Now it may only send requests to an intake on its node's subject, and the intake
-judges.
+The agent emptied another node, claimed its GPUs, and reported a GPU of 16 TiB. It referred to
+future revisions, wrote in another's name, and halted readers with an unknown type. It wrote 9,000
+events in five seconds. Now it may only send requests to an intake on its node's subject, and the
+intake judges.
 """
 
 import contextlib

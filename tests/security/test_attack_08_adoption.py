@@ -19,8 +19,8 @@ WHOLE = share(15_000)
 
 
 async def attacked(world: KubeWorld, guard: str, notes: Any) -> Any:
-    """Run the attack on a node of four GPUs, with a watcher without the guard, and return the
-    adoption."""
+    """Create the tenant's pod on a node of four GPUs, and return a watcher that runs without the
+    guard."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "4xT4"))
     (report,) = await world.facts.count(NodeReported, 1)

@@ -33,7 +33,7 @@ soundness.LOOK_S = soundness.LOOK_AGAIN_S = 0.4
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """Provide a running server."""
+    """Provide a running NATS server with the ledger's stream."""
     async with running_bus(tmp_path / "data") as running:
         yield running
 

@@ -1,7 +1,7 @@
 """Attack 13, second half: a tenant queries the gateway, and sees what other tenants run.
 
 Any client that reached the port saw names, labels, owners and requests of every namespace in pods,
-`why`, history and the log, so a tenant learnt what others train, and when they lack GPUs.
+`why`, history and the log. So a tenant learnt what others train, and when they lack GPUs.
 """
 
 from collections.abc import AsyncIterator

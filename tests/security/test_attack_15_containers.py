@@ -1,8 +1,8 @@
 """Attack 15: a container writes anything into its region and its folder.
 
 This is a seeded fuzz of the agent's own code, called as in the agent's rounds. Whatever a container
-does, every round ends, its record can be encoded, what is granted stays the ledger's, its neighbour
-is left alone, and its folder is removed with its pod.
+does, every round ends, and its record can be encoded. The limits remain the ledger's, the other
+container is not affected, and the folder is removed with its pod.
 """
 
 import subprocess

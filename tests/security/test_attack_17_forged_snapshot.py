@@ -138,7 +138,8 @@ async def test_an_honest_snapshot_is_attested_and_missed_once_purged(
 
 @pytest.mark.parametrize("revision", ["0", "9" * 20])
 async def test_a_forged_revision_hides_no_snapshot(bus: Bus, facts: Facts, revision: str) -> None:
-    """`apportion doctor` counts the entry as doubtful, and names the honest snapshot."""
+    """`apportion doctor` counts a snapshot entry with a forged revision as doubtful, and names the
+    honest snapshot."""
     await (await snapshots_of(bus, "scheduler")).save(Taking(await folded(bus)).finish())
     await attest_all(bus)
     made = {"name": "x", "bucket": BUCKET, "nuid": "x", "size": 1, "chunks": 1, "digest": "x"}

@@ -74,8 +74,7 @@ def test_every_right_stands_in_the_table() -> None:
 
 
 def test_a_right_that_nobody_listed_is_found() -> None:
-    """Without the guard: the check finds one additional rule as a right that is not in the
-    table."""
+    """The check finds a right that an additional rule gives and the table does not list."""
     weak = objects()
     (role,) = [each for each in weak if each["metadata"]["name"] == "apportion-watcher"
                and each["kind"] == "ClusterRole"]  # fmt: skip

@@ -81,7 +81,7 @@ def test_what_needs_what_is_known() -> None:
 
 
 def test_a_document_that_is_none_is_found() -> None:
-    """Without the guard: the validator rejects an invalid document."""
+    """The validator rejects an invalid bill of materials."""
     assert "colour" in valid(json.dumps(bill() | {"colour": "red"}))
 
 

@@ -1,8 +1,8 @@
 """Point 20: the operator of the ledger's servers rewrites the ledger's history.
 
 The operator deletes the stream and appends everything again with one event changed, or replaces the
-store: chain, schemas and invariants hold, so `verify` finds nothing. But another party has signed
-what the ledger held, and keeps the receipts elsewhere.
+store. Chain, schemas and invariants are intact, so `verify` finds nothing. But another party has
+signed the ledger's earlier content, and keeps the receipts elsewhere.
 """
 
 import asyncio
@@ -145,7 +145,8 @@ async def test_a_key_of_another_signs_nothing(place: Place) -> None:
 
 
 async def test_whoever_signs_goes_on_from_what_he_signed(place: Place) -> None:
-    """A signer continues only from receipts of its own or a known key, so keys can be rotated."""
+    """A signer continues only from receipts with its own key or with a key that it is given, so
+    keys can be rotated."""
     await place.run("receipt", "key", str(place.folder / "new"))
     await place.ledger.append([Draft(RECORDS[0].subject, "again", RECORDS[0].payload)])
     write = ("receipt", "write", "--key", str(place.folder / "new"), *place.receipts)

@@ -89,7 +89,7 @@ async def real_place(plane: ControlPlane) -> AsyncIterator[RealPlace]:
 
 
 async def ask(api: KubeApi, method: str, path: str, body: Any = None, **more: Any) -> Answer:
-    """Send a request with a JSON body."""
+    """Send a request with a JSON body and return the answer."""
     encoded = None if body is None else msgspec.json.encode(body)
     return await api.request(method, path, body=encoded, **more)
 
@@ -100,7 +100,7 @@ async def get(api: KubeApi, path: str, **query: str) -> Any:
 
 
 async def make(api: KubeApi, path: str, document: dict[str, Any]) -> Any:
-    """Create a new object and return it."""
+    """Create an object and return it as stored."""
     answer = await ask(api, "POST", path, document)
     assert answer.status == 201, answer.refusal()
     return msgspec.json.decode(answer.body)

@@ -120,7 +120,8 @@ async def test_a_watch_ends_after_its_time(place: Place) -> None:
 
 
 async def test_unknown_kinds_and_objects_are_not_found(place: Place) -> None:
-    """An unknown kind or object is 404, with a Status where Kubernetes sends one."""
+    """The server answers 404 for an unknown kind or object, with a Status where Kubernetes sends
+    one."""
     for path in ("/apis/scheduling.volcano.sh/v1beta1/nonsense", "/apis/nobody.example/v1/things"):
         assert (await ask(place.api, "GET", path)).status == 404
         with pytest.raises(KubeRefused, match="404"):

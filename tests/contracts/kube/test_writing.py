@@ -39,7 +39,7 @@ async def test_a_pod_is_bound_once_with_its_annotations(place: Place) -> None:
 
 
 async def test_a_deleted_pod_is_not_bound(place: Place) -> None:
-    """Binding a deleted pod is 404."""
+    """The server answers 404 to a binding of a deleted pod."""
     assert status_of(await bind(place.api, "p", "n1")) == (404, "NotFound")
 
 

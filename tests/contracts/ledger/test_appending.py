@@ -82,7 +82,8 @@ async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(place: P
 
 
 async def test_one_of_two_writers_with_the_same_fence_wins(place: Place) -> None:
-    """Of two concurrent writers with the same fence on one subject, exactly one wins."""
+    """If two writers concurrently append with the same fence on one subject, exactly one of them
+    succeeds."""
     writers = [await place.connect("scheduler") for _ in range(2)]
     outcomes = await asyncio.gather(
         *(writer.append([draft("placement.n1", expect=0)]) for writer in writers),

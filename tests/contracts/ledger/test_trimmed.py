@@ -49,8 +49,8 @@ async def test_a_fence_on_a_dropped_record_is_refused(place: Place) -> None:
 
 
 async def test_a_writer_learns_a_forgotten_revision_from_the_server(place: Place) -> None:
-    """A writer that has folded a dropped record learns from the server that its revision is
-    gone."""
+    """A writer that has forgotten a subject's last revision learns it from the refusal of its
+    fence, provided that the writer has folded that record."""
     ledger = await place.connect()
     (placed,) = await ledger.append([draft("workload.n1")])
     fences, subject = Fences(), "apportion.v1.workload.n1"

@@ -1,4 +1,4 @@
-"""The CLI verbs as a user runs them in a second terminal, against a real `apportion up`."""
+"""CLI verbs against a real `apportion up`, as a user runs them in a second terminal."""
 
 import json
 import re

@@ -129,8 +129,8 @@ async def test_what_breaks_is_named_with_its_fix(bus: Bus, start: Start) -> None
 
 
 async def mute(bus: Bus, asking: Asking) -> None:
-    """Check that doctor reports a suspended server as broken and all checks that need the ledger as
-    unknown."""
+    """Check that doctor reports a suspended server as failed, and all checks that need the ledger
+    as unknown."""
     os.kill(bus.server.pid, signal.SIGSTOP)
     try:
         await asking.until("schedulers", "unknown")

@@ -141,7 +141,8 @@ async def hours_of(bus: Bus) -> Hours:
 
 
 async def test_the_figures_are_those_of_the_events(bus: Bus, facts: Facts) -> None:
-    """Granted, free, broken and cordoned hours match the events that began and ended each state."""
+    """Granted, free, unhealthy and cordoned hours match the events that began and ended each
+    state."""
     said = await verb(bus, "report", "usage", "--by", "node", "--from", "1", "--to", "8", "--json")
     answer = json.loads(said)
     [row] = answer["rows"]

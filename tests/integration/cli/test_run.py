@@ -116,8 +116,8 @@ def test_each_command_sees_its_share_and_gets_no_more(up: Standalone, driver: Fa
 def test_a_second_process_shares_the_command_s_share(up: Standalone, driver: FakeDriver) -> None:
     """Child processes count against their command's share, unless a child clears its environment.
 
-    Nothing is mounted for a command on the host, so the guide says that only a container limits
-    such a child.
+    Nothing is mounted for a command on the host. The guide therefore explains that only a container
+    limits such a child.
     """
     probe = driver.probe
     state = driver.environment["APPORTION_FAKE_NVIDIA"]

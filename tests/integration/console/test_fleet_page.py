@@ -53,8 +53,8 @@ FILL = "each => getComputedStyle(each).backgroundColor"
 def test_a_state_looks_the_same_on_every_page(
     browser: Browser, base: str, cluster: Standalone, theme: str
 ) -> None:
-    """A device state has the same colour in the picture, on the pod's page, in What if and in
-    legends."""
+    """A device state has the same colour in the picture, on the pod's page, on the What if page and
+    in legends."""
     pods = cluster.json("get", "pods")["items"]
     [runs] = [pod for pod in pods if pod["name"] == "hami-pod"]
     assert runs["phase"] == "allocated"
@@ -254,7 +254,7 @@ def test_on_a_phone_what_is_found_covers_no_card(browser: Browser, base: str) ->
 def test_what_if_of_a_card_loses_that_card_alone(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """What if for one device loses only that device, even if it is free, and shows its node."""
+    """A what-if for one device loses only that device, even if it is free, and shows its node."""
     devices = cluster.json("get", "devices")["items"]
     free = next(each for each in devices if not each["holders"])
     with opened(browser, base) as page:

@@ -36,8 +36,8 @@ def test_two_pages_of_one_moment_are_both_of_that(browser: Browser, base: str) -
 
 
 def test_a_card_that_is_kept_is_asked_for_no_more(browser: Browser, base: str) -> None:
-    """Removing a GPU from What if cancels the lookup of its id, and its late response changes
-    nothing."""
+    """Removing a GPU from the What if page cancels the lookup of its id, and its late response
+    changes nothing."""
     with opened(browser, base) as page:
         cards = Held(page, CARD)
         page.goto("/#/whatif?lose=h100-1:2")
@@ -88,8 +88,8 @@ def test_a_list_of_places_leaves_the_next_dialog_alone(browser: Browser, base: s
 def test_who_leaves_while_a_manifest_is_typed_takes_nothing_along(
     browser: Browser, base: str
 ) -> None:
-    """Leaving What if while typing a manifest puts nothing of the manifest into the next page's
-    address."""
+    """Leaving the What if page while typing a manifest puts nothing of the manifest into the next
+    page's address."""
     with opened(browser, base) as page:
         page.clock.install()
         visit(page, "#/pods")

@@ -35,8 +35,8 @@ def heading(page: Page, words: str) -> Locator:
 def test_a_limit_is_named_and_no_node_is_counted(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """For a pod blocked by its queue's limit, the pod's page, the queue and What if name the limit,
-    not nodes."""
+    """For a pod blocked by its queue's limit, the pod's page, the queue and the What if page name
+    the limit, not nodes."""
     cluster.run("submit", "--wait", "-f", "-", stdin=LIMITED.encode())
     with opened(browser, base) as page:
         visit(page, "#/pod/default/kept-out")
@@ -203,7 +203,7 @@ spec:
 def test_who_would_be_beyond_a_quota_is_told_that(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """What if reports that a displaced pod would be blocked by its quota."""
+    """The What if page reports that a displaced pod would be blocked by its quota."""
     cluster.run("submit", "-f", "-", stdin=QUOTA.replace("MOST", "9000").encode())
     for name in ("one", "two"):
         cluster.json("submit", "--wait", "-f", "-", stdin=HOLDER.replace("NAME", name).encode())

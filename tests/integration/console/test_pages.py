@@ -58,8 +58,8 @@ def test_every_page_of_the_navigation_is_reached_by_its_key(browser: Browser, ba
 def test_the_navigation_counts_pending_pods_and_shows_keys_when_asked(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The navigation shows a badge only with a count, and shows keys only on hover, because a key
-    looks like a count."""
+    """The navigation shows a badge only with a count, and shows keys only on hover, so that no key
+    is mistaken for a count."""
     pods = cluster.json("get", "pods")["items"]
     pending = sum(pod["phase"] == "pending" for pod in pods)
     with opened(browser, base) as page:

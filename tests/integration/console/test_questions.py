@@ -1,4 +1,4 @@
-"""What if, reports and doctor agree with the command line, and change nothing."""
+"""The What if page, reports and doctor agree with the command line, and change nothing."""
 
 import re
 from urllib.parse import parse_qs, urlsplit
@@ -33,7 +33,7 @@ def newest(cluster: Standalone) -> int:
 def test_a_lost_node_says_who_is_hit_and_appends_nothing(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """What if for a lost node lists every pod of the node with its new node, and appends no
+    """A what-if for a lost node lists every pod of the node with its new node, and appends no
     event."""
     held = [pod["name"] for pod in cluster.json("get", "pods")["items"] if pod["node"] == "t4-1"]
     assert held
@@ -63,7 +63,7 @@ def third_card(cluster: Standalone) -> str:
 def test_a_card_to_lose_is_offered_once_its_node_is_named(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """What if offers a node's GPUs once the node is named, and draws only the lost one as
+    """The What if page offers a node's GPUs once the node is named, and draws only the lost one as
     failed."""
     card = third_card(cluster)
     with opened(browser, base) as page:
@@ -92,8 +92,8 @@ def test_a_card_to_lose_is_offered_once_its_node_is_named(
 def test_a_card_is_named_by_its_node_and_number(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """What if accepts a GPU as NODE:NUMBER in its address, and keeps an unknown name in full in the
-    command."""
+    """The What if page accepts a GPU as NODE:NUMBER in its address, and keeps an unknown name in
+    full in the command."""
     card = third_card(cluster)
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=h100-1:2")
@@ -105,7 +105,8 @@ def test_a_card_is_named_by_its_node_and_number(
 
 
 def test_who_waits_already_is_counted(browser: Browser, base: str) -> None:
-    """What if lists pods that were already pending separately from pods that the loss displaces."""
+    """The What if page lists pods that were already pending separately from pods that the loss
+    displaces."""
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=t4-1")
         section = page.locator("section", has=page.get_by_text(re.compile("^Pending")))
@@ -129,7 +130,8 @@ def test_on_a_phone_the_answer_comes_into_sight(browser: Browser, base: str) -> 
 
 
 def test_never_is_told_apart_from_not_now(browser: Browser, base: str) -> None:
-    """What if distinguishes a manifest that never fits from one that fits or is invalid."""
+    """The What if page distinguishes a manifest that never fits from one that fits or is
+    invalid."""
     with opened(browser, base) as page:
         visit(page, "#/whatif")
         page.locator("#manifest").fill(NEVER.replace("64", "1"))
@@ -247,8 +249,8 @@ def test_a_change_for_a_pod_that_waits_begins_with_no_answer(
 def test_what_if_begins_with_the_first_in_the_queue(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """What if opens with the first pod in the queue; with an empty queue the page explains what to
-    enter."""
+    """The What if page opens with the first pod in the queue; with an empty queue the page explains
+    what to enter."""
     pods = cluster.json("get", "pods")["items"]
     waits = {f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"]}
     with opened(browser, base) as page:
@@ -283,8 +285,8 @@ def test_a_link_names_no_pod_that_it_is_not_about(
 
 
 def test_a_node_far_down_a_large_fleet_is_offered(browser: Browser, base: str) -> None:
-    """What if offers every node of a fleet of 7,000, because the page reads all pages of the
-    list."""
+    """The What if page offers every node of a fleet of 7,000, because the page reads all pages of
+    the list."""
 
     def listed(route: Route) -> None:
         after = int((re.findall(r"continue=(\d+)", route.request.url) or ["0"])[0])
@@ -396,7 +398,7 @@ def test_a_report_is_there_as_files_and_says_whose_colour_is_whose(
 
 
 def test_differences_are_those_of_what_is_shown(browser: Browser, base: str) -> None:
-    """A displayed difference is the difference of the two rounded amounts beside it."""
+    """A displayed difference is the difference of the two displayed, rounded amounts."""
 
     def rounded(route: Route) -> None:
         headers = {**route.request.headers, "accept": "application/json"}
@@ -414,8 +416,8 @@ def test_differences_are_those_of_what_is_shown(browser: Browser, base: str) -> 
 
 
 def test_a_report_of_nothing_says_so(browser: Browser, base: str) -> None:
-    """An empty report shows a message, and the page requests a cost report only once from a gateway
-    without prices."""
+    """An empty report shows a message. From a gateway without prices the page requests the cost
+    report only once."""
     asked: list[str] = []
 
     def nothing(route: Route) -> None:
@@ -545,7 +547,7 @@ def test_no_policy_is_cut_off(browser: Browser, base: str, size: tuple[int, int]
 
 
 def test_a_plan_is_told_as_before_and_after(browser: Browser, base: str) -> None:
-    """What if heads its columns "Before" and "After" when a node is lost."""
+    """The What if page heads its columns "Before" and "After" when a node is lost."""
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=t4-1")
         heads = page.locator("#result .cmp th[scope=col]").all_inner_texts()
@@ -557,7 +559,7 @@ def test_a_plan_is_told_as_before_and_after(browser: Browser, base: str) -> None
 def test_of_what_cannot_be_read_only_that_is_said(
     browser: Browser, base: str, size: tuple[int, int]
 ) -> None:
-    """For unreadable input What if shows only the errors and predicts nothing."""
+    """For unreadable input the What if page shows only the errors and predicts nothing."""
     with opened(browser, base, size=size) as page:
         visit(page, "#/whatif?manifest=kind:%20[")
         expect(page.locator("h1")).to_contain_text("document 1, line 1")

@@ -44,7 +44,7 @@ def shared(cluster: Standalone) -> Iterator[str]:
 def test_what_if_begins_with_no_pod_of_others(
     browser: Browser, base: str, shared: str, sees: str
 ) -> None:
-    """What if never opens with a pod of another namespace."""
+    """The What if page never opens with a pod of another namespace."""
     with opened(browser, base) as page, seen_by_a_tenant(page, sees):
         visit(page, "#/whatif")
         expect(page.locator("h1")).to_contain_text("What would")

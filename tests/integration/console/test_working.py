@@ -1,4 +1,4 @@
-"""What if reports at once that it is working, and finally how the work ended."""
+"""The What if page reports at once that it is working, and finally how the work ended."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def ended(page: Page, words: str) -> None:
 def test_a_page_that_is_opened_with_work_says_that_it_works(
     browser: Browser, base: str, size: tuple[int, int], theme: str
 ) -> None:
-    """A page opened with a scenario says that it is working before the gateway responds."""
+    """A page opened with a scenario shows that it is working before the gateway responds."""
     with opened(browser, base, size=size, theme=theme) as page:
         without_time(page)
         plans = Held(page, PLAN)
@@ -78,7 +78,7 @@ def test_a_press_is_seen_at_once(browser: Browser, base: str, size: tuple[int, i
 
 
 def test_who_waits_is_looked_for_in_sight(browser: Browser, base: str) -> None:
-    """What if shows its form at once while the first pod of the queue is still loading."""
+    """The What if page shows its form at once while the first pod of the queue is still loading."""
     with opened(browser, base) as page:
         without_time(page)
         waits = Held(page, WAITS)
@@ -91,7 +91,8 @@ def test_who_waits_is_looked_for_in_sight(browser: Browser, base: str) -> None:
 
 
 def test_long_work_says_so_and_for_how_long(browser: Browser, base: str) -> None:
-    """Long work shows the elapsed seconds; screen readers are told only once that it takes long."""
+    """Long work shows the elapsed seconds; screen readers hear only once that the work takes
+    long."""
     with opened(browser, base) as page:
         without_time(page)
         plans = Held(page, PLAN)

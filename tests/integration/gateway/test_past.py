@@ -499,8 +499,8 @@ async def test_a_pod_that_moved_is_one_row(gateway: Gateway, facts: Facts) -> No
 
 
 async def test_why_of_a_pod_that_has_ended(gateway: Gateway, facts: Facts) -> None:
-    """`why` of an ended pod describes it just before its end, with device failures up to that time,
-    until another pod gets the name."""
+    """`why` of an ended pod shows its last placement and the failures of its devices, even failures
+    after its end."""
     why = await gateway.ok("/api/v1/pods/default/a/why")
     assert (why["phase"], why["placed"]["node"]) == ("ended", "n1")
     assert [(each["device"], each["revision"]) for each in why["failed_devices"]] == [("n1-g0", 5)]

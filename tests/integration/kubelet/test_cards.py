@@ -130,8 +130,8 @@ def compute(share: Share) -> int:
 async def test_an_instance_is_made_at_the_start_and_goes_with_the_pod(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """The agent creates a MIG instance at the ledger's position when the container starts, keeps it
-    over a restart of the agent, and removes it with the pod."""
+    """The agent creates a MIG instance at the ledger's position when the container starts, and
+    removes it with the pod. A restart of the agent keeps the instance."""
     _, second = cards(facts)
     await kubelet.offered(GPU, 14)
     await facts.hold("a", NODE, piece(second, "3g.20gb", 4))
@@ -222,7 +222,8 @@ class Rounds:
         self.kills = 0
 
     async def arrive(self, pod: str, share: Share) -> None:
-        """Start a pod on a MIG instance from the ledger, perhaps killing the agent meanwhile."""
+        """Start a pod on a MIG instance from the ledger, and perhaps kill the agent during the
+        start."""
         self.live[pod] = share
         await self.facts.hold(pod, NODE, share)
         await self.kubelet.admit(pod, pod, GPU, {"main": 1})

@@ -101,7 +101,7 @@ async def test_the_driver_holds_a_container_to_its_share(
 async def test_a_driver_without_limits_changes_nothing(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver, container: Path
 ) -> None:
-    """The agent logs once that a driver has no limits and asks again later; pods run without
+    """The agent logs once that a driver has no limits and tries again later; pods run without
     limits."""
     async with running(bus, kubelet, facts) as agent:
         await begun(kubelet, facts, driver)

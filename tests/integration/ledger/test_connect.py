@@ -153,7 +153,7 @@ async def test_a_frozen_server_is_left_with_what_it_would_not_take(
 
 
 async def send_much(ledger: JetStreamLedger) -> None:
-    """Send more bytes than any buffer holds."""
+    """Send more bytes than any buffer can store."""
     with contextlib.suppress(LedgerUnavailable):
         while True:
             await ledger.publish("apportion.beat.agent.test", b"x" * 500_000)

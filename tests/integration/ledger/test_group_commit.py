@@ -94,7 +94,7 @@ async def test_two_writers_of_one_id_at_once_store_it_once(bus: Bus) -> None:
 
 
 async def test_two_fences_on_one_subject_are_checked_one_after_the_other(bus: Bus) -> None:
-    """Of two decisions on one node with the same basis the first is stored and the second is
+    """If two decisions on one node have the same basis, the first is stored and the second is
     refused."""
     ledger = await bus.connect()
     async with GroupCommit(ledger) as commit:

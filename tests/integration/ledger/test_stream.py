@@ -116,7 +116,7 @@ async def test_a_server_has_no_setting_that_nobody_has_looked_at(plain: PlainSer
 
 
 async def test_each_wrong_setting_of_a_real_stream_is_named(plain: PlainServer) -> None:
-    """For every setting that we rely on, `check` names a stream's wrong value."""
+    """`check` names each setting of a stream that differs from the value that we rely on."""
     assert WRONG.keys() | WITH.keys() == stream.WANTED.keys()
     ledger = await connect(plain.url, name="test")
     for setting in stream.WANTED:
