@@ -95,7 +95,7 @@ class World:
         return state.first_seq, state.last_seq
 
     async def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run one verb as the operator, with the bootstrap user for dropping events."""
+        """Run one verb as the operator; only dropping events uses the bootstrap user."""
         url = self.bus.server.url_for
         environ = {
             **os.environ,

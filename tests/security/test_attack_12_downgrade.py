@@ -32,7 +32,7 @@ SOON_S = 20.0
 
 
 class Impostor:
-    """An impostor of a server, without TLS, that records what it receives."""
+    """A server without TLS that pretends to be the ledger's server and records what it receives."""
 
     def __init__(self) -> None:
         self.heard = b""

@@ -121,8 +121,8 @@ class Bus:
         return await self.come(name or pod, await self.cluster.token(role, pod))
 
     async def connect(self, role: str) -> JetStreamLedger:
-        """Connect with the role's password if it has one, otherwise as a service; used by
-        `Facts`."""
+        """Connect with the role's password if the role has one, otherwise as a service; `Facts`
+        calls this method."""
         if role not in PASSWORDS:
             return await self.start(role)
         ledger = await connect(self.server.url(role), name=f"test {role}")

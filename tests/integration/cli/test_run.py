@@ -252,7 +252,8 @@ def test_a_signal_reaches_the_command_itself(up: Standalone, name: str) -> None:
 
 
 def test_the_command_does_not_inherit_what_python_ignores(up: Standalone) -> None:
-    """A command does not ignore SIGPIPE, as Python does, so a writer into a closed pipe ends."""
+    """A command ends when it writes to a closed pipe, because it does not inherit Python's ignored
+    signals."""
     script = "yes | head -1; grep SigIgn /proc/self/status"
     done = up.run("run", "--memory", "1000", "--", "sh", "-c", script)
     first, ignored = done.stdout.splitlines()

@@ -25,7 +25,7 @@ from tests.support.polling import until
 
 @contextlib.asynccontextmanager
 async def _greeting_as(version: str, *, before: bytes = b"") -> AsyncIterator[str]:
-    """Start a listener that greets like nats-server of this version, and return its URL.
+    """Start a listener that greets clients as nats-server of this version, and return its URL.
 
     `before` is sent ahead of the first pong.
     """
