@@ -12,7 +12,10 @@ from tests.tidy.tree import ROOT, files
 
 
 def placements(folder: Path) -> dict[str, str]:
-    """Run a cold and a warm `make up`. Return the seconds to each first placement."""
+    """Run a cold and a warm `make up`, and stop each with Ctrl-C.
+
+    Return by key: `cold` and `warm` are seconds to the first placement, `cold-left` and `warm-left`
+    the numbers of left-over processes."""
     with alone():
         podman, image = fresh_machine()
         wheels = prepare_wheels()
