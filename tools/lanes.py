@@ -82,7 +82,7 @@ NIGHTLY = (SELDOM, INTERPRETED)
 
 
 class Ended(NamedTuple):
-    """The result of a lane: its output, exit status and duration."""
+    """The result of a lane: success, duration, output and CPU time."""
 
     name: str
     ok: bool

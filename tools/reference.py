@@ -272,7 +272,7 @@ NO_VARIABLES: Final = {"APPORTION_BEGINNING", "APPORTION_SNAPSHOTS", "APPORTION_
 
 
 class Setting(NamedTuple):
-    """An option of a command, and the environment variable or file that can set it too."""
+    """An option of a command, with its flags, environment variable, default and meaning."""
 
     flags: str
     variable: str
