@@ -1,4 +1,4 @@
-"""Cordons as the ledger has them, for `cordon`, `uncordon` and `drain`.
+"""Read cordons from the ledger, for `cordon`, `uncordon` and `drain`.
 
 Invariant: cordons are read as of the ledger's end, because a stale gateway may miss changes."""
 
@@ -20,9 +20,10 @@ def cordoning(node: str, device: str, *, by: str, reason: str) -> NodeCordoned |
 
 
 async def stands_now(where: Where, node: str, data: NodeCordoned | DeviceCordoned) -> int:
-    """Return the revision of this cordon, or 0 if the cordon is not in force or unknown.
+    """Return the revision of this cordon, or 0 if it is not in force or that is unknown.
 
-    Cordoning twice is harmless, leaving a node open is not. Raises LedgerError, NotFound."""
+    Then the caller cordons again: this is harmless, and leaving a node uncordoned is not. Raises
+    LedgerError, NotFound."""
     try:
         return stands_since(await node_now(where, node), data)
     except Unreachable:
@@ -30,14 +31,16 @@ async def stands_now(where: Where, node: str, data: NodeCordoned | DeviceCordone
 
 
 async def node_now(where: Where, node: str) -> NodeDetail:
-    """Return the node as of the ledger's end. Raises LedgerError, NotFound, Unreachable."""
+    """Return the node's details as of the ledger's end. Raises LedgerError, NotFound,
+    Unreachable."""
     now = await by_now(where.reach())
     gateway = Gateway(where.gateway_url())
     return await asyncio.to_thread(lambda: gateway.ask("nodes", node, answer=NodeDetail, query=now))
 
 
 def stands_since(detail: NodeDetail, said: NodeCordoned | DeviceCordoned) -> int:
-    """Return the revision of the same cordon by the same user and reason; 0 if none."""
+    """Return the revision of a cordon in force with the same user and reason, or 0 if there is
+    none."""
     device = said.device if isinstance(said, DeviceCordoned) else ""
     for each in cordons_of(detail, device):
         if (each.by, each.reason) == (said.by, said.reason):
