@@ -22,9 +22,7 @@ INTERRUPTED = 130  # by Ctrl-C, as shells report SIGINT
 
 
 class NotFound(click.ClickException):
-    """The error that an object does not exist, or that the ledger refused a write.
-
-    `answer` is the gateway's error, if any."""
+    """The error that an object is missing, or a write refused; `answer` is the gateway's."""
 
     exit_code = REFUSED
 

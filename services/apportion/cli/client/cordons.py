@@ -22,8 +22,7 @@ def cordoning(node: str, device: str, *, by: str, reason: str) -> NodeCordoned |
 async def stands_now(where: Where, node: str, data: NodeCordoned | DeviceCordoned) -> int:
     """Return the revision of this cordon, or 0 if it is not in force or that is unknown.
 
-    Then the caller cordons again: this is harmless, and leaving a node uncordoned is not. Raises
-    LedgerError, NotFound."""
+    If unknown, the caller cordons again, which does no harm. Raises LedgerError, NotFound."""
     try:
         return stands_since(await node_now(where, node), data)
     except Unreachable:
@@ -31,16 +30,14 @@ async def stands_now(where: Where, node: str, data: NodeCordoned | DeviceCordone
 
 
 async def node_now(where: Where, node: str) -> NodeDetail:
-    """Return the node's details as of the ledger's end. Raises LedgerError, NotFound,
-    Unreachable."""
+    """Return the node as of the ledger's end. Raises LedgerError, NotFound, Unreachable."""
     now = await by_now(where.reach())
     gateway = Gateway(where.gateway_url())
     return await asyncio.to_thread(lambda: gateway.ask("nodes", node, answer=NodeDetail, query=now))
 
 
 def stands_since(detail: NodeDetail, said: NodeCordoned | DeviceCordoned) -> int:
-    """Return the revision of a cordon in force with the same user and reason, or 0 if there is
-    none."""
+    """Return the revision of the cordon with the same user and reason, or 0 if there is none."""
     device = said.device if isinstance(said, DeviceCordoned) else ""
     for each in cordons_of(detail, device):
         if (each.by, each.reason) == (said.by, said.reason):

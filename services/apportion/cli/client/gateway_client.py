@@ -47,8 +47,7 @@ def at_of(query: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Unanswered(Unreachable):
-    """The error that no gateway answers for now. A refusal by a gateway raises Unreachable
-    instead."""
+    """The error that no gateway answers for now. A refusal raises Unreachable instead."""
 
 
 class Gateway:
@@ -143,8 +142,7 @@ class Gateway:
     def post_for_lines(
         self, *path: str, body: Answer, query: Mapping[str, object] | None = None
     ) -> Iterator[bytes]:
-        """Post `body` and yield the answer's lines of JSON. Raises NotFound, Wrong or
-        Unreachable."""
+        """Post `body`, and yield JSON lines. Raises NotFound, Wrong or Unreachable."""
         target = _target(path, query)
         data = msgspec.json.encode(body)
         if len(data) > REQUEST_BYTES_MAX:

@@ -142,8 +142,7 @@ async def follow_until(
     subjects: Sequence[str],
     timeout_s: float | None = None,
 ) -> None:
-    """Follow the ledger until `deliver` settles `done`, or until the timeout. Raises
-    LedgerError."""
+    """Follow the ledger until `deliver` settles `done`, or a timeout. Raises LedgerError."""
     following = await ledger.follow(deliver, start=start, subjects=subjects)
     ended = asyncio.ensure_future(following.join())
     try:
@@ -208,8 +207,7 @@ async def write(reach: Reach, data: Payload, *, basis: int, event_id: str = "") 
 
 
 class _Said(io.StringIO):
-    """A log stream that prints JSON log lines as sentences, and drops repeats within
-    `TOGETHER_S`."""
+    """A stream that prints JSON log lines as sentences, without repeats within `TOGETHER_S`."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -122,8 +122,7 @@ class Listing(NamedTuple):
     find: Callable[[], str]
 
     def print(self) -> None:
-        """Print the list. Raises NotFound for unknown names, after printing the items that were
-        found."""
+        """Print the list. Raises NotFound for unknown names, after printing the known ones."""
         revision, found = self._ask()
         items, missing = self._named(found)
         if items or not missing:

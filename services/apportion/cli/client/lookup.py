@@ -114,8 +114,7 @@ def live_pods(gateway: Gateway, target: str, there: dict[str, object]) -> list[P
 
 
 def find(where: Where, target: str) -> tuple[int, str, str]:
-    """Return the gateway's revision, the node, and the device. For a node's name the device is
-    empty.
+    """Return the gateway's revision, the node, and the device or "" for a node's name.
 
     Raises NotFound if the name is neither a node nor a device, or is ambiguous."""
     gateway = Gateway(where.gateway_url())

@@ -60,8 +60,7 @@ def pinned(gateway: Gateway, query: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], datetime]:
-    """Resolve `at` like `pinned`. Return the query, and the time from which ages in the answer
-    count."""
+    """Resolve `at` like `pinned`. Return the query, and the time from which to count ages."""
     asked = {name: value for name, value in query.items() if value is not None}
     now = datetime.now(UTC)
     if "at" not in asked:

@@ -158,8 +158,7 @@ def _draft(publisher: Publisher, payload: PodGroupObserved | PodSubmitted, basis
 async def append_limits(
     ledger: JetStreamLedger, limits: Sequence[QueueObserved | QuotaObserved], *, basis: int
 ) -> dict[str, int]:
-    """Append changed queues and quotas. Raises LedgerError; NotFound for Kubernetes'
-    ResourceQuotas."""
+    """Append changed queues and quotas. Raises LedgerError, NotFound for a ResourceQuota."""
     said: dict[str, int] = {}
     async with appending(ledger) as (_, publisher):
         for limit in limits:

@@ -41,8 +41,7 @@ class Compared:
     held: dict[str, Held] = field(default_factory=dict)
 
     def hold_back(self) -> None:
-        """Exclude workloads and gangs with changed pods, so that no change is only partly
-        applied."""
+        """Exclude workloads and gangs with changed pods: no change is applied in part."""
         wholes = {whole for each in self.changed for pod in each for whole in _wholes(pod)}
         new, pods = _parted(self.new.pods, wholes)
         surplus, self.surplus = _parted(self.surplus, wholes)
@@ -69,8 +68,7 @@ def _wholes(pod: PodDraft | PodAnswer) -> Iterator[tuple[str, str]]:
 
 
 def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compared:
-    """Compare each pod of `wish` with the live pod of its name, and find surplus Deployment
-    pods."""
+    """Compare each pod of `wish` with its live pod, and find surplus Deployment pods."""
     found = Compared(only_new(wish, live), dict(wish.groups))
     for pod in wish.pods:
         there = live.get(f"{pod.namespace}/{pod.name}")
@@ -101,8 +99,7 @@ def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compar
 
 
 def only_new(wish: Wish, live: dict[str, PodAnswer]) -> Wish:
-    """Return the pods of `wish` that are not live, and the gangs that these pods do not rule
-    out."""
+    """Return the pods of `wish` that are not live with their gangs, and gangs without pods."""
     new = [pod for pod in wish.pods if f"{pod.namespace}/{pod.name}" not in live]
     settled = {pod.group for pod in wish.pods} - {pod.group for pod in new}
     return Wish(new, {name: group for name, group in wish.groups.items() if name not in settled})
@@ -111,8 +108,7 @@ def only_new(wish: Wish, live: dict[str, PodAnswer]) -> Wish:
 async def undeclared(
     ledger: JetStreamLedger, gateway: Gateway, gangs: dict[str, PodGroupObserved]
 ) -> dict[str, PodGroupObserved]:
-    """Return the gangs that the ledger declares differently, or no longer: gangs end with their
-    pods."""
+    """Return the gangs that the ledger lacks or declares differently."""
     if not gangs:
         return {}
     _, known = await asyncio.to_thread(gateway.items, "gangs", GangAnswer)

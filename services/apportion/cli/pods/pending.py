@@ -1,8 +1,7 @@
 """Report what refused pods wait for now, as `why` does.
 
-Refusal events alone do not show this: the nearest nodes in them may never fit, and a pod that
-preempts others is refused first. Invariant: no pod is called refused while pods are evicted for it.
-"""
+Refusal events do not suffice: their nearest nodes may never fit, and a pod that preempts others is
+refused first. Invariant: no pod is called refused while pods are evicted for it."""
 
 import asyncio
 import math
@@ -68,8 +67,7 @@ def unlooked(
 
 
 def never_fitting(gateway: Gateway, awaited: Awaited) -> set[str]:
-    """Return the uids of refused pods that can never fit, or none if the gateway does not
-    answer."""
+    """Return the refused uids that can never fit; none if the gateway does not answer."""
     if not awaited.refused:
         return set()
     try:
@@ -138,8 +136,7 @@ async def wait_for_room(
     priorities: Mapping[str, int],
     wait_s: float,
 ) -> dict[str, Why]:
-    """Wait until no evictions are pending, or for `wait_s`. Return the `why` answers of refused
-    pods.
+    """Return the `why` of refused pods once no evictions are pending, or after `wait_s`.
 
     `priorities`, by `namespace/name`, are of pods that may preempt. Raises as `Awaited.wait`."""
     end = time.monotonic() + wait_s
