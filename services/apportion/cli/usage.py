@@ -1,7 +1,6 @@
 """Answer wrong usage with hints, also for users of other tools.
 
-Invariant: nothing is guessed and done. Wrong usage fails, and the error says what to write instead.
-"""
+Invariant: nothing is guessed and done. Wrong usage fails with an error that says what to write."""
 
 from __future__ import annotations
 
@@ -115,8 +114,7 @@ def options(command: click.Command, context: click.Context) -> Iterator[tuple[st
 
 
 def known_elsewhere(word: str) -> None:
-    """Raise UsageError with our verb if `word` is a kubectl verb, before similar names are
-    offered."""
+    """Raise UsageError with our verb if `word` is a kubectl verb, before suggesting names."""
     if word in KUBECTL:
         raise click.UsageError(f"no verb or list {word!r}; {KUBECTL[word]}")
 

@@ -26,8 +26,7 @@ from apportion.core.explain.text.words import device_words, number_of_resource, 
 
 
 class Look(NamedTuple):
-    """The display options of a list: all columns if `wide`; ages as of `now` (None: the
-    present)."""
+    """The display options of a list: all columns if `wide`; ages as of `now`, or the present."""
 
     wide: bool = False
     now: datetime | None = None

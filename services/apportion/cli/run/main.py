@@ -375,8 +375,7 @@ async def placed(
 ) -> PodPlaced:
     """Wait until the pod is bound and allocated. While it is pending, print the reasons.
 
-    `sweep` frees shares of dead commands every few seconds; `cause` returns the reason. Raises
-    NotFound, Outdated."""
+    `sweep` frees shares of dead commands; `cause` returns the reason. Raises NotFound, Outdated."""
     since = pod
     while True:
         try:

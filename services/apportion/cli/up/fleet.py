@@ -1,7 +1,6 @@
 """Store the fleet of an `up` in the ledger's folder.
 
-Invariant: every later `up` simulates the nodes with which its ledger began, so each has an agent.
-"""
+Invariant: every later `up` simulates the ledger's first nodes, so that each has an agent."""
 
 from __future__ import annotations
 

@@ -34,8 +34,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """A message that a fork has started, or ended with `code` as in
-    `subprocess.Popen.returncode`."""
+    """A message that a fork has started, or has ended with `code` as in `subprocess.Popen`."""
 
     pid: int
     code: int | None = None

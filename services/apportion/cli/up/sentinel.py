@@ -1,5 +1,4 @@
-"""The sentinel: a process that briefly outlives `apportion up` and ends the processes that `up`
-left.
+"""The sentinel: a process that outlives `apportion up` to end processes that `up` left.
 
 `up` names process groups on a pipe: `+PID` is a group to end, `-PID` a group that has ended. When
 the pipe closes, the sentinel ends all groups still named and the ledger's server. This module uses

@@ -189,8 +189,7 @@ class Up:
     async def _tell_freezes(self) -> None:
         """Print when and why placements freeze, and when they resume.
 
-        A cause counts only if two checks in a row find it, because a restarting scheduler reports
-        one briefly."""
+        A cause counts only if found twice in a row: a restarting scheduler reports one briefly."""
         gateway, reported, before = Gateway(self._where.gateway_url()), "", ""
         while True:
             await asyncio.sleep(FREEZE_LOOK_S)
@@ -288,8 +287,7 @@ FOLDERS = (_HERE / "samples", _HERE.parents[3] / "examples" / "pods")
 
 
 class Samples(msgspec.Struct, frozen=True):
-    """The result of submitting the samples; `first_placed_s` is monotonic, or 0 if none was
-    placed."""
+    """The result of submitting samples; `first_placed_s` is monotonic, or 0 without placements."""
 
     pods: list[PodAnswer]
     whys: dict[str, Why]

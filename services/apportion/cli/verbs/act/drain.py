@@ -56,14 +56,13 @@ class Report(msgspec.Struct, kw_only=True):
     """The document that `--json` prints. Keys of its maps are pods, as `namespace/name`.
 
     `moved`: the new node, empty for pods that ended or are recreated by a controller. `waiting`:
-    pods that left the target and are pending, with the reason. `left`: pods still on the target,
-    with the reason. In a dry run, `left` is what would happen, and `planned` the future node, empty
-    if pending. `with_gang`: pods on other nodes that move with their gang. `was`: the previous
-    node. `unready`: why it is unknown whether the target's pods run. `evicted`: pods evicted for a
-    moved pod. `instead`: pending pods that are placed before a moved one. `estimate`: Kubernetes
-    controllers recreate the pods in an unknown order. `mixed_gangs`: gangs on several device
-    models, with pods per model. `revision`: that of the cordon, also if it was in force already; 0
-    in a dry run."""
+    pods off the target that are pending, with the reason. `left`: pods on the target, with the
+    reason. In a dry run, `left` is what would happen, and `planned` the future node, empty if
+    pending. `with_gang`: pods on other nodes that move with their gang. `was`: the previous node.
+    `unready`: why it is unknown whether the target's pods run. `evicted`: pods evicted for a moved
+    pod. `instead`: pending pods placed before a moved one. `estimate`: Kubernetes controllers
+    recreate pods in an unknown order. `mixed_gangs`: gangs on several device models, with pods per
+    model. `revision`: that of the cordon, even if it was already in force; 0 in a dry run."""
 
     target: str
     revision: int = 0
