@@ -1,1 +1,2 @@
-"""One file for each verb. No verb imports another: `client`, `pods` and `render` are shared."""
+"""The verbs, one file for each. No verb imports another: shared code is in `client`, `pods`,
+`render`."""
