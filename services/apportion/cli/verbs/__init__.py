@@ -1,2 +1,1 @@
-"""The verbs, one file for each. No verb imports another: shared code is in `client`, `pods`,
-`render`."""
+"""One file for each verb. No verb imports another; shared code is in `client`, `pods`, `render`."""

@@ -169,7 +169,7 @@ def command(
 
 
 def span_of(answer: ReplayAnswer, begin: str) -> str:
-    """Return the replayed span as text. It never starts before the ledger."""
+    """Return the replayed span as text, with a note if it begins before the first event."""
     span = answer.span
     early = not span.from_revision and time_of(begin, datetime.now(UTC)) is not None
     note = " (before the first event)" if early else ""

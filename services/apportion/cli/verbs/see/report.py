@@ -1,7 +1,6 @@
 """`apportion report`: show allocated and used GPU-hours, and their cost.
 
-The gateway computes most reports. This verb computes those with --prices or --archive, and most
-CSV."""
+The gateway computes most reports; this verb computes those with own prices or archives, and CSV."""
 
 import contextlib
 import sys

@@ -154,7 +154,7 @@ async def _tail(where: Where, subject: str, span: Span, limit: int | None, *, sh
 async def _unless_turned_away(
     ledger: JetStreamLedger, followed: Coroutine[Any, Any, None], where: Where, reach: Reach
 ) -> None:
-    """Follow the ledger until a login is refused. Raises LedgerError, _Moved."""
+    """Follow until the ledger ends, refuses the login or moves. Raises LedgerError, _Moved."""
     following = asyncio.ensure_future(followed)
     turned_away = asyncio.ensure_future(ledger.wire.turned_away())
     saying = asyncio.ensure_future(_say_unanswered(ledger.wire, where, reach))
@@ -283,16 +283,15 @@ class SubmittedNames:
 
 
 class Span(NamedTuple):
-    """The events to show: from `start` (None: now) to `end` (None: no end).
-
-    If `closed`, no `end` means the ledger's current end."""
+    """The events from `start` (None: now) to `end` (None: open, or the ledger's end if
+    `closed`)."""
 
     start: Moment | None
     end: Moment | None
     closed: bool
 
     async def revisions(self, ledger: JetStreamLedger) -> tuple[int, int | None]:
-        """Return the first revision, which may not exist yet, and the last or None.
+        """Return the first revision, which may be a future one, and the last or None.
 
         Prints the revisions of times on standard error. Raises Wrong, LedgerError."""
         last = await ledger.last_revision()
