@@ -26,7 +26,7 @@ GIVEN = ("tokens", "audiences", "public_url", "opened", "kubernetes", "kubeconfi
 
 
 class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The chosen login, if any, and the console's URL. `public`: `--open` was given."""
+    """The chosen login, if any, and the console's URL. `public` is True with `--open`."""
 
     kube: KubeChoice
     public: bool
@@ -43,7 +43,8 @@ class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
     async def opened(
         self, cursors: Cursors, endpoints: Iterable[Endpoint]
     ) -> AsyncIterator[Gate | None]:
-        """Open the gate before these endpoints; None without a login. Raises ConfigError."""
+        """Open the gate before these endpoints, or yield None without a login. Raises
+        ConfigError."""
         if self.tokens is not None:
             yield Gate(Remembered(TokenFile(self.tokens)), cursors, endpoints, self.url)
             return
@@ -80,7 +81,7 @@ _OPTIONS = (
 
 
 def login_options(command: Command) -> Command:
-    """Add the options; the command gets their raw values as `login`."""
+    """Add the options of the login to a command, which gets their values as `login`."""
 
     def run(**given: Any) -> None:
         command(login={name: given.pop(name) for name in GIVEN}, **given)

@@ -283,8 +283,7 @@ class SubmittedNames:
 
 
 class Span(NamedTuple):
-    """The events from `start` (None: now) to `end` (None: open, or the ledger's end if
-    `closed`)."""
+    """The events from `start` (None: now) to `end` (None: open, or if `closed` the end of now)."""
 
     start: Moment | None
     end: Moment | None
