@@ -79,8 +79,7 @@ class Cursors:
         return Fernet(urlsafe_b64encode(self._key))
 
     def seal(self, path: str, cursor: str) -> str:
-        """Encrypt a cursor of the list at `path`, unless it is a revision, which reveals
-        nothing."""
+        """Encrypt a cursor of the list at `path`, except a revision, which reveals nothing."""
         if not cursor or _is_revision(cursor):
             return cursor
         return self._fernet.encrypt(f"{path}\n{cursor}".encode()).decode()
@@ -132,8 +131,7 @@ class Gate:
         self._masker = ThreadPoolExecutor(1, "masking")
 
     def client(self, request: web.BaseRequest) -> str:
-        """Return the key for client limits: the user if recently authenticated, else the
-        address."""
+        """Return the key for limits: the user if recently authenticated, else the address."""
         person = self._login.known(token_of(request))
         return address_of(request) if person is None else person.name
 

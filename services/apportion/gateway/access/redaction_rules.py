@@ -52,8 +52,7 @@ class Entry(LogEntry, frozen=True):
 
 
 class Look(NamedTuple):
-    """How to redact an answer: its type, a function, and namespaces that its fields do not
-    declare."""
+    """How to redact an answer: its type, a function, and namespaces not declared by fields."""
 
     kind: Any
     shown: Callable[[Any, Sees], Any] = redacted
