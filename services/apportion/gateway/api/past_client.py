@@ -41,7 +41,7 @@ _records = msgspec.msgpack.Decoder(list[Record]).decode
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The options of the child: the server's monitoring port, and files; `kept` may be None."""
+    """The child's options: a monitoring port, and folders. `kept` is a temporary one if None."""
 
     monitor: str = ""
     archives: Path | None = None

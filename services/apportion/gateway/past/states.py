@@ -34,7 +34,7 @@ class Checkpoints:
     """Compressed states in an existing folder, one file per revision.
 
     `rules` are those by which the ledger is read now. Invariants: a loaded state is the one that
-    was added, and fits the current rules. If there are too many states or bytes, some are dropped.
+    was added, and fits the current rules. Some states are dropped to bound their number and bytes.
     """
 
     def __init__(
