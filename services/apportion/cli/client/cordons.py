@@ -20,7 +20,7 @@ def cordoning(node: str, device: str, *, by: str, reason: str) -> NodeCordoned |
 
 
 async def stands_now(where: Where, node: str, data: NodeCordoned | DeviceCordoned) -> int:
-    """Return the revision of this cordon, or 0 if it is not in force or that is unknown.
+    """Return the revision of this cordon, or 0 if the cordon is not in force or this is unknown.
 
     If unknown, the caller cordons again, which does no harm. Raises LedgerError, NotFound."""
     try:

@@ -98,7 +98,7 @@ def when(asked: datetime, now: datetime) -> str:
 
 
 def time_of(text: str, now: datetime) -> datetime | None:
-    """Return the time in `text`, or None if it is a revision or this clock cannot parse it."""
+    """Return the time in `text`, or None for a revision or a time that this clock rejects."""
     try:
         return parse_moment(text, now).time
     except MomentError:

@@ -40,8 +40,8 @@ class Decided(msgspec.Struct, frozen=True):
 class Awaited:
     """The decisions on some pods as they arrive; `progress` is called per settled pod.
 
-    `first_placed_s` is monotonic, `revision` the newest read. By uid, `evicted` has the pods
-    evicted for a pod, and `unlooked` the reason why no scheduler considers it."""
+    `first_placed_s` is a monotonic time, `revision` the newest one read. By uid, `evicted` has the
+    pods evicted for a pod, and `unlooked` the reason why no scheduler considers it."""
 
     def __init__(
         self, pods: Iterable[Submitted], progress: Callable[[], None], *, allocated: bool = False

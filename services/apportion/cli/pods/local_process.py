@@ -29,12 +29,12 @@ class Run(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """Return the kind that the pod's owner has for such a command."""
+        """Return the kind of the owner of the command's pod: the engine, or a process."""
         return self.engine or PROCESS
 
     @property
     def name(self) -> str:
-        """Return the name that the pod's owner has for this command."""
+        """Return the name of the owner of the command's pod: node, process id and start."""
         return f"{self.node}/{self.life.pid}/{self.life.started}"
 
     @classmethod

@@ -32,7 +32,8 @@ class Fleet(msgspec.Struct, frozen=True):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of `up`, given at `began_s` (monotonic). With `max_bytes` None the size stays."""
+    """The options of `up`; `began_s` is monotonic. Without `max_bytes` the ledger keeps its
+    size."""
 
     data: Path
     ephemeral: bool

@@ -41,7 +41,7 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 class Forked:
-    """A forked service; `returncode` has the meaning of `subprocess.Popen`."""
+    """A forked service, with a `returncode` as in `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

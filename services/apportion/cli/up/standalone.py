@@ -287,7 +287,7 @@ FOLDERS = (_HERE / "samples", _HERE.parents[3] / "examples" / "pods")
 
 
 class Samples(msgspec.Struct, frozen=True):
-    """The result of submitting samples; `first_placed_s` is monotonic, or 0 without placements."""
+    """The result of submitting samples; `first_placed_s` is a monotonic time, or 0."""
 
     pods: list[PodAnswer]
     whys: dict[str, Why]

@@ -304,7 +304,7 @@ class Supervisor:
 
 
 def is_ready(port: int) -> bool:
-    """Return True if the service on this port is ready, or waits only for a full ledger."""
+    """Return True if the service on this port is ready, or only blocked by a full ledger."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
     try:
         connection.request("GET", "/readyz")

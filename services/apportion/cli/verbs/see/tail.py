@@ -283,7 +283,9 @@ class SubmittedNames:
 
 
 class Span(NamedTuple):
-    """The events from `start` (None: now) to `end` (None: open, or if `closed` the end of now)."""
+    """The events to show: from `start` (None: now) to `end`.
+
+    Without `end` the span is open, or with `closed` it ends at the ledger's current end."""
 
     start: Moment | None
     end: Moment | None
