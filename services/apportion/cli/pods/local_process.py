@@ -57,7 +57,7 @@ class Run(Struct, frozen=True):
 
 
 def engine_of(words: tuple[str, ...]) -> str:
-    """Return the container engine that the command starts, or "". Raises Wrong, as for `sudo`."""
+    """Return the container engine that the command starts, or "". Raises Wrong for `sudo`."""
     name = Path(words[0]).name
     if name in _OTHER_USERS:
         raise Wrong(

@@ -150,7 +150,7 @@ def _timeline(answer: TimelineAnswer, sees: Sees) -> TimelineAnswer:
 
 
 def _lines(answer: LinesAnswer, sees: Sees) -> LinesAnswer:
-    """Give each line the text of a visible pod, because the first pod's may reveal others."""
+    """Give each group the text of a pod that the tenant sees, so that it reveals no other pod."""
     shown: LinesAnswer = redacted(answer, sees)
 
     def line(now: Line) -> Line:
@@ -233,6 +233,6 @@ async def shown(body: bytes, look: Look, may_see: Ask, seal: Seal, aside: Execut
 
 
 async def sight(namespaces: Iterable[str], may_see: Ask) -> Sees:
-    """Return a predicate: does the client see this one of `namespaces`?"""
+    """Return a function that is true for those of `namespaces` that the client sees."""
     allowed = {name for name in namespaces if name != UNKNOWN and await may_see(name)}
     return allowed.__contains__
