@@ -167,7 +167,7 @@ class FakeKubelet:
         return [each["containerEdits"] for each in named]
 
     def ids(self, pod: str, container: str) -> tuple[str, ...]:
-        """Return the slots of a container, by their device ids."""
+        """Return the ids of the device slots that a container has."""
         return next(e.ids for e in self._entries if (e.pod, e.container) == (pod, container))
 
     async def plugin(self) -> Any:

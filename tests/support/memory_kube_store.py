@@ -245,6 +245,6 @@ class Store:
 
 
 def typed(resource: str, raw: bytes) -> bytes:
-    """Return the object with its kind and API version, which only lists leave out."""
+    """Return the object with its kind and API version, as everywhere except in lists."""
     kind = KINDS[resource]
     return b'{"kind":"%b","apiVersion":"%b",%b' % (kind.name.encode(), kind.api.encode(), raw[1:])

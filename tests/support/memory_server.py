@@ -226,7 +226,8 @@ class MemoryServer:
         return queue
 
     def serve(self, pattern: str, take: Take, *, group: str = "") -> int:
-        """Deliver plain messages on `pattern` to `take`. Return the key of the entry in `handlers`.
+        """Deliver plain messages on `pattern` to `take`. Return the key with which `handlers`
+        stores it.
 
         Of all subscribers in a `group`, only one receives each message."""
         number = next(self._numbers)

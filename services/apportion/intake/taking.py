@@ -393,7 +393,7 @@ class Taking:
             lane.work = self._begin(self._work(lane), f"intake of {node}")
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None] | None:
-        """Start `work` as a task; drop it before this run begins and once it ends."""
+        """Start `work` as a task, or drop it if this run has not begun or has ended."""
         if self._tasks is not None:
             try:
                 return self._tasks.create_task(work, name=name)

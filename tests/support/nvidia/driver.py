@@ -274,7 +274,7 @@ class FakeDriver:
         )
 
     def end_process(self, pid: int) -> None:
-        """Remove a process that `process` added from all GPUs."""
+        """Remove a process, which `process` added, from all GPUs."""
         self._do("end_process", pid)
 
     def utilisation(self, card: int, sm_percent: int, memory_percent: int = 0) -> None:
