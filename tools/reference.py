@@ -163,7 +163,7 @@ def _unit(cause: Cause[Any]) -> str:
 
 # ---------------------------------------------------------------- command line
 CONNECTION_TOPIC: Final = "apportion help connection"
-"""Its options are on the page of settings."""
+"""The help topic whose options are on the page of settings."""
 
 
 class Listed(NamedTuple):

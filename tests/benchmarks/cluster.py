@@ -47,7 +47,7 @@ STALL_S = 300.0
 BINDINGS = "pods/binding"
 PAGE = 5000
 REQUESTS_PER_S = 1000
-"""More than it can send."""
+"""More requests than kube-scheduler can send."""
 CPUS, MEMORY_GIB, PLACES = 64, 256, 110
 SHAPES = [(1 + number % 4, 1 + number) for number in range(8)]
 """CPUs and GiB of memory of a pod."""

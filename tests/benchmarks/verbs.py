@@ -46,7 +46,7 @@ BEFORE = {
     "delete default/bench-pod": "submit -f FILE",
     "uncordon node-1": "cordon node-1 --reason bench",
 }
-"""What runs before each run of a verb, and is not counted."""
+"""Verbs that run before each run of another verb, and are not measured."""
 VERBS = (
     *WHOLE,
     "--version",

@@ -14,7 +14,7 @@ SETTINGS = {
     "filterVerb": "filter", "prioritizeVerb": "", "bindVerb": "", "managedResources": [],
     "nodeCacheCapable": True,
 }  # fmt: skip
-"""Its entry in a kube-scheduler's configuration, without the address."""
+"""The extender's entry in a kube-scheduler's configuration, without its address."""
 
 
 @contextmanager

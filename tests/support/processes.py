@@ -16,7 +16,7 @@ from tests.support import intakes
 from tests.support.polling import WAIT_S, until
 
 NO_AGENTS = ("--agent-grace", "0")
-"""For a scheduler of nodes that a test reports without agents to send heartbeats."""
+"""Options of a scheduler in tests that report nodes without running agents."""
 READY_INTERVAL_S = 0.1
 """Poll no more often: each request takes time from the start that it waits for."""
 READ_S = 30

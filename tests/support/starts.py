@@ -46,7 +46,7 @@ ARGUMENT_BYTES: Final = 24_000
 ENVIRONMENT_BYTES: Final = 48_000
 PADDING: Final = "APPORTION_TEST_PADDING"
 NO_THREADS: Final = {"OPENBLAS_NUM_THREADS": "1"}
-"""NumPy starts a thread for each processor when it is imported, and no fork would have them."""
+"""Without this, importing NumPy starts threads, which a fork would not have."""
 CLONE_PARENT: Final = 0x8000
 CLONE: Final = {"x86_64": 56, "aarch64": 220}
 """The number of clone(2)."""
