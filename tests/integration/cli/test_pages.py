@@ -141,10 +141,12 @@ def parse(words: list[str]) -> None:
     """Parse the arguments of `apportion` without running the verb.
 
     Raises click.ClickException for an unknown verb or option, or for a value that is refused."""
-    command, context, rest = root, click.Context(root, info_name="apportion"), words
-    while isinstance(command, click.Group) and rest:
-        name, command, rest = command.resolve_command(context, rest)
-        context = click.Context(command, parent=context, info_name=name)
+    command: click.Command = root
+    context, rest = click.Context(root, info_name="apportion"), words
+    while isinstance(command, click.Group):
+        name, found, rest = command.resolve_command(context, rest)
+        assert found is not None
+        command, context = found, click.Context(found, parent=context, info_name=name)
     with command.make_context(context.info_name, [*rest], parent=context.parent):
         pass
 
