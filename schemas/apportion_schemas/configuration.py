@@ -1,4 +1,4 @@
-"""The configuration of a cluster: written by an operator, obeyed by every service.
+"""The configuration of a cluster: an operator writes it, and every service obeys it.
 
 The document is itself the event's payload, key by key, so that the ledger shows what was applied.
 The keys of `nvidia` and `nodeconfig` are those of the HAMi and Volcano device plugins. Invariant: a
@@ -42,7 +42,7 @@ OperatingMode = Literal["hami-core", "mig", "mps"]
 
 
 class MigCount(Payload, frozen=True):
-    """`count` instances of one MIG profile; `memory` is that of each, in MiB."""
+    """`count` instances of one MIG profile; `memory` is the size of one instance in MiB."""
 
     name: Annotated[str, Meta(min_length=1, max_length=32)]
     memory: Annotated[int, Meta(ge=1, le=1 << 24)]
@@ -86,7 +86,7 @@ class NvidiaConfiguration(Payload, frozen=True, rename="camel"):
 
 
 class FilterDevices(Payload, frozen=True):
-    """Devices of a node that are not offered."""
+    """Devices of a node that are not offered to pods."""
 
     uuid: Names = ()
     index: Annotated[tuple[Index, ...], Meta(max_length=COUNT_MAX)] = ()
@@ -105,7 +105,7 @@ class NodeConfiguration(Payload, frozen=True, rename=lambda name: name.replace("
 
 
 class PolicyConfiguration(Payload, frozen=True):
-    """`policy`: how nodes and devices are preferred; None leaves it unchanged.
+    """`policy`: how nodes and devices are ranked; None leaves a setting unchanged.
 
     `weights` are the weights of resources where the policy compares load."""
 
@@ -126,7 +126,7 @@ class Configuration(Payload, frozen=True, rename="camel"):
 
 @event("operator.configuration", "operator")
 class ConfigurationChanged(Payload, frozen=True):
-    """From this revision on, this document replaces the configuration."""
+    """The configuration is replaced by this document from this revision on."""
 
     by: Name
     reason: Text = ""
