@@ -22,9 +22,8 @@ class PodAdopted(Payload, frozen=True):
     """A running pod without a placement in this ledger is adopted with its devices.
 
     Another scheduler bound the pod, or its placement was voided, or the ledger was lost. `evidence`
-    names the annotation that lists the shares, and `attempt` is the attempt in that annotation (0:
-    none). `pod` is the uid, as in `submitted`. `running`: the pod's containers already have the
-    shares."""
+    names the annotation that lists the shares, and `attempt` is the attempt in it (0: none). `pod`
+    is the uid, as in `submitted`. `running`: the pod's containers already have the shares."""
 
     pod: Name
     node: Name

@@ -76,8 +76,7 @@ class EventType(NamedTuple):
 
     @property
     def born(self) -> int:
-        """Return the highest version that is legal on every ledger, or 0 if every version must be
-        enabled."""
+        """Return the highest version that is legal on every ledger, or 0 if there is none."""
         return BORN.get(self.name, 0)
 
     def payload_of(self, version: int) -> type[Payload]:

@@ -101,8 +101,7 @@ class _Wire(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Head(Struct):
-    """The attributes that identify the event's format, readable whatever else the document
-    contains."""
+    """The attributes that identify an event's format, decodable in any document."""
 
     specversion: str
     type: Name

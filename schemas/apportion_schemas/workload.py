@@ -47,8 +47,8 @@ Controls = Annotated[
 class Ask(Payload, frozen=True):
     """The device request of one container: `count` different devices, and an amount of each.
 
-    At most one of `memory_mib` and `memory_percent` is set; without either, the request is for the
-    whole memory. `cores` is percent of the device's compute; 100 is a device that is not shared.
+    At most one of `memory_mib` and `memory_percent` is set; without either, all memory is
+    requested. `cores` is percent of the device's compute; 100 is a device that is not shared.
     `cap_memory`: an amount above the device's size requests the whole device
     (volcano.sh/vgpu-memory). `profile` is the name of the exact MIG profile. `family` is one of the
     device catalogue."""

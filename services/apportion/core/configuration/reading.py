@@ -1,6 +1,7 @@
-"""Convert a document: spellings, unknown keys, types, consistency, in this order.
+"""Convert a document into a configuration, or report its errors.
 
-Invariant: any document gives a configuration or a `ManifestError`."""
+It checks spellings, unknown keys, types and consistency, in this order. Invariant: any document
+gives a configuration or a `ManifestError`."""
 
 from collections.abc import Mapping
 from typing import Any

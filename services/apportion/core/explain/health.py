@@ -66,7 +66,7 @@ def consequences(unready: str, phase: str, failed: tuple[FailedDevice, ...]) -> 
 
 
 def moving(target: str) -> str:
-    """Return how to move pods off a failed device or a silent node."""
+    """Return a hint how to move pods off a failed device or a silent node."""
     return f"`apportion drain {target} --reason REASON` moves its pods"
 
 
@@ -83,7 +83,7 @@ def unready(state: State, pod: PodState) -> str:
 
 
 def found_silent(time: str) -> str:
-    """Return when an agent was found silent, which is some time after its last report."""
+    """Return a note when an agent was found silent, some time after its last report."""
     return f"detected at {moment(time)}"
 
 

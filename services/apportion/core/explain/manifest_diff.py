@@ -1,4 +1,4 @@
-"""Compare a manifest's requests with those of the live pod, whatever their names."""
+"""Compare a manifest's requests with those of the live pod, ignoring container names."""
 
 from collections.abc import Iterator
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Redact an answer for a tenant: other namespaces show only amounts and nodes.
+"""Redact an answer for a tenant: for other namespaces, show only amounts and nodes.
 
 Fields are redacted as marked in `answers.visibility`, then sentences are made from the result.
 Invariant: a field without a mark is hidden for other namespaces."""
@@ -60,7 +60,7 @@ _OF_THE_CLUSTER: Final = (
 
 
 class _Object(Enum):
-    """The owner of an object, from the client's point of view."""
+    """The visibility of an object's owner: the cluster, a visible or a hidden namespace."""
 
     CLUSTERS = auto()
     SEEN = auto()
@@ -68,7 +68,7 @@ class _Object(Enum):
 
 
 def redacted(answer: Any, sees: Sees) -> Any:
-    """Return the answer for a client with these namespaces, with new sentences."""
+    """Return the answer with what a client of these namespaces may see, and new sentences."""
     return _redacted(answer, sees, _Object.CLUSTERS)
 
 
