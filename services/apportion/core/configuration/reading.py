@@ -1,7 +1,6 @@
-"""Convert a document into a configuration, or report its errors.
+"""Read a document: check spellings, unknown keys, types and consistency, in this order.
 
-It checks spellings, unknown keys, types and consistency, in this order. Invariant: any document
-gives a configuration or a `ManifestError`."""
+Invariant: any document gives a configuration or a `ManifestError`."""
 
 from collections.abc import Mapping
 from typing import Any

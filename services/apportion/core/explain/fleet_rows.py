@@ -48,10 +48,9 @@ class PackedNode(Struct, frozen=True, array_like=True):
     """One node, packed for the picture of the fleet. `ready` is 1 or 0.
 
     `models` are pairs of model and MiB of one device. `cards` are flattened triples: index,
-    position in `models`, `CardState`. `notes` (failure reasons) and `cordons` (their authors) are
-    keyed by the device's position; `cordon` is that of the node. `hardware` describes a node
-    without a pool label: number of devices, position in `models`, and the mode unless it is
-    hami-core."""
+    position in `models`, `CardState`. `notes` (failures) and `cordons` (authors) are keyed by the
+    device's position; `cordon` is that of the node. `hardware` describes a node without a pool
+    label: number of devices, position in `models`, and the mode unless it is hami-core."""
 
     node: Everyone[str]
     pool: Everyone[str]

@@ -191,7 +191,7 @@ def _node_reported(context: _Context, data: NodeReported) -> Change:
 
 
 def host_of(node: NodeState) -> Host:
-    """CPU, memory, pods and labels: from Kubernetes if observed, else from the agent."""
+    """Return CPU, memory, pods and labels: from Kubernetes if observed, else from the agent."""
     seen = node.observed
     if seen is None:
         return node.reported.host if node.reported else NO_HOST
@@ -591,5 +591,5 @@ def _share_breached(context: _Context, data: ShareBreached) -> Change:
 
 @folds(UsageRecorded)
 def _noted(context: _Context, data: UsageRecorded) -> Change:  # noqa: ARG001 - changes no state
-    """Record no change: only reports read these events."""
+    """Record an event that changes nothing in the state, because only usage reports read it."""
     return Change(data)

@@ -34,7 +34,7 @@ def placement_of(placed: PodPlaced) -> Placement:
 
 
 def rationale_of(placement: Placement) -> Rationale:
-    """Unpack the rationale; an adopted pod's contains only its node."""
+    """Unpack the rationale; for an adopted pod it contains only the node."""
     if not placement.rationale:
         return Rationale(Score(node=placement.node, total=0.0))
     return _unpack(placement.rationale)

@@ -53,7 +53,7 @@ READ_MAX: Final = 2_500  # nodes that one decision reads for new prices
 class PlacementClass:
     """The pods of one shape, evaluated against every node.
 
-    With `picks_one` it takes one device, whatever the links between devices. `needs` are the
+    With `picks_one` it takes one device, regardless of links between devices. `needs` are the
     filters of rare requirements. Device kinds `without` and the rows `kept` are excluded."""
 
     def __init__(
@@ -204,12 +204,12 @@ class PlacementClass:
         return near or self.facts.prefers
 
     def host_fits(self, free: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return True for each host whose free amounts (packed) suffice for the pod itself."""
+        """Return True for each host whose free amounts (packed) suffice for the pod."""
         fits: NDArray[np.bool_] = packed.lacking_each(free, self._host_need) == 0
         return fits
 
     def capacity(self, columns: Columns) -> NDArray[np.int64]:
-        """Return, for each row, an upper bound of the pods of the class that would fit."""
+        """Return, for each row, an upper bound of the number of such pods that would fit."""
         host = packed.times_each(columns.free[:, HOST], self._host_need, self._host_need)
         found = np.where(self.facts.ranks == FITS, host, 0)
         for ask in self.asks:
@@ -289,7 +289,7 @@ class PlacementClass:
 
 
 class ClassCache:
-    """The classes over one state; the least recently used one is dropped.
+    """The cached classes of one state; the least recently used one is dropped.
 
     A class follows changes of policy, prices, device kinds and geometries when it is next used.
     `looks` is the total cost of refreshes, so that a caller can stop in time."""

@@ -1,9 +1,9 @@
-"""The engine: pending pods in, decisions out.
+"""The engine, which turns pending pods into decisions.
 
 The state changes only when a decision comes back from the ledger, so a refused append needs only
 `retry`. Invariant: `decide` leaves the state as it was, and the same state yields the same
-placements whatever the engine has seen before. The exception is a waiting gang, which is
-retried only after a release, although any placement may help it."""
+placements whatever the engine has seen before. The exception is a waiting gang, which is retried
+only after a release, although any placement may help it."""
 
 from typing import Final
 
@@ -66,7 +66,7 @@ DecisionEvent = PodPlaced | PodRefused | PlacementVoided | PodEvicted | PodResiz
 
 
 class Decision(Struct):
-    """The events to append, all or nothing, and their pods in case the append is refused.
+    """The events to append, all or nothing, with their pods in case the append is refused.
 
     `more` is True if the decision ended early, to bound its duration; call `decide` again."""
 
@@ -77,7 +77,7 @@ class Decision(Struct):
 
 
 class Engine:
-    """Decides over one state, and keeps indexes that make the next decision cheap."""
+    """A decision maker over one state, with indexes that make the next decision cheap."""
 
     def __init__(self, state: State, *, now: int = NO_CLOCK) -> None:
         """End backoffs due by `now`, in microseconds since 1970; by default no pod backs off."""
