@@ -1,4 +1,4 @@
-"""Limits of queues and namespaces, as bounds on the amounts of shares.
+"""Express limits of queues and namespaces as bounds on the amounts of shares.
 
 A limit of device memory or cores counts all such devices, by whichever names the pods requested
 them, so another dialect does not bypass it. Only `volcano.sh/gpu-number` counts just whole devices,
@@ -51,7 +51,7 @@ _OF_CLAIMS: Final = ("requests.", "limits.")
 
 
 class Bound(NamedTuple):
-    """The maximum of an amount, named as in the limit, which counts it in `unit`."""
+    """The maximum of an amount, named and counted in `unit` as in the limit."""
 
     resource: str
     amount: Amount
@@ -190,7 +190,7 @@ def of_devices(shape: Shape, shares: Iterable[Share], node: NodeState) -> Counte
 
 
 def of_demand(demand: Demand, device: Device, count: int) -> Amounts:
-    """Return the least amounts of `count` shares of such devices."""
+    """Return the minimum amounts of `count` shares of such devices."""
     profile = demand.profile.name if demand.profile is not None else ""
     return {
         amount: much * count
@@ -199,14 +199,14 @@ def of_demand(demand: Demand, device: Device, count: int) -> Amounts:
 
 
 def at_least(shape: Shape) -> Amounts:
-    """Return the amounts that a pod of this shape uses on any node."""
+    """Return the minimum amounts that a pod of this shape uses on any node."""
     taken = of_host(shape)
     taken.update(devices_at_least(shape))
     return taken
 
 
 def devices_at_least(shape: Shape) -> Counter[Amount]:
-    """Return the peak device amounts of a pod of this shape on any node; see `of_devices`."""
+    """Return the minimum of the peak device amounts on any node; see `of_devices`."""
     taken: Counter[Amount] = Counter()
     before: dict[str, Counter[Amount]] = {}
     for ask in shape.asks:

@@ -1,4 +1,4 @@
-"""What is left of one device as a number below 256, and how a share changes it.
+"""Encode the free part of a device as a number below 256, and how a share changes it.
 
 For a MIG device it is the mask of occupied slices, because their position decides what fits; for
 others, the percent left of memory or compute. Invariant: every chain of shares ends."""
