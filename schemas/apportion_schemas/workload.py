@@ -47,11 +47,10 @@ Controls = Annotated[
 class Ask(Payload, frozen=True):
     """The device request of one container: `count` different devices, and an amount of each.
 
-    At most one of `memory_mib` and `memory_percent` is set; without either, all memory is
-    requested. `cores` is percent of the device's compute; 100 is a device that is not shared.
-    `cap_memory`: an amount above the device's size requests the whole device
-    (volcano.sh/vgpu-memory). `profile` is the name of the exact MIG profile. `family` is one of the
-    device catalogue."""
+    At most one of `memory_mib` and `memory_percent` is set; without either, all memory is meant.
+    `cores` is percent of the device's compute; 100 is a device that is not shared. `cap_memory`: an
+    amount above the device's size requests the whole device (volcano.sh/vgpu-memory). `profile` is
+    the exact MIG profile's name. `family` is one of the device catalogue."""
 
     container: Name
     family: Name

@@ -168,8 +168,7 @@ SHAPES_WEIGHED: Final = 16  # more cost time and gain nothing
 class Frequent(NamedTuple):
     """One independent piece of a frequent pod; `weight` is the value of room for one more.
 
-    It is half the frequency times the root of the size in thousandths, in millionths of a device.
-    """
+    It is half the frequency times the root of the size in thousandths, in device millionths."""
 
     sort: Sort
     cpu_milli: int

@@ -64,7 +64,7 @@ class Waiting:
             self._regroup(data.namespace)
 
     def add(self, pod: PodState) -> None:
-        """Record a pending pod, except one with a chooser or gates, which others make schedulable."""
+        """Record a pending pod, unless a chooser decides for it or gates still hold it back."""
         if pod.submitted.chooser or pod.submitted.gates:
             return
         if self.shard is WHOLE or self._note(pod) in self.shard.parts:

@@ -96,7 +96,7 @@ class Container(NamedTuple):
     role: Role = "app"
 
     def at(self, kind: Literal["limits", "requests"], resource: str) -> str:
-        """Return the path of one of the container's amounts."""
+        """Return the field path of one of the container's amounts."""
         return within(f"{self.field}.resources.{kind}", resource)
 
     def ask(self, family: str, **wanted: Any) -> Ask:
