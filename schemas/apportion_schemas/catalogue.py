@@ -116,7 +116,7 @@ def event(
 ) -> Callable[[P], P]:
     """Declare a payload as an event with this subject and only writer.
 
-    `born` is its number in `BORN`: events added after the first release have 0."""
+    `born` is the event's version in `BORN`; an event added after the first release has 0."""
 
     def declare(payload: P) -> P:
         row = EventType(payload, subject, writer, older, _filler(f"{SUBJECTS}.{subject}"))

@@ -50,7 +50,7 @@ class MigCount(Payload, frozen=True):
 
 
 class MigGroup(Payload, frozen=True):
-    """MIG instances that a device may have at the same time."""
+    """A group of MIG instances that a device may have at the same time."""
 
     group: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.]+$", max_length=32)]
     geometries: Annotated[tuple[MigCount, ...], Meta(min_length=1, max_length=8)]
@@ -64,7 +64,7 @@ class MigGeometries(Payload, frozen=True, rename="camel"):
 
 
 class NvidiaConfiguration(Payload, frozen=True, rename="camel"):
-    """`nvidia`: resource names, defaults of requests, and how devices are offered."""
+    """The section `nvidia`: resource names, defaults of requests, and how devices are offered."""
 
     dialect: Literal["", "hami", "volcano-vgpu"] = ""
     resource_count_name: ResourceName | None = None
@@ -93,7 +93,7 @@ class FilterDevices(Payload, frozen=True):
 
 
 class NodeConfiguration(Payload, frozen=True, rename=lambda name: name.replace("_", "")):
-    """`nodeconfig[]`: settings of one node; None leaves the cluster's setting."""
+    """An entry of `nodeconfig[]`: settings of one node; None leaves the cluster's setting."""
 
     name: Name
     operating_mode: OperatingMode | None = None
@@ -105,7 +105,7 @@ class NodeConfiguration(Payload, frozen=True, rename=lambda name: name.replace("
 
 
 class PolicyConfiguration(Payload, frozen=True):
-    """`policy`: how nodes and devices are ranked; None leaves a setting unchanged.
+    """The section `policy`: how nodes and devices are ranked; None leaves a setting unchanged.
 
     `weights` are the weights of resources where the policy compares load."""
 

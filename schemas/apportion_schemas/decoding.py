@@ -1,7 +1,7 @@
 """Decode untrusted bytes, and raise the same error for everything invalid.
 
-For too deep nesting msgspec raises RecursionError, and for text that is not UTF-8
-UnicodeDecodeError, instead of an error of its own."""
+msgspec itself raises RecursionError for too deep nesting, and UnicodeDecodeError for text that is
+not UTF-8."""
 
 from collections.abc import Callable
 from typing import TypeVar

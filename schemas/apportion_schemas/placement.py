@@ -133,7 +133,7 @@ class PodPlaced(Payload, frozen=True):
 
     `previous` is the SHA-256 of the whole message of the previous placement on that node, so that
     the messages on `placement.<node>` alone prove that none was lost, reordered or rewritten.
-    `fitting` of `nodes` could take the pod; `runners_up` are the best of the others. `borrowed` is
+    `fitting` of `nodes` could run the pod; `runners_up` are the best of the others. `borrowed` is
     what containers may use of idle containers' shares, and `controls` are settings of how they are
     limited. With these two, the node's agent needs no other event about the pod."""
 
@@ -168,9 +168,9 @@ class PodEvicted(Payload, frozen=True):
     """A pod is evicted for a pod of higher priority, and stays placed until it ends.
 
     `beneficiary` is the uid of the pod that needs the room, `beneficiary_name` its
-    `namespace/name`, and `nominated` the node where it is to be placed. Until then that node takes
-    no pod of its priority or less. `budgets` are the PodDisruptionBudgets that this exceeds. The
-    binder deletes the pod with the grace period of its own spec."""
+    `namespace/name`, and `nominated` the node reserved for it: no pod of the same or lower priority
+    is placed there in the meantime. `budgets` are the PodDisruptionBudgets that the eviction
+    exceeds. The binder deletes the pod with the grace period of its own spec."""
 
     pod: Name
     namespace: Name
@@ -192,7 +192,7 @@ class PodResized(Payload, frozen=True):
     """A running pod has more or less of the same devices from this revision on.
 
     `shares` are all its shares in the order of its placement, and `asked` is the revision of the
-    ResizeAsked that this answers."""
+    ResizeAsked that this event answers."""
 
     pod: Name
     namespace: Name
@@ -267,7 +267,7 @@ ResizeCode = Literal[
 class ResizeRefused(Payload, frozen=True):
     """A requested resize of a running pod is refused; the pod keeps its shares.
 
-    `asked` is the revision of the ResizeAsked that this answers. `containers` are those with
+    `asked` is the revision of the ResizeAsked that this event answers. `containers` are those with
     devices, if the container is the problem. `needed` and `available` are MiB or percent beyond the
     pod's share, or MiB in total if no device has that much."""
 

@@ -93,7 +93,7 @@ class DeviceUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UsageSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One sample of a node: a plain JSON message on `apportion.usage.{node}`."""
+    """A usage sample of one node: a plain JSON message on `apportion.usage.{node}`."""
 
     node: Name
     time: Text

@@ -50,7 +50,7 @@ class Ask(Payload, frozen=True):
     At most one of `memory_mib` and `memory_percent` is set; without either, all memory is meant.
     `cores` is percent of the device's compute; 100 is a device that is not shared. `cap_memory`: an
     amount above the device's size requests the whole device (volcano.sh/vgpu-memory). `profile` is
-    the exact MIG profile's name. `family` is one of the device catalogue."""
+    the exact MIG profile's name. `family` is a name in the device catalogue."""
 
     container: Name
     family: Name
@@ -179,7 +179,7 @@ class PreferredPodTerm(Payload, frozen=True):
 
 
 class SpreadConstraint(Payload, frozen=True):
-    """`spec.topologySpreadConstraints[]`: prefer domains with few such pods.
+    """`spec.topologySpreadConstraints[]`: prefer domains with few selected pods.
 
     A domain is a value of the label `topology_key`. `required` is `DoNotSchedule`: with the pod, no
     domain may have more than `max_skew` selected pods above the lowest count, which is 0 if there
@@ -278,7 +278,7 @@ class PodSubmitted(Payload, frozen=True):
 
 @event("workload.{uid}", "watcher", born=2)
 class PodChanged(Payload, frozen=True):
-    """A live pod changed after it was submitted or last changed.
+    """A live pod changed since its last PodSubmitted or PodChanged event.
 
     It has every property of a pod that may change: labels, gates (only ever removed), CPU and
     memory (resized in place by `pods/resize`), and whether the pod is being deleted

@@ -236,5 +236,5 @@ def _filled(
 
 
 def _asks(draft: PodDraft) -> tuple[Ask, ...]:
-    """Return the asks of all containers: first the joined asks, then the borrowing ones."""
+    """Return the asks of all containers: their own first, then the borrowing ones."""
     return (*joined(draft.shape.asks), *draft.borrowing)

@@ -23,7 +23,7 @@ class Beside(Answer, frozen=True):
 
 
 class Leaving(Answer, frozen=True):
-    """A pod that would be evicted, and its beneficiary; `to` is its own next node, if any."""
+    """A pod that would be evicted, its beneficiary, and the node `to` which it would move, if any."""
 
     namespace: Namespace
     pod: str
@@ -77,16 +77,16 @@ class Ahead(Answer, frozen=True):
 class PlannedPod(Answer, frozen=True):
     """The outcome for one pod. `was` is the pod's current node, if any.
 
-    `placed` is set if it fits or keeps its node, otherwise `refused`, which for `never` says what
+    `placed` is set if it fits or keeps its node; otherwise `refused` is set, for `never` with what
     an empty fleet lacks. `pending_since` is the revision since which a pod of this name is pending,
     or 0. `without` is the outcome without the plan's changes, empty if the plan has none. `ahead`
     counts pending pods that are scheduled earlier. `sentence` is made from the other fields; `text`
     is the same without the pod's name. `cause` is why it is not placed, or a note about the node it
     keeps, made from `phase`, `differs`, `failed_devices` and `unready`. `awaits` is why an
     unrefused pod is pending. Pods of a list with the same cause share a `line`, counted from 1.
-    `replaces`: the pending pod of this name has another spec. `evicted`: is being evicted already.
-    `ends`: would be evicted and not resubmitted. `while_cordoned` are the drained nodes and devices
-    that alone could take it."""
+    `replaces`: the pending pod of this name has another spec. `evicted`: it is already being
+    evicted. `ends`: it would be evicted and not resubmitted. `while_cordoned` are the drained nodes
+    and devices that alone could run it."""
 
     namespace: Namespace
     name: str

@@ -49,7 +49,7 @@ class ErrorAnswer(Answer, frozen=True):
 
     `code` is set for errors that programs tell apart: `unknown-device`, `ambiguous-device`,
     `unknown-path` (not an endpoint of this gateway) and `no-prices` (no price file). `rest` is the
-    error without the field's name, if it begins with that."""
+    error without its leading field name, if any."""
 
     error: People[str]
     field: Everyone[str] = ""
@@ -61,7 +61,7 @@ class ErrorAnswer(Answer, frozen=True):
 class RevisionAnswer(Answer, frozen=True):
     """The revision to which the gateway has folded.
 
-    `frozen` is a key of `FREEZES` in `health.py`; empty if pods can be placed, and in the past."""
+    `frozen` is a key of `FREEZES` in `health.py`; empty if pods can be placed, or for the past."""
 
     revision: Everyone[int]
     time: Everyone[str] = ""
@@ -96,7 +96,7 @@ class ConfigurationAnswer(Answer, frozen=True):
 
 
 class FailedDevice(Answer, frozen=True):
-    """A failed device that a pod uses; `revision` and `time` are optional."""
+    """A failed device that a pod uses; `revision` and `time` are those of the failure, if set."""
 
     device: Everyone[str]
     reason: People[str]
@@ -108,8 +108,8 @@ class PodAnswer(Answer, frozen=True):
     """One live pod. A pod that cannot be read has the phase `rejected`, and no revisions.
 
     `reasons` counts nodes per cause while it is refused, the easiest to solve first. `cause`
-    describes the changeable one of most nodes, or the limit, gate, gang or scheduler that blocks
-    it. `never`: would not fit even on an empty fleet. `spec` is a digest, equal for equal
+    describes the most frequent one that can change, or the limit, gate, gang or scheduler that
+    blocks it. `never`: it would not fit even on an empty fleet. `spec` is a digest, equal for equal
     manifests. `evicted_for` is the `namespace/name` for which it is being evicted; `room_on` the
     node where pods are or were evicted for it. `unready` is why its node is not ready, so that its
     status is unknown. `cpu_milli` and `memory_mib` are requests to the node, in addition to
@@ -399,7 +399,7 @@ class CauseRow(Answer, frozen=True):
     """One cause of a refusal: the number of nodes, a description, and what unblocks the pod.
 
     `unblocked_by` is made from `command`, `cure`, the first `holders` of a limit, and the first
-    that are `cordoned`, which are `people` as text. `cordoned_more` counts the others; None if
+    `cordoned` names, which are `people` as text. `cordoned_more` counts the other names; None if
     unknown. `off_offer`: a device or node that would fit is cordoned, failed or not ready.
     `is_limit`: a limit refuses the pod on every node."""
 
@@ -439,7 +439,7 @@ class MissRow(Answer, frozen=True):
 class WhyRefused(Answer, frozen=True):
     """The reason why no node fits; `revision` is the event since which these causes apply.
 
-    `nearest` are nodes that could take the pod once other pods end. `never`: there is no such node,
+    `nearest` are nodes that could run the pod once other pods end. `never`: there is no such node,
     and `nearest` are those that lack least. `unbelieved` might fit if the reports of their agents
     were not refused. `since` are nodes or devices cordoned, failed or gone after that event;
     `since_more` counts further cordons, and `since_text` describes both. `spared` is why no pod is
@@ -481,7 +481,7 @@ class HeldShare(Answer, frozen=True):
 
 
 class WhyPlaced(Answer, frozen=True):
-    """The reason why the pod is on its node: `fitting` of `nodes` could have taken the pod.
+    """The reason why the pod is on its node: `fitting` of `nodes` could have run the pod.
 
     `choice` is how its devices were chosen within the node; empty if that is no longer known.
     `found_there`: the pod ran there before this ledger existed, so there is no score."""
@@ -533,7 +533,7 @@ class PodEnd(Answer, frozen=True):
 
 
 class Eviction(Answer, frozen=True):
-    """The eviction of a pod for another one: the event, and a sentence made from it."""
+    """The eviction of one pod for another: the event, and a sentence made from it."""
 
     revision: Everyone[int]
     time: Everyone[str]

@@ -124,7 +124,7 @@ def retake(state: DeviceState, share: Share) -> None:
 
 
 def release(state: DeviceState, share: Share) -> None:
-    """Free what `occupy` charged."""
+    """Free the amounts that `occupy` charged for the share."""
     state.slots_free += 1
     state.memory_free_mib += share.memory_mib
     state.cores_free += share.cores

@@ -1,4 +1,4 @@
-"""Run the checks of the doctor, which a table lists."""
+"""Define the doctor's checks, and the table that lists them."""
 
 import re
 from collections import Counter

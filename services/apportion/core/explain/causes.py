@@ -1,7 +1,7 @@
 """Explain a refusal: causes, cures, near misses, later cordons and spared pods.
 
 Counts and amounts are those of the decision, cures are for the current state. Invariants: cures and
-later cordons name only nodes and devices that could take the pod when empty. A preemption rule is
+later cordons name only nodes and devices that could run the pod when empty. A preemption rule is
 named only for a node where the pods that it spares have what is lacking. Only the number of spared
 pods is shown, because they may be in any namespace; for a queue not even the number."""
 
@@ -208,7 +208,7 @@ def refused_rows(
 def _with_people(
     state: State, row: reads.CauseRow, explained: Explained, pod: PodState, room: Room
 ) -> reads.CauseRow:
-    """Add the authors of cordons to a cause, for the first names that could take the pod."""
+    """Add the authors of cordons to a cause, for the first names that could run the pod."""
     if row.code not in (RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED):
         return row
     names, _ = _liftable(state, row.code, explained, pod, room)
@@ -320,7 +320,7 @@ def _uncordoned(
 def _liftable(
     state: State, code: RefusalCode, explained: Explained, pod: PodState, room: Room
 ) -> tuple[list[str], str]:
-    """Return the cordoned names that could take the pod, and what else is needed.
+    """Return the cordoned names that could run the pod, and what else is needed.
 
     If lifting a single cordon suffices for some names, return only these. If the refused pod of a
     gang is unknown, return all cordoned names."""

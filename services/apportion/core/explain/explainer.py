@@ -7,8 +7,8 @@ even when empty, or a limit is too small without any other pod; `lab.fitting`, w
 on an empty fleet, agrees.
 
 A gang is refused for the first pod that finds no node after others were placed, so the refusal
-counts empty nodes as in use. Invariant: a node counts as the gang's own only if it would take such
-a pod now, and all pods of the gang have the same shape."""
+counts empty nodes as in use. Invariant: a node counts as the gang's own only if it would run such a
+pod now, and all pods of the gang have the same shape."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -95,7 +95,7 @@ class Room:
         return max(wanted - free, 0)
 
     def possible(self, pod: PodState, refused: PodRefused) -> tuple[NearMiss, ...]:
-        """Return those of the event's nearest nodes that could take the pod when empty."""
+        """Return those of the event's nearest nodes that could run the pod when empty."""
         shape = pod.submitted.shape
         near = {miss.node: self._state.nodes.get(miss.node) for miss in refused.nearest}
         could = {
@@ -104,14 +104,14 @@ class Room:
         return tuple(miss for miss in refused.nearest if miss.node in could)
 
     def nearest_nodes(self, shape: Shape) -> tuple[NearMiss, ...] | None:
-        """Return the shortages of the nearest nodes that could take the pod, or None."""
+        """Return the shortages of the nearest nodes that could run the pod, or None."""
         could = list(islice(self.could(shape), NODES_WEIGHED))
         misses = [found for node in could if (found := self.miss(shape, node)) is not None]
         misses.sort(key=lambda each: (self.devices_short(shape, each[1]), each[0]))
         return tuple(miss for _, miss in misses[:NEAREST_KEPT]) if could else None
 
     def with_nothing_there(self, shape: Shape, refused: PodRefused) -> PodRefused:
-        """Return the refusal as it would be on an empty fleet, where no node could take the pod."""
+        """Return the refusal as it would be on an empty fleet, where no node could run the pod."""
         alike, reasons = _unnamed(shape), Counter[RefusalCode]()
         rules, verdicts = rules_of(self._state, shape), list[tuple[NodeState, Verdict]]()
         for nodes in self._builds():
@@ -174,7 +174,7 @@ class Room:
         return found
 
     def could(self, shape: Shape) -> Iterator[NodeState]:
-        """Yield the nodes that could take a pod of this shape when empty."""
+        """Yield the nodes that could run a pod of this shape when empty."""
         alike, rules = _unnamed(shape), rules_of(self._state, shape)
         for nodes in self._builds():
             if devices_feasibility(alike, empty(nodes[0]).devices, rules) is not None:
@@ -188,7 +188,7 @@ class Room:
                     yield node
 
     def holds(self, shape: Shape, node: NodeState) -> bool:
-        """Return True if the node could take a pod of this shape when empty."""
+        """Return True if the node could run a pod of this shape when empty."""
         return feasibility(shape, node, empty, rules_of(self._state, shape)) is None
 
     def empty_devices(self, shape: Shape, node: NodeState) -> tuple[int, int]:
@@ -526,7 +526,7 @@ class TooFewPlaces(NamedTuple):
 
 
 class Explained(NamedTuple):
-    """A refusal with nearest nodes that could take the pod; `never`: no node ever could.
+    """A refusal with nearest nodes that could run the pod; `never`: no node ever could.
 
     `limit` is too small even without other pods. `own` counts nodes for the gang's other pods,
     which the refusal counts as in use. `shape` is the refused shape; None if the gang's pods differ
@@ -557,7 +557,7 @@ class Explainer:
         self._looks = 0
 
     def explained(self, pod: PodState, refused: PodRefused, *, brief: bool = False) -> Explained:
-        """Return the refusal with the nearest nodes that could take the pod.
+        """Return the refusal with the nearest nodes that could run the pod.
 
         Without such nodes, it has what each node lacks when empty. A queue or quota has no nearest
         nodes, and a gang leaves out those for its other pods. `brief` is for lists: the event's

@@ -39,7 +39,7 @@ def accounts_of(namespace: str, more: Iterable[str] = ()) -> Accounts:
     """Return our services' accounts, named like their roles, and the accounts in `more`.
 
     Entries of `more` are `NAMESPACE/NAME=ROLE`. Names of pods elsewhere get their namespace and `_`
-    as a prefix, which no Kubernetes name contains: otherwise such a pod could take the name of one
+    as a prefix, which no Kubernetes name contains: otherwise such a pod could use the name of one
     of ours, read its replies and change its consumers. Raises `InvalidIdentity`."""
     accounts = {(namespace, name): Given(name) for name in BY_NAME if name not in OFFLINE}
     for text in more:

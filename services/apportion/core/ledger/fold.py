@@ -485,7 +485,7 @@ def shares_of(pod: PodState) -> tuple[Share, ...]:
 def place(pod: PodState, node: NodeState, placement: Placement) -> None:
     """Charge the shares and the pod itself to the node.
 
-    Raises Oversold if a device cannot hold its share; then nothing is charged."""
+    Raises Oversold if a device has too little free for its share; then nothing is charged."""
     charged: list[tuple[DeviceState, Any]] = []
     try:
         for share in placement.shares:

@@ -329,7 +329,7 @@ def spec_digest(key: bytes, pod: PodSubmitted) -> str:
 
 
 def reshape(state: State, pod: PodState, shape: Shape) -> None:
-    """Give the pod another shape."""
+    """Replace the pod's shape by another shape."""
     pod.shape_key = shape_key(shape)
     shape = state.shapes.setdefault(pod.shape_key, shape)
     pod.submitted = msgspec.structs.replace(pod.submitted, shape=shape)

@@ -139,7 +139,7 @@ class PlacementClass:
 
     @property
     def fits_somewhere(self) -> bool:
-        """Return True if any node could take a pod of the class, as of the last `refresh`."""
+        """Return True if any node could run a pod of the class, as of the last `refresh`."""
         return self.board.fitting > 0
 
     def refresh(self, columns: Columns) -> Int64:
@@ -190,7 +190,7 @@ class PlacementClass:
 
     @property
     def may_collide(self) -> bool:
-        """Return True if a node that no filter refuses may still be unable to take the pod."""
+        """Return True if a node that no filter refuses may still be unable to run the pod."""
         if self._alike:
             return self.asks[0].cuts_instances
         if len(self.asks) > 1 or self.shape.devices.numa_bind:

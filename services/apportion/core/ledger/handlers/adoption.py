@@ -24,7 +24,7 @@ _AMOUNTS = (
 def charged(state: State, data: PodAdopted) -> list[DeviceState]:
     """Return copies of the claim's devices with its shares charged.
 
-    The state is not changed. Raises Oversold if a device cannot hold its share."""
+    The state is not changed. Raises Oversold if a device has too little free for its share."""
     if data.pod != data.submitted.uid:
         raise Oversold(f"pod {data.pod} is described as pod {data.submitted.uid}")
     families = {ask.container: ask.family for ask in data.submitted.shape.asks}

@@ -76,7 +76,7 @@ class _Kind:
 
 
 class Concern(NamedTuple):
-    """How other pods restrict one pod: `guards` are anti-affinity terms that select it.
+    """The restrictions of one pod by other pods: `guards` are anti-affinity terms that select it.
 
     `wishes` is True if it has terms of its own. `itself` has, for each selector of its affinity and
     then of its spread, True if the selector matches the pod itself."""

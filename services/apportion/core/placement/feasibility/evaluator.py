@@ -251,7 +251,7 @@ def devices_feasibility(
     *,
     large_enough: bool = False,
 ) -> Verdict | None:
-    """Like `feasibility`, for devices only; `place` is a position among these."""
+    """Apply `feasibility` to devices only; `place` is a position in `devices`."""
     for ask in shape.asks:
         needs = [need_of(ask, shape.devices, held.device, rules) for held in devices]
         places: Sequence[int] = range(len(devices))
