@@ -23,7 +23,7 @@ class Beside(Answer, frozen=True):
 
 
 class Leaving(Answer, frozen=True):
-    """A pod that would be evicted, its beneficiary, and the node `to` which it would move, if any."""
+    """A pod that would be evicted, its beneficiary, and its next node (`to`), if any."""
 
     namespace: Namespace
     pod: str

@@ -585,8 +585,8 @@ def webhook(kube: KubeFacts) -> Found | None:
 class Check(NamedTuple):
     """A check of the table: name, function, documentation link, and the facts that it needs.
 
-    `part` names a field of the facts, empty for all; without it there is no check. `heard`: the
-    result is unknown while the ledger's server does not answer."""
+    `part` names the field of the facts that it needs, empty for all; without that field the check
+    is skipped. `heard`: the result is unknown while the ledger's server does not answer."""
 
     id: str
     examine: Callable[[Any], Found | None]

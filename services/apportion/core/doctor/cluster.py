@@ -32,7 +32,7 @@ def came_late(said: schemas.Event, revision: int, gone: int) -> bool:
 
 
 def cluster_facts(state: State, *, late: Collection[int] = ()) -> facts.ClusterFacts:
-    """Return facts about nodes, agents and drivers; `late` are revisions that `came_late`."""
+    """Return facts about nodes, agents and drivers; `late` are the revisions of late events."""
     there = [node for _, node in sorted(state.nodes.items()) if node.present]
     simulated = [node for node in there if node.reported and node.reported.simulated]
     drivers: dict[str, list[str]] = {}

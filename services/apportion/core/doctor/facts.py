@@ -130,7 +130,7 @@ class StarvingGang(Struct, frozen=True):
 
 
 class WaitingFacts(Struct, frozen=True, kw_only=True):
-    """The number of pending pods, those that can never fit, and starving gangs."""
+    """Facts about pending pods: their number, those that can never fit, and starving gangs."""
 
     waiting: int = 0
     never: tuple[str, ...] = ()

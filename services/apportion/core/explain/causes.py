@@ -88,7 +88,7 @@ def cause_words(explained: Explained) -> str:
 
 
 def whose(refused: PodRefused, shape: Shape | None) -> str:
-    """Return a prefix that says so if the refusal may be about another pod of the gang."""
+    """Return a prefix for a refusal that may be about another pod of the gang, else empty."""
     return "for one pod of its gang, " if shape is None and refused.gang is None else ""
 
 
@@ -208,7 +208,7 @@ def refused_rows(
 def _with_people(
     state: State, row: reads.CauseRow, explained: Explained, pod: PodState, room: Room
 ) -> reads.CauseRow:
-    """Add the authors of cordons to a cause, for the first names that could run the pod."""
+    """Add the authors of cordons to a cause, for the first nodes or devices that would fit."""
     if row.code not in (RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED):
         return row
     names, _ = _liftable(state, row.code, explained, pod, room)
@@ -320,7 +320,7 @@ def _uncordoned(
 def _liftable(
     state: State, code: RefusalCode, explained: Explained, pod: PodState, room: Room
 ) -> tuple[list[str], str]:
-    """Return the cordoned names that could run the pod, and what else is needed.
+    """Return the cordoned nodes or devices that could run the pod, and what else is needed.
 
     If lifting a single cordon suffices for some names, return only these. If the refused pod of a
     gang is unknown, return all cordoned names."""
@@ -488,7 +488,7 @@ _OUT = (RefusalCode.NODE_NOT_READY, RefusalCode.AGENT_SILENT, RefusalCode.NODE_G
 def with_taken(
     refused: reads.WhyRefused, state: State, pod: PodState, room: Room
 ) -> reads.WhyRefused:
-    """Add nodes and devices that became unavailable later, with the first cordons."""
+    """Add to a refusal the nodes and devices that became unavailable later, cordons first."""
     found = sorted(_cordons(state, pod, room), key=lambda each: natural(each[0]))
     cordoned = {name for name, _ in found}
     out = tuple(

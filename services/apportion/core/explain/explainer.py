@@ -76,7 +76,7 @@ Build = tuple[tuple[str, str, str, int, int, int, int, tuple[MigSize, ...]], ...
 
 
 class Room:
-    """Answers questions about empty nodes; valid for one unchanged state."""
+    """Capacity queries about empty nodes, for one unchanged state."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -547,7 +547,7 @@ class Explained(NamedTuple):
 
 
 class Explainer:
-    """Explains refusals of one unchanged state; common results are computed once."""
+    """Explanations of refusals in one unchanged state; common results are computed once."""
 
     def __init__(self, state: State) -> None:
         self.room = Room(state)

@@ -25,7 +25,7 @@ POOL_LABELS: Final = (
 
 
 class CardState(IntFlag):
-    """Problems of a device, as bits."""
+    """The problems of a device, as bit flags."""
 
     FAILED = 1
     CORDONED = 2

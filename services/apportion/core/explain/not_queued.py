@@ -25,7 +25,7 @@ def gates_words(gates: Sequence[str]) -> str:
 
 
 def chooser_words(chooser: str) -> str:
-    """Return which other scheduler a pod waits for to choose its node."""
+    """Return which scheduler must choose the node of a waiting pod."""
     return f"until {chooser} chooses its node"
 
 

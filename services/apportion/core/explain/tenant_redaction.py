@@ -103,7 +103,7 @@ def _collect(value: Any, by: Rule, found: set[str]) -> None:
 
 @cache
 def marks_of(kind: type) -> dict[str, Seen]:
-    """Return the mark of each field of a struct; `Rule.OWNERS` without one."""
+    """Return the mark of each field of a struct; a field without a mark has `Rule.OWNERS`."""
     names = getattr(kind, "__struct_fields__", ())
     if kind in _OF_EVENTS:
         return {name: _OF_EVENTS[kind].get(name, _OWNERS) for name in names}

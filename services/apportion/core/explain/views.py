@@ -36,7 +36,7 @@ def shown_phase(pod: PodState) -> str:
 
 
 def summary_answer(state: State) -> reads.SummaryAnswer:
-    """Return the cluster at a glance."""
+    """Return the summary of the cluster."""
     phases = Counter(map(shown_phase, state.pods.values()))
     if state.rejected:
         phases[REJECTED] = len(state.rejected)

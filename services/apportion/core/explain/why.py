@@ -178,8 +178,9 @@ def _placed(state: State, pod: PodState, placement: Placement) -> reads.WhyPlace
 def choice_words(state: State, pod: PodState, placement: Placement, score: Score) -> str:
     """Return how the devices were chosen within the node.
 
-    An example is `within n1, bestfit prefers the device with the least leftover`. Empty if the
-    policy has changed since, another scheduler chose, or the pod has its own device weights."""
+    An example is `within n1, bestfit prefers the device with the least leftover`. The text is empty
+    if the policy has changed since, another scheduler chose, or the pod has its own device weights.
+    """
     submitted = pod.submitted
     elsewhere = submitted.chooser or not placement.rationale or not placement.shares
     if elsewhere or submitted.shape.device_weights is not None:

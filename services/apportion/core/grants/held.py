@@ -40,10 +40,10 @@ class Edits(Struct, frozen=True):
 
 
 class RegionPlan(Struct, frozen=True):
-    """The limits that are in HAMi-core's region before the container's first process.
+    """The limits in HAMi-core's region when the container's first process starts.
 
-    One entry per device, in the container's order: its id, memory in bytes and percent of compute
-    (0 and 100 are unlimited). `priority` 0 goes before 1."""
+    There is one entry per device, in the container's order: its id, memory in bytes and percent of
+    compute (0 and 100 are unlimited). `priority` 0 goes before 1."""
 
     path: str
     devices: tuple[str, ...]

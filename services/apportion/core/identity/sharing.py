@@ -13,7 +13,7 @@ could reach, its consumers could reach too, by their delivery subject.
 
 Invariants: only what the table of roles contains passes between accounts. The server forwards a
 reply to a service of another account only if that service is imported under a subject without
-wildcards. Therefore all imports are, except for subjects that every client may publish to."""
+wildcards. So every import has wildcards, except for subjects that every client may publish to."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final

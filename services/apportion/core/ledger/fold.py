@@ -591,5 +591,5 @@ def _share_breached(context: _Context, data: ShareBreached) -> Change:
 
 @folds(UsageRecorded)
 def _noted(context: _Context, data: UsageRecorded) -> Change:  # noqa: ARG001 - changes no state
-    """Record an event that changes nothing in the state, because only usage reports read it."""
+    """Return an empty change, because only usage reports read these events."""
     return Change(data)

@@ -1,7 +1,7 @@
 """Check invariants that must hold at every revision, from the state alone.
 
-The fold should never break one, but this module does not rely on it. Tests check after every event,
-as do audits of a ledger."""
+The fold should never break one, but this module does not rely on it. Tests and audits of a ledger
+run these checks after every event."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -26,7 +26,7 @@ _unpack = msgspec.msgpack.Decoder(Rationale).decode
 
 
 def placement_of(placed: PodPlaced) -> Placement:
-    """Return the placement that a state keeps of the event."""
+    """Return the placement that a state stores for the event."""
     rationale = Rationale(
         placed.score, placed.runners_up, placed.fitting, placed.nodes, placed.previous
     )

@@ -188,7 +188,7 @@ def said_at(revision: int, subject: str, payload: bytes) -> Said | None:
 
 
 def missing(rules: Rules, writer: str, revision: int) -> list[str]:
-    """Return the formats that this build's `writer` writes but that are not legal there yet."""
+    """Return the formats that this build's `writer` writes but that are not legal at `revision`."""
     return [
         f"{row.name}@{row.version}"
         for row in CATALOGUE

@@ -53,8 +53,8 @@ READ_MAX: Final = 2_500  # nodes that one decision reads for new prices
 class PlacementClass:
     """The pods of one shape, evaluated against every node.
 
-    With `picks_one` it takes one device, regardless of links between devices. `needs` are the
-    filters of rare requirements. Device kinds `without` and the rows `kept` are excluded."""
+    `picks_one`: the pods need a single device, whose links do not matter. `needs` are the filters
+    of rare requirements. Device kinds `without` and the rows `kept` are excluded."""
 
     def __init__(
         self,
@@ -217,7 +217,7 @@ class PlacementClass:
         return found
 
     def pick(self, columns: Columns, row: int) -> int:
-        """Return the device that a class with `picks_one` takes: scored, or first in order."""
+        """Return the device for a class with `picks_one`: the scored one, or the first in order."""
         device = self.scored_device(row)
         if device == NO_DEVICE and self._picked is not None:
             return self._picked.pick(columns, row, SPREAD if self._order is spread else BINPACK)

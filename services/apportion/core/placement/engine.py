@@ -77,10 +77,10 @@ class Decision(Struct):
 
 
 class Engine:
-    """A decision maker over one state, with indexes that make the next decision cheap."""
+    """The placement engine of one state, with indexes that make the next decision cheap."""
 
     def __init__(self, state: State, *, now: int = NO_CLOCK) -> None:
-        """End backoffs due by `now`, in microseconds since 1970; by default no pod backs off."""
+        """End the backoffs due by `now`, in microseconds since 1970; by default all of them."""
         self._state = state
         self._neighbours = Neighbours(state)
         self._limits = Limits(state)

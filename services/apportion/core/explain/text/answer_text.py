@@ -89,7 +89,7 @@ def closed_with_text(device: reads.ClosedDevice) -> reads.ClosedDevice:
 
 
 def queued_with_text(pod: reads.QueuedPod) -> reads.QueuedPod:
-    """Add to the pod the node where pods are evicted for it, and how many still have to end."""
+    """Add to the pod a sentence: where pods are evicted for it, and how many must still end."""
     if not pod.nominated:
         return pod
     if not pod.leaving_names:

@@ -281,7 +281,7 @@ def event_causes(
 ) -> Causes:
     """Return a refusal from its event alone, which may not have the nearest node.
 
-    `even_when_empty`: the near node could not take the pod even if it were empty."""
+    `even_when_empty`: the near node could not run the pod even if it were empty."""
     near = lacks(refused.nearest[0], shape) if refused.nearest else ""
     if near and even_when_empty:
         near += ", too little even when empty"
@@ -330,7 +330,7 @@ def _of_gang(
 def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = False) -> str:
     """Return the first cause of a refusal, for a list: a limit, or the nearest node's cause.
 
-    `nearest` must contain only nodes that could ever run the pod. As in `not enough of
+    `nearest` must contain only nodes that could ever run the pod. An example is `not enough of
     example.com/fpga on the node (8 of 9 nodes): 2 needed, 0 free`."""
     limits = of_refusal(refused)
     if refused.gang is not None:

@@ -32,7 +32,7 @@ Said = (
 
 
 def node_of(state: State, name: str) -> NodeState:
-    """Return the node of that name; add a new node to the state.
+    """Return the node of that name; add it to the state if it is new.
 
     In a Kubernetes cluster, a new node counts as gone until Kubernetes observes it."""
     node = state.nodes.get(name)
