@@ -1,9 +1,8 @@
 """Environment variables by which a container controls its own limits in HAMi-core.
 
-The watcher copies them from the container's environment to the ledger. Otherwise the variables that
-the agent adds by CDI would override them; CDI also overrides the image and a plugin's answer to
-Allocate. Invariant: no variable gives a container more than its share, unless the operator allows
-it for the namespace."""
+The watcher copies them from the container's environment to the ledger, because the variables that
+the agent adds by CDI override them, the image and a plugin's answer to Allocate. Invariant: no
+variable gives a container more than its share, unless the operator allows it for the namespace."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -143,7 +143,7 @@ class Engine:
         self._finder.apart = apart
 
     def observe(self, change: Change) -> None:
-        """Update the indexes with what the fold changed."""
+        """Apply the fold's change to the indexes."""
         pod, node, kind = change.pod, change.node, type(change.data)
         if node is not None:
             self._finder.columns.touch(node, change.shares)

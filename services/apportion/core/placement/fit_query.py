@@ -63,7 +63,7 @@ class FitQuery:
         self._classes: ClassCache | None = None
 
     def observe(self, change: Change) -> None:
-        """Update the indexes with what the fold changed."""
+        """Apply the fold's change to the indexes."""
         if self._follows and self._columns is not None and change.node is not None:
             self._columns.touch(change.node, change.shares)
 
@@ -143,7 +143,7 @@ class ExternalChoices:
             del self._nodes[next(iter(self._nodes))]
 
     def observe(self, change: Change) -> None:
-        """Update the indexes, and drop choices whose result is in the ledger."""
+        """Apply a change to the indexes, and drop choices whose result is in the ledger."""
         self._fit_query.observe(change)
         if self._limits is not None:
             self._limits.observe(change)

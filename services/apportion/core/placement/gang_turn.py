@@ -66,7 +66,7 @@ class GangDomains:
         self._tries_left = min(tries, TRIES_MAX)
 
     def next(self, placed: list[Placed]) -> bool:
-        """Choose where to start the next try, after one that placed these. False if none is left.
+        """Choose where the next try starts, given what the last one placed. False if none is left.
 
         The last set that had a pod placed excludes its domain; later sets may use all domains
         again."""

@@ -130,7 +130,7 @@ class Unschedulable:
 
 
 class Waking:
-    """The decision when shape queues become unschedulable, and when an event may help them."""
+    """Marks and wakes unschedulable shape queues, depending on which events may help them."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Waking:
         self._hints += 1
 
     def observe(self, change: Change, moved: bool, freed: bool) -> None:  # noqa: FBT001 - hot path
-        """Update for what the fold changed, using the table of `queueing.hints`.
+        """Apply the fold's change, using the table of `queueing.hints`.
 
         `moved`: a count of selected pods changed; `freed`: a queue or namespace has more room."""
         asks: Int64 = asked(change, moved, freed)

@@ -12,7 +12,7 @@ from apportion.core.answers.visibility import Everyone, Namespace
 class ReportRow(Answer, frozen=True):
     """The figures of one row, of a row in one step (`from`), or of all rows (empty `key`).
 
-    `used_gpu_hours` is the work that nodes reported, of `reported_gpu_hours`. The capacity of a
+    `used_gpu_hours` is the work that nodes reported, out of `reported_gpu_hours`. The capacity of a
     node or of the total includes all parts; that of other rows is what was granted, because free
     devices belong to no namespace. `cost` is that of granted hours; None without prices."""
 

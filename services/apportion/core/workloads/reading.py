@@ -204,7 +204,7 @@ def holds_pods(value: object) -> bool:
 def called(document: object) -> str:
     """Return the name of a document for a list, as in `Service web`.
 
-    The namespace is included only if the document sets it, because most only have the default."""
+    The namespace is included only if the document sets it, because most have only the default."""
     parts = part(document, "metadata")
     named = [str(parts[key]) for key in ("namespace", "name") if parts.get(key)]
     kind = str(part(document).get("kind") or _NAMELESS)

@@ -137,9 +137,9 @@ Check = TypeVar("Check")
 
 
 class Cause(NamedTuple, Generic[Check]):
-    """A refusal code: its cause in words, its fix, and the events that may end it.
+    """A refusal code with its description, its fix, and the events that may end it.
 
-    In `fix`, `{node}` and `{device}` become the names of the nearest ones refused, or `NODE` and
+    In `fix`, `{node}` and `{device}` become the names of the nearest refused ones, or `NODE` and
     `DEVICE` if the refusal names none. `when_empty` and `fix_when_empty` replace the texts for an
     empty node or device, where no release or recovery helps. A filter's code has `check`, its rule,
     and `wanted`, True for the shapes that the rule concerns (None: for all). `of_node_only`: the

@@ -179,7 +179,7 @@ def value_of(expression: NodeExpression, node: NodeState) -> str | None:
 
 
 def holds(expression: NodeExpression, value: str | None) -> bool:
-    """Return True if the expression matches this value; None if the label is missing."""
+    """Return True if the expression matches the value, which is None without the label."""
     match expression.operator:
         case "In":
             return value in expression.values

@@ -1,9 +1,9 @@
 """Index the nodes as columns, so that numpy can evaluate many nodes at once.
 
 Rows are in the order of node names, so that ties never depend on the order in which nodes were
-learnt. Vacant rows let a joining node take a row near its position, so that few rows move. Derived:
-can be rebuilt from the `State`. Invariant: after `sync`, row i reflects node `names[i]`, and the
-two logs have every row that changed or moved since a reader last read them."""
+added. Vacant rows let a new node use a row near its position, so that few rows move. Derived: can
+be rebuilt from the `State`. Invariant: after `sync`, row i reflects node `names[i]`, and the two
+logs have every row that changed or moved since a reader last read them."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -194,7 +194,7 @@ class Columns:
         self.count = len(self._row_of)
 
     def sync(self) -> None:
-        """Update the rows from the state; the cost follows the number of touched devices."""
+        """Update the rows from the state; the cost is proportional to the touched devices."""
         geometries = self._state.configuration.nvidia.known_mig_geometries
         if geometries is not self._configured:  # a new configuration may have the same geometries
             self._configured = geometries

@@ -1,6 +1,7 @@
 """Log the rows that changed, in order, for readers at their own pace.
 
-Invariant: a reader gets every row that changed since, or learns that some were dropped."""
+Invariant: a reader gets every row that changed since its last read, or learns that some are lost.
+"""
 
 from typing import Final
 

@@ -204,7 +204,7 @@ class Queues(Holdings):
         return self._totals.count(nodes)
 
     def observe(self, change: Change) -> bool:
-        """Update for what the fold changed. Return True if a queue may have more room."""
+        """Apply the fold's change. Return True if a queue may have more room."""
         data = change.data
         freed = isinstance(data, QueueObserved)
         if isinstance(data, QueueObserved):
@@ -314,7 +314,7 @@ class Namespaces(Holdings):
         return super().note(pod, undone=undone, again=again)
 
     def observe(self, change: Change) -> bool:
-        """Update for what the fold changed. Return True if a namespace may have more room."""
+        """Apply the fold's change. Return True if a namespace may have more room."""
         data, kind, freed = change.data, type(change.data), False
         if kind is QuotaObserved or kind is QuotaGone:
             self._learn(data.namespace)
@@ -381,7 +381,7 @@ class Limits:
         return self._queues.share(queue)
 
     def observe(self, change: Change) -> bool:
-        """Update for what the fold changed. Return True if any limit may allow more."""
+        """Apply the fold's change. Return True if any limit may allow more."""
         freed = self._queues.observe(change)
         freed |= self._namespaces.observe(change)
         self.active = self._queues.active or self._namespaces.active

@@ -59,13 +59,13 @@ class Bound(NamedTuple):
     unit: int
 
     def needed(self, held: Amounts, more: Amounts) -> int:
-        """Return how much of `more` exceeds the bound together with `held`: all of it, or 0."""
+        """Return the amount in `more` if `held` and `more` exceed the bound together, else 0."""
         much = more.get(self.amount, 0)
         return much if much and held.get(self.amount, 0) + much > self.most else 0
 
 
 class LimitExceeded(NamedTuple):
-    """The reason why a queue or a namespace may not take a pod."""
+    """The reason why a limit of a queue or namespace refuses a pod."""
 
     code: RefusalCode
     queue: QueueShortage | None = None
@@ -92,7 +92,7 @@ class Quota:
         return bool(self._closed or self._bounds or self._cards)
 
     def exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
-        """Return why a queue with the amounts `held` may not take `more`, or None."""
+        """Return the limit that `more` exceeds in a queue with the amounts `held`, or None."""
         if self._closed:
             return LimitExceeded(RefusalCode.QUEUE_CLOSED, queue=QueueShortage(queue=self._name))
         for bound in self._bounds:
@@ -148,7 +148,7 @@ class NamespaceQuota:
         return bool(self._bounds)
 
     def exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
-        """Return why a namespace with the amounts `held` may not take `more`, or None."""
+        """Return the limit that `more` exceeds in a namespace with the amounts `held`, or None."""
         for bound in self._bounds:
             needed = bound.needed(held, more)
             if needed:

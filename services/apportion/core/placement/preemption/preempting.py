@@ -82,7 +82,7 @@ class Search:
 
 
 class _Vain(NamedTuple):
-    """A failed search; `generation` is that of the columns, or for a gang of volume claims."""
+    """A failed search; `generation` is that of the columns, or for a gang that of volume claims."""
 
     priority: int
     key: bytes
@@ -177,7 +177,7 @@ class GangRoom:
 
 
 class Preempting:
-    """Eviction for the pods of one queue, over one state."""
+    """The choice of evictions for the pods of one queue, over one state."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class Preempting:
         self._as_of = -1
 
     def observe(self, change: Change) -> bool:
-        """Update for what the fold changed. Return True if a node is no longer nominated."""
+        """Apply the fold's change. Return True if a node is no longer nominated."""
         kind = type(change.data)
         self._forget_gang(change)
         if kind in _OF_CLAIMS:

@@ -102,7 +102,7 @@ def share_room(sort: Sort, device: Device) -> Values:
 
 
 def device_room(sort: Sort, device: Device | None) -> Values:
-    """Return how many pods with whole devices fit, by idle devices; no limit without ask."""
+    """Return how many pods with whole devices fit, by idle devices; unlimited without an ask."""
     counts = np.arange(DEVICE_COUNTS)
     if sort.ask is None:
         return np.full(DEVICE_COUNTS, UNLIMITED)

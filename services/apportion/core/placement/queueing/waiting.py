@@ -37,7 +37,7 @@ class Waiting:
             self.queue.add(pod)
 
     def observe(self, change: Change) -> None:
-        """Update for what the fold changed."""
+        """Apply the fold's change."""
         data, pod = change.data, change.pod
         kind = type(data)
         if kind is PodSubmitted and pod is not None:

@@ -119,7 +119,7 @@ class Fgd(NodeScore):
 
 
 class Usable(NamedTuple):
-    """Free amounts by node and shape on devices with room for one share, and their number.
+    """The free amounts and number of devices with room for one share, by node and shape.
 
     `all_left` is by node; `sizes` are those of the shapes on the node's kind of device."""
 

@@ -3,8 +3,8 @@
 An annotation counts only if the scheduler that bound the pod wrote it, by the managed fields,
 because the pod's author can write any other. If no annotation names the devices that a pod
 requests, every device that it may have counts as in use (`core.ledger.unattributed_devices`).
-Invariant: a claim is of a pod that requests devices, or of one of ours, which can be evicted for
-its CPU and memory."""
+Invariant: a claim is of a pod that requests devices, or of one of our own pods, which can be
+evicted for its CPU and memory."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping

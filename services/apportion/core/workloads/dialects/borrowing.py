@@ -41,7 +41,7 @@ def parted(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
 def lent(
     borrower: Ask, pod: PodSubmitted, shares: Iterable[Share], devices: Mapping[str, Device]
 ) -> list[Share]:
-    """Return the borrower's share of the devices that its pod's containers have.
+    """Return the shares of the lender's devices that the borrower may use.
 
     The borrower gets the lender's first devices, as many and as much of each as requested."""
     asks = joined(pod.shape.asks)

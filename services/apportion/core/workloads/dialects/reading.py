@@ -135,7 +135,7 @@ GROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"
 def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -> DeviceRequest:
     """Return the request in a pod's annotations, without its asks.
 
-    Raises ManifestError if a value is malformed, or two contradict."""
+    Raises ManifestError if a value is malformed, or two values contradict each other."""
     notes = Notes(annotations, field)
     for key, problem in RESERVED.items():
         if key in annotations and key not in dialect.reserved:

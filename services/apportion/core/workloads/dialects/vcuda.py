@@ -62,8 +62,8 @@ class Vcuda:
     def read(self, container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
         """Return the container's ask, or None.
 
-        Raises ManifestError for a share without memory, memory without a share, or a GPU and a
-        part."""
+        Raises ManifestError for a share without memory, memory without a share, or more than one
+        GPU that is not a whole number."""
         cores, memory = amounts.get(self.cores), amounts.get(self.memory)
         memory_mib = memory.memory_mib(UNIT_MIB) if memory else None
         if cores is None or cores.value == 0:

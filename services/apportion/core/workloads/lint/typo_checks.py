@@ -2,8 +2,8 @@
 
 Unknown resources are requested of nodes that do not offer them; unknown annotations and fields have
 no effect; some amounts are clamped, ignored, or larger than any device. Invariant: an unknown name
-in one of our domains is reported; elsewhere it is reported if it is close to a known one. Not
-reported: what reading the pod refuses, and fields close to none, which a newer API may have."""
+in one of our domains is reported; elsewhere only if it is similar to a known name. Names that
+reading the pod refuses are not reported, nor fields that a newer API may have."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress

@@ -51,7 +51,7 @@ def node_amounts(
     CPU and memory are included; other resources are in units, storage and huge pages in bytes.
     `whole` has the resources of the pod itself (`spec.resources`), which override the sum of its
     containers, as in Kubernetes 1.34. Raises ManifestError if an amount is malformed, a request
-    exceeds its limit, or the sum is absurd."""
+    exceeds its limit, or the sum is out of range."""
     running: _Vector = {}
     sidecars: _Vector = {}
     peak: _Vector = {}
@@ -139,7 +139,7 @@ _EFFECTS = get_args(get_type_hints(Toleration)["effect"])
 
 
 def selector(spec: kube.PodSpec, field: str) -> dict[str, str]:
-    """Return `nodeSelector`. Raises ManifestError if the selector is too long or not text."""
+    """Return the pod's `nodeSelector`. Raises ManifestError if it is too long or not text."""
     field = f"{field}.nodeSelector"
     if len(spec.node_selector) > SELECTOR_MAX:
         raise ManifestError(field, spec.node_selector, "is too long", f"use at most {SELECTOR_MAX}")
@@ -149,7 +149,7 @@ def selector(spec: kube.PodSpec, field: str) -> dict[str, str]:
 def required(spec: kube.PodSpec, field: str) -> tuple[tuple[NodeExpression, ...], ...]:
     """Return the terms of required node affinity; an empty term matches no node.
 
-    One term must match. Raises ManifestError if an expression is malformed."""
+    At least one term must match. Raises ManifestError if an expression is malformed."""
     terms = spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
     field = f"{field}.affinity.nodeAffinity.{_REQUIRED}"
     return tuple(
@@ -172,7 +172,7 @@ def preferred(spec: kube.PodSpec, field: str) -> tuple[PreferredTerm, ...]:
 
 
 def tolerations(spec: kube.PodSpec, field: str) -> tuple[Toleration, ...]:
-    """Return `tolerations`.
+    """Return the pod's `tolerations`.
 
     Raises ManifestError if an operator or effect is unknown, or a key is missing."""
     found = []
