@@ -464,7 +464,7 @@ class WhyRefused(Answer, frozen=True):
 
 
 class RunnerUp(Answer, frozen=True):
-    """Another node that fitted: its total score, and the components in which it scored lower."""
+    """Another node that fitted: its total score, and how much lower its components scored."""
 
     node: Everyone[str]
     total: Everyone[float]
