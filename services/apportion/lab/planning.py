@@ -29,7 +29,7 @@ from apportion.core.answers.plans import (
 from apportion.core.answers.reads import WhyRefused
 from apportion.core.configuration import manifest_config
 from apportion.core.explain.causes import refusal_causes, refused_answer, spared_words, waits_for
-from apportion.core.explain.explainer import Explained, Explainer, never_within
+from apportion.core.explain.explainer import Explained, Explainer
 from apportion.core.explain.health import failed_devices, unready
 from apportion.core.explain.manifest_diff import otherwise
 from apportion.core.explain.not_queued import unlooked
@@ -462,12 +462,12 @@ class _Answering:
         shape = self._explainer.wishes(pod)
         never = Explained(lasting, never=True, shape=shape)
         if lasting.queue is not None or lasting.quota is not None:
-            limit = never_within(self._explainer.room, self._state, pod, lasting) or lasting
+            limit = self._explainer.never_within(pod, lasting) or lasting
             never = Explained(lasting, never=False, limit=limit, shape=shape)
         elif pod.refusal is not None:
             whole = self._explainer.explained(pod, pod.refusal)
             never = whole if whole.never else never
-        refused = refused_answer(self._state, pod, never, self._explainer.room)
+        refused = refused_answer(self._explainer, pod, never)
         line = self._line(waits_for(never), refused)
         return structs.replace(made, outcome="never", refused=refused, ahead=ahead, line=line)
 
@@ -476,11 +476,11 @@ class _Answering:
         if pod.refusal is None:
             return None
         explained = self._explainer.explained(pod, pod.refusal)
-        unbelieved = self._explainer.unbelieved(pod, pod.refusal)
-        answer = refused_answer(self._state, pod, explained, self._explainer.room, unbelieved)
+        unbelieved = self._explainer.room.unbelieved(pod, pod.refusal)
+        answer = refused_answer(self._explainer, pod, explained, unbelieved)
         if pod.submitted.priority <= self._least:
             return answer  # no pod has a lower priority
-        return structs.replace(answer, spared=spared_words(self._state, pod, self._explainer.room))
+        return structs.replace(answer, spared=spared_words(self._explainer, pod))
 
     def _awaits(self, pod: PodState) -> str:
         return unlooked(self._state, pod) or "no scheduler has decided yet"

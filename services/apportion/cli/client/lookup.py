@@ -14,7 +14,7 @@ from apportion.core.answers.reads import DeviceAnswer, NodeDetail, PodAnswer, Wh
 from apportion.core.explain.text import device_names
 from apportion.core.explain.text.event_text import listed
 from apportion.core.explain.text.suggestions import target_meant
-from apportion.core.similarity import near
+from apportion.core.names import near
 
 
 def split_name(pod: str, namespace: str | None) -> tuple[str, str]:

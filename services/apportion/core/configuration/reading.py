@@ -11,7 +11,7 @@ from msgspec import inspect
 from apportion.core.configuration.checks import check
 from apportion.core.configuration.hami_volcano_keys import Passed, without_foreign
 from apportion.core.configuration.keys import KEYS
-from apportion.core.similarity import near
+from apportion.core.names import near
 from apportion.core.workloads.document import ManifestError, below, cleaned, refusal
 from apportion_schemas import Configuration
 

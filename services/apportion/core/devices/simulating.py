@@ -13,7 +13,7 @@ from importlib import resources
 import msgspec
 
 from apportion.core.devices.catalogue import FAMILIES, mig_profiles
-from apportion.core.similarity import near
+from apportion.core.names import near
 from apportion_schemas import Device
 from apportion_schemas.inventory import Mode
 from apportion_schemas.quantities import COUNT_MAX, WHOLE, Count, MemoryMib, Name

@@ -16,15 +16,7 @@ from apportion.core.answers import reads
 from apportion.core.answers.reads import Part, fields_of, joined
 from apportion.core.devices.catalogue import type_matches
 from apportion.core.devices.cordons import Cordon
-from apportion.core.explain.explainer import (
-    NODES_WEIGHED,
-    BeyondLimit,
-    Explained,
-    Room,
-    TooFewPlaces,
-    holders,
-    never_within,
-)
+from apportion.core.explain.explainer import BeyondLimit, Explained, Explainer, TooFewPlaces
 from apportion.core.explain.text import words
 from apportion.core.explain.text.answer_text import (
     HOLDERS_NAMED,
@@ -32,10 +24,10 @@ from apportion.core.explain.text.answer_text import (
     refused_with_text,
 )
 from apportion.core.explain.text.event_text import listed
-from apportion.core.explain.text.natural import natural
 from apportion.core.explain.text.words import device_words, many
 from apportion.core.ledger.state import NodeState, PodState, State, queue_of
-from apportion.core.similarity import near
+from apportion.core.names import natural, near
+from apportion.core.placement.feasibility.evaluator import NODES_WEIGHED, Lifting, Room
 from apportion_schemas import Device, NearMiss, PodRefused, RefusalCode, Shape
 
 CORDONS_NAMED = 3  # cordoned nodes or devices that are listed with their author
@@ -44,7 +36,11 @@ SHORT_CAUSES = 2  # causes that a short sentence names; of more only the first
 LIFTED = "nothing to do: uncordoned since then"  # the causes are those of the decision
 LEFT = "nothing to do: the cordoned device has left"
 AND_END = ", then wait for pods there to end"  # if no cordoned node has room for the pod now
-AND_ELSE = ", then resolve its other cordons or failures"
+BESIDES: Final = {
+    Lifting.SUFFICES: "",
+    Lifting.WITH_OTHERS: ", then resolve its other cordons or failures",
+    Lifting.THEN_WAIT: AND_END,
+}
 CORDONS = (
     RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED, RefusalCode.NODE_UNSCHEDULABLE,
 )  # fmt: skip
@@ -160,12 +156,12 @@ def causes_say_all(explained: Explained) -> bool:
 
 
 def refused_answer(
-    state: State, pod: PodState, explained: Explained, room: Room, unbelieved: tuple[str, ...] = ()
+    explainer: Explainer, pod: PodState, explained: Explained, unbelieved: tuple[str, ...] = ()
 ) -> reads.WhyRefused:
     """Return a refusal with all causes, cordons, near misses and unbelieved nodes."""
-    causes, nearest = refused_rows(state, explained, pod, room)
+    causes, nearest = refused_rows(explainer, pod, explained)
     if not explained.never:
-        causes = tuple(_with_people(state, row, explained, pod, room) for row in causes)
+        causes = tuple(_with_people(explainer, pod, explained, row) for row in causes)
     return reads.WhyRefused(
         revision=pod.refused_revision,
         nodes=explained.refused.nodes,
@@ -181,7 +177,7 @@ def refused_answer(
 
 
 def refused_rows(
-    state: State, explained: Explained, pod: PodState, room: Room
+    explainer: Explainer, pod: PodState, explained: Explained
 ) -> tuple[tuple[reads.CauseRow, ...], tuple[reads.MissRow, ...]]:
     """Return the causes of a refusal with their cures, and near misses."""
     shape, ranked = explained.shape, words.ranked(explained.refused)
@@ -191,27 +187,24 @@ def refused_rows(
         and not explained.never
         and not words.FREED.isdisjoint(explained.refused.reasons)
     ):
-        count = room.once(("could", pod.shape_key), lambda: sum(1 for _ in room.could(shape)))
+        count = explainer.room.could_count(pod)
         of = explained.refused.nodes
         if 0 < 2 * count <= of:  # if most nodes could take the pod, the count is no help
             could = f" (only {count:,} of {words.nodes(of)} could ever run the pod)"
-    causes = tuple(
-        _cause_row(state, code, count, explained, pod, room=room, could=could)
-        for code, count in ranked
-    )
+    causes = tuple(_cause_row(explainer, pod, explained, cause, could) for cause in ranked)
     return causes, tuple(
-        _miss_row(state, miss, shape, room, holders=not explained.never)
+        _miss_row(explainer, miss, shape, holders=not explained.never)
         for miss in explained.refused.nearest
     )
 
 
 def _with_people(
-    state: State, row: reads.CauseRow, explained: Explained, pod: PodState, room: Room
+    explainer: Explainer, pod: PodState, explained: Explained, row: reads.CauseRow
 ) -> reads.CauseRow:
     """Add the authors of cordons to a cause, for the first nodes or devices that would fit."""
     if row.code not in (RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED):
         return row
-    names, _ = _liftable(state, row.code, explained, pod, room)
+    state, (names, _) = explainer.state, _liftable(explainer, pod, explained, row.code)
     if not names:
         return row
     of_device = row.code is RefusalCode.DEVICE_CORDONED
@@ -239,20 +232,21 @@ def cordon_answers(cordons: Iterable[Cordon]) -> tuple[reads.CordonAnswer, ...]:
 
 
 def _cause_row(
-    state: State, code: RefusalCode, count: int, explained: Explained, pod: PodState,
-    *, room: Room, could: str,
+    explainer: Explainer, pod: PodState, explained: Explained,
+    cause: tuple[RefusalCode, int], could: str,
 ) -> reads.CauseRow:  # fmt: skip
+    code, count = cause
     limited, shape, refused = code in words.LIMIT_CODES, explained.shape, explained.refused
     command = ""
     if code in CORDONS and not explained.never:
-        liftable = _liftable(state, code, explained, pod, room)
-        command, cure = _uncordoned(state, code, refused, liftable)
+        liftable = _liftable(explainer, pod, explained, code)
+        command, cure = _uncordoned(explainer, code, refused, liftable)
     else:
         never = explained.never or (limited and bool(explained.limit))
         cure = words.cure(code, never=never, **_nearest(code, refused))
     if shape is not None:
-        cure += _besides(state, code, explained, pod, room)
-    held = holders(room, state, pod, refused) if limited and not explained.limit else []
+        cure += _besides(explainer, pod, explained, code)
+    held = explainer.holders(pod, refused) if limited and not explained.limit else []
     if not limited:
         said = words.named(code, shape, never=explained.never)
     elif refused.queue is not None and not explained.limit:
@@ -280,10 +274,8 @@ def _nearest(code: RefusalCode, refused: PodRefused) -> dict[str, str]:
     return {key: name for key, name in names.items() if name}
 
 
-def _besides(
-    state: State, code: RefusalCode, explained: Explained, pod: PodState, room: Room
-) -> str:
-    shape, said = pod.submitted.shape, ""
+def _besides(explainer: Explainer, pod: PodState, explained: Explained, code: RefusalCode) -> str:
+    state, shape, said = explainer.state, pod.submitted.shape, ""
     ails = code is RefusalCode.DEVICE_UNHEALTHY and not explained.never
     wanted = {ask.family for ask in shape.asks}
     seen = (node.observed for node in state.nodes.values())
@@ -293,23 +285,18 @@ def _besides(
     said += fleet_words(state, code, shape)
     if not ails:
         return said
-    failed = (node for node in state.nodes.values() if any(not h.healthy for h in node.devices))
-    recovered = room.once(
-        ("recovered", pod.shape_key),
-        lambda: any(room.fits_on_offer(shape, node) for node in islice(failed, NODES_WEIGHED)),
-    )
-    return said if recovered else said + AND_END
+    return said if explainer.room.recovers(pod) else said + AND_END
 
 
 def _uncordoned(
-    state: State, code: RefusalCode, refused: PodRefused, liftable: tuple[list[str], str]
+    explainer: Explainer, code: RefusalCode, refused: PodRefused, liftable: tuple[list[str], str]
 ) -> tuple[str, str]:
     """Return the cure for a cordon: a command, and the remaining requirements as text."""
     names, besides = liftable
     if not names:
-        if next(_cordoned(state, code), None) is not None:
+        if next(explainer.room.cordoned(code), None) is not None:
             return "", NO_CURE
-        stands = code is RefusalCode.DEVICE_CORDONED and state.device_cordons
+        stands = code is RefusalCode.DEVICE_CORDONED and explainer.state.device_cordons
         return "", LEFT if stands else LIFTED
     near = (miss for miss in refused.nearest if miss.code is code)
     nearest = {name for miss in near for name in (miss.node, miss.device)}
@@ -318,39 +305,17 @@ def _uncordoned(
 
 
 def _liftable(
-    state: State, code: RefusalCode, explained: Explained, pod: PodState, room: Room
+    explainer: Explainer, pod: PodState, explained: Explained, code: RefusalCode
 ) -> tuple[list[str], str]:
     """Return the cordoned nodes or devices that could run the pod, and what else is needed.
 
-    If lifting a single cordon suffices for some names, return only these. If the refused pod of a
-    gang is unknown, return all cordoned names."""
-    shape = explained.shape
-    if shape is None:
-        there = islice(_cordoned(state, code), NODES_WEIGHED)
-        return sorted((name for name, _ in there), key=natural), ""
-    return room.once((code.value, pod.shape_key), lambda: _lifting(state, code, shape, room))
-
-
-def _lifting(state: State, code: RefusalCode, shape: Shape, room: Room) -> tuple[list[str], str]:
-    holds = (each for each in _cordoned(state, code) if room.holds(shape, each[1]))
-    could = list(islice(holds, NODES_WEIGHED))
-    alone = [name for name, node in could if room.fits_uncordoned(shape, node, code, name)]
-    if alone:
-        return sorted(alone, key=natural), ""
-    well = [name for name, node in could if room.fits_on_offer(shape, node)]
-    names = sorted(well or (name for name, _ in could), key=natural)
-    return names, AND_ELSE if well else AND_END
-
-
-def _cordoned(state: State, code: RefusalCode) -> Iterator[tuple[str, NodeState]]:
-    if code is RefusalCode.DEVICE_CORDONED:
-        there = (device for device in state.device_cordons if device in state.node_of_device)
-        yield from ((device, state.nodes[state.node_of_device[device]]) for device in there)
-        return
-    for name, node in state.nodes.items():
-        kubernetes = code is RefusalCode.NODE_UNSCHEDULABLE and node.drained
-        if kubernetes or (code is RefusalCode.NODE_CORDONED and node.cordons):
-            yield name, node
+    If the refused pod of a gang is unknown, return all cordoned names."""
+    room, lifting = explainer.room, Lifting.SUFFICES
+    if explained.shape is None:
+        names = [name for name, _ in islice(room.cordoned(code), NODES_WEIGHED)]
+    else:
+        names, lifting = room.liftable(pod, code)
+    return sorted(names, key=natural), BESIDES[lifting]
 
 
 def _holders(node: NodeState, miss: NearMiss, shape: Shape | None, room: Room) -> list[str]:
@@ -369,7 +334,7 @@ def _holders(node: NodeState, miss: NearMiss, shape: Shape | None, room: Room) -
 
 
 def _miss_row(
-    state: State, miss: NearMiss, shape: Shape | None, room: Room, *, holders: bool
+    explainer: Explainer, miss: NearMiss, shape: Shape | None, *, holders: bool
 ) -> reads.MissRow:
     row = reads.MissRow(
         **fields_of(miss, "node device code needed available"),
@@ -378,7 +343,7 @@ def _miss_row(
         available_words=words.amount(miss.code, miss.available),
         missing=words.missing(miss),
     )
-    node = state.nodes.get(miss.node)
+    node = explainer.state.nodes.get(miss.node)
     if (
         shape is not None
         and miss.code is RefusalCode.CORES_INSUFFICIENT
@@ -387,14 +352,14 @@ def _miss_row(
         row = structs.replace(row, needed_words="", available_words="", missing="")
     if node is None:
         return row
-    held_by = _holders(node, miss, shape, room) if holders else []
+    held_by = _holders(node, miss, shape, explainer.room) if holders else []
     row = structs.replace(row, held_by=tuple(held_by[:HOLDERS_NAMED]), holders=len(held_by))
     if shape is None:
         return row
     if kinds := kind_words(miss.code, shape, node):
         row = structs.replace(row, needed_words=kinds[0], available_words=kinds[1])
     if miss.code is RefusalCode.DEVICE_IN_USE:
-        want, have = room.empty_devices(shape, node)
+        want, have = explainer.room.empty_devices(shape, node)
         if have < want:
             needed, available, missing = (
                 words.many(count, "device") for count in (want, have, want - have)
@@ -485,11 +450,10 @@ TAKEN_NAMED = 3  # nodes and devices that are listed; more are counted
 _OUT = (RefusalCode.NODE_NOT_READY, RefusalCode.AGENT_SILENT, RefusalCode.NODE_GONE)
 
 
-def with_taken(
-    refused: reads.WhyRefused, state: State, pod: PodState, room: Room
-) -> reads.WhyRefused:
+def with_taken(explainer: Explainer, pod: PodState, refused: reads.WhyRefused) -> reads.WhyRefused:
     """Add to a refusal the nodes and devices that became unavailable later, cordons first."""
-    found = sorted(_cordons(state, pod, room), key=lambda each: natural(each[0]))
+    state = explainer.state
+    found = sorted(_cordons(state, pod, explainer.room), key=lambda each: natural(each[0]))
     cordoned = {name for name, _ in found}
     out = tuple(
         reads.OffOffer(node=name, state="silent" if state.nodes[name].silent else "not-ready")
@@ -524,13 +488,14 @@ LIMITED = "a pod over a limit evicts no other pod"
 
 
 def spared_words(
-    state: State, pod: PodState, room: Room, *, nodes: Iterable[NodeState] | None = None
+    explainer: Explainer, pod: PodState, *, nodes: Iterable[NodeState] | None = None
 ) -> str:
     """Return why no pod is evicted for this pod; with `nodes`, consider only these nodes."""
+    state, room = explainer.state, explainer.room
     if pod.uid in state.nominated or pod.refusal is None:
         return ""
     if Explained(pod.refusal, never=False).of_limits:
-        return _within_limit(state, pod, pod.refusal, room) if nodes is None else ""
+        return _within_limit(explainer, pod, pod.refusal) if nodes is None else ""
     if nodes is None:
         nodes = room.could(pod.submitted.shape)
     for node, lower in islice(_with_lower(state, pod, nodes), NODES_WEIGHED):
@@ -547,10 +512,10 @@ def spared_words(
     return ""
 
 
-def _within_limit(state: State, pod: PodState, refused: PodRefused, room: Room) -> str:
-    held = holders(room, state, pod, refused)
+def _within_limit(explainer: Explainer, pod: PodState, refused: PodRefused) -> str:
+    held = explainer.holders(pod, refused)
     lower = sum(each.submitted.priority < pod.submitted.priority for each in held)
-    if not lower or never_within(room, state, pod, refused):
+    if not lower or explainer.never_within(pod, refused):
         return ""
     if refused.queue:  # pods of other namespaces are not counted for the user
         return f"Pods of lower priority use what the queue allows, but stay: {LIMITED}"

@@ -15,9 +15,9 @@ from apportion.core.answers.past import READY, Side
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.health import failure
 from apportion.core.explain.text.event_text import limit_name, policy_words, quota_name
-from apportion.core.explain.text.natural import natural
 from apportion.core.explain.text.words import of_resource
 from apportion.core.ledger.state import NodeState, State
+from apportion.core.names import natural
 
 VALUE_CHARS_MAX = 200
 GONE, OK, FAILED, WAITS = "gone", "ok", "failed", "waits"

@@ -126,9 +126,7 @@ def _line(
     asks, wishes = " + ".join(map(ask_words, shape.asks)), tuple(words.devices(shape))
     explained = _explained(explainer, about)
     said = refusal_words(explained) if explained else ""
-    causes, nearest = (
-        refused_rows(state, explained, about, explainer.room) if explained else ((), ())
-    )
+    causes, nearest = refused_rows(explainer, about, explained) if explained else ((), ())
     group = about.submitted.group
     waits = explained is not None and explained.refused.gang and group in state.groups
     return reads.Line(

@@ -7,7 +7,7 @@ from msgspec import structs
 from apportion.core.answers import reads
 from apportion.core.answers.reads import fields_of
 from apportion.core.explain.causes import refused_answer, spared_words, whose, with_taken
-from apportion.core.explain.explainer import Explainer, Room, of_one_sort
+from apportion.core.explain.explainer import Explainer
 from apportion.core.explain.health import failed_devices, unready
 from apportion.core.explain.not_queued import gang_words
 from apportion.core.explain.text import words
@@ -38,13 +38,13 @@ def why(
     refused = None
     if pod.refusal and not placed:
         explainer = explainer or Explainer(state)
-        room, explained = explainer.room, explainer.explained(pod, pod.refusal)
-        unbelieved = explainer.unbelieved(pod, pod.refusal)
-        refused = refused_answer(state, pod, explained, room, unbelieved)
+        explained = explainer.explained(pod, pod.refusal)
+        unbelieved = explainer.room.unbelieved(pod, pod.refusal)
+        refused = refused_answer(explainer, pod, explained, unbelieved)
         if not explained.never:
-            refused = structs.replace(refused, spared=spared_words(state, pod, room))
+            refused = structs.replace(refused, spared=spared_words(explainer, pod))
         if not explained.never and not explained.of_limits:
-            refused = with_taken(refused, state, pod, room)
+            refused = with_taken(explainer, pod, refused)
     waiting = None if placed or refused else _waiting(state, pod)
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
     evicts, evicted = awaited(state, pod.uid), state.evictions.get(pod.uid)
@@ -134,14 +134,14 @@ def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
 
     Near nodes that could never take the pod are left out. Only `why`, which checks all nodes,
     states that no node ever could. The text ends with pods that preemption rules spare."""
-    room, shape = Room(state), pod.submitted.shape
-    if not of_one_sort(room, state, pod):
+    explainer, shape = Explainer(state), pod.submitted.shape
+    if explainer.wishes(pod) is None:
         return whose(refused, None) + words.event_causes(refused).sentence
-    possible = room.possible(pod, refused)
+    possible = explainer.room.possible(pod, refused)
     if possible or not refused.nearest:
         said = words.event_causes(structs.replace(refused, nearest=possible), shape).sentence
         near = (state.nodes[miss.node] for miss in possible)
-        spared = spared_words(state, pod, room, nodes=near)
+        spared = spared_words(explainer, pod, nodes=near)
         return f"{said}. {spared}" if spared else said
     return words.event_causes(refused, shape, even_when_empty=True).sentence
 

@@ -24,7 +24,6 @@ from apportion.core.answers.reads import (
     QuotaPage,
 )
 from apportion.core.explain.explainer import Explainer, queue_answers, quota_answers
-from apportion.core.explain.text.natural import natural
 from apportion.core.explain.views import (
     REFUSED,
     REJECTED,
@@ -37,6 +36,7 @@ from apportion.core.explain.views import (
     shown_phase,
 )
 from apportion.core.ledger.state import Phase, PodState, State
+from apportion.core.names import natural
 from apportion.gateway.api.query import PageQuery, RequestRefused
 from apportion_schemas.quantities import NAME_MAX
 

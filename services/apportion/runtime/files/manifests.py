@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from apportion.core.explain.text.event_text import listed
-from apportion.core.explain.text.natural import natural
 from apportion.core.explain.text.suggestions import did_you_mean
+from apportion.core.names import natural
 from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.document import items_of
 from apportion.core.workloads.kinds.drafts import PodDraft

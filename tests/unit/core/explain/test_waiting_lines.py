@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from apportion.core.explain.explainer import Room
 from apportion.core.explain.waiting_lines import lines_answer, namespaces_answer
 from apportion.core.ledger.state import NodeState
+from apportion.core.placement.feasibility.evaluator import Room
 from apportion_schemas import (
     DeviceConstraints,
     DeviceCordoned,

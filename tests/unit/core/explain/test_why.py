@@ -4,10 +4,10 @@ import pytest
 from msgspec import structs
 
 from apportion.core.answers.reads import Step, Why
-from apportion.core.explain.explainer import Room
 from apportion.core.explain.views import pod_answer
 from apportion.core.explain.waiting_lines import lines_answer
 from apportion.core.explain.why import choice_words, why, why_ended
+from apportion.core.placement.feasibility.evaluator import Room
 from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,

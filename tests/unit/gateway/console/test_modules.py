@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from apportion.core.explain.text.vocabulary import OUTCOMES, PHASES, STORY
-from apportion.core.similarity import near
+from apportion.core.names import near
 from apportion.runtime.ledger.moments import MomentError, parse_moment
 from apportion_schemas import CATALOGUE
 from apportion_schemas.operations import POLICIES

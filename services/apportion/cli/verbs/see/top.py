@@ -29,7 +29,7 @@ from apportion.cli.render.rows import Rows
 from apportion.cli.render.tables import device_state, short_name, shown_phases
 from apportion.cli.usage import Verb
 from apportion.core.answers.reads import DeviceAnswer, RevisionAnswer, SummaryAnswer
-from apportion.core.explain.text.natural import natural
+from apportion.core.names import natural
 from apportion_schemas import PolicyChanged
 
 BAR_CELLS = 8

@@ -23,9 +23,9 @@ from apportion.core.answers.past import MomentAnswer, WhoPage, WhoRow
 from apportion.core.answers.reads import UNKNOWN_DEVICE, DeviceAnswer, NodeAnswer, NodeDetail
 from apportion.core.explain.health import moving
 from apportion.core.explain.text import device_names
-from apportion.core.explain.text.natural import natural
 from apportion.core.explain.text.suggestions import target_meant
 from apportion.core.explain.text.words import device_words
+from apportion.core.names import natural
 
 PAGE = 1_000
 Index = Mapping[tuple[str, str], int]  # the index of a device on its node, by the names of both

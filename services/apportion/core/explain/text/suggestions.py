@@ -3,9 +3,8 @@
 from collections.abc import Iterable
 
 from apportion.core.explain.text.event_text import listed
-from apportion.core.explain.text.natural import natural
 from apportion.core.explain.text.words import device_words
-from apportion.core.similarity import ALIKE, near
+from apportion.core.names import ALIKE, natural, near
 
 
 def did_you_mean(name: str, known: Iterable[str], *, alike: float = ALIKE) -> str:

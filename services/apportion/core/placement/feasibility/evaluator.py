@@ -5,13 +5,20 @@ refused by the first rule that it fails, a node by the rule of the last device t
 needed. `Occupancy` sets what is on the node: as it is, empty, without some pods, without a cordon;
 the node itself is not changed, and amounts are released as the fold does. Relations to other pods,
 and containers that fit only alone, are left to the engine. Invariant: a node fits here exactly if
-no filter of the index refuses it; a property test compares the two."""
+no filter of the index refuses it; a property test compares the two.
+
+`Room` evaluates the whole fleet for advice, which must not name a node that is always too small."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import copy
-from typing import Any, Final, NamedTuple
+from enum import Enum, auto
+from functools import partial
+from heapq import nsmallest
+from itertools import islice
+from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import structs
 
@@ -24,8 +31,19 @@ from apportion.core.placement.feasibility.amounts import AMOUNTS
 from apportion.core.placement.feasibility.causes import CAUSES, OF_NEIGHBOURS, OF_NO_NODE, OF_PARTS
 from apportion.core.placement.feasibility.devices import DEVICE_RULES
 from apportion.core.placement.feasibility.nodes import FACT_FILTERS, NODE_FILTERS
-from apportion_schemas import Ask, Device, DeviceConstraints, NodeObserved, RefusalCode, Shape
+from apportion_schemas import (
+    Ask,
+    Device,
+    DeviceConstraints,
+    MigSize,
+    NearMiss,
+    NodeObserved,
+    PodRefused,
+    RefusalCode,
+    Shape,
+)
 
+T = TypeVar("T")
 NO_PLACE: Final = -1
 
 
@@ -324,3 +342,284 @@ def refused_ask(
         return refused._replace(place=at)
     # Rules about what a device is have no amount, so the verdict counts usable devices.
     return Verdict(code, ask.count, min(would_do, ask.count - 1))
+
+
+NEAREST_KEPT: Final = 3
+NODES_WEIGHED: Final = 64  # nodes that could run a pod, among which the nearest are sought
+
+Build = tuple[tuple[str, str, str, int, int, int, int, tuple[MigSize, ...]], ...]
+
+
+class Lifting(Enum):
+    """What a pod still needs after a cordon that it was refused for is lifted."""
+
+    SUFFICES = auto()
+    WITH_OTHERS = auto()  # other cordons or failures must end too
+    THEN_WAIT = auto()  # pods there must end too
+
+
+class Room:
+    """Capacity queries about empty nodes, for one unchanged state."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._by_build: dict[Build, list[NodeState]] = {}
+        self._done: dict[tuple[str, bytes], Any] = {}
+        self._unbelieved: list[NodeState] | None = None
+
+    def once(self, key: tuple[str, bytes], work: Callable[[], T]) -> T:
+        """Return the result of `work`, computed once per key."""
+        if key not in self._done:
+            self._done[key] = work()
+        found: T = self._done[key]
+        return found
+
+    def in_context(
+        self, pod: PodState, refused: PodRefused, *, brief: bool = False
+    ) -> tuple[PodRefused, bool]:
+        """Return the refusal with the nearest nodes that could run the pod, and False.
+
+        Without such nodes, return what each node lacks when empty, and True. `brief` is for lists:
+        those of the event's nearest nodes that could run the pod suffice."""
+        shape = pod.submitted.shape
+        kept = self.possible(pod, refused)
+        if brief and kept:
+            return structs.replace(refused, nearest=kept), False
+        # For exclusive devices, count the empty ones.
+        short = (self.devices_short(shape, miss) for miss in kept)
+        if kept and len(kept) == len(refused.nearest) and not any(short):
+            return refused, False
+        could = {miss.node for miss in kept}
+        found = self.once(("nearest", pod.shape_key), lambda: self.nearest_nodes(shape))
+        if found is None:
+            if not any(node.present for node in self._state.nodes.values()):
+                return refused, False  # without any node nothing is known
+            key = "with nothing there", pod.shape_key
+            return self.once(key, lambda: self.with_nothing_there(shape, refused)), True
+        more = (miss for miss in found if miss.node not in could)
+        nearest = sorted((*kept, *more), key=partial(self.devices_short, shape))
+        return structs.replace(refused, nearest=tuple(nearest[:NEAREST_KEPT])), False
+
+    def unbelieved(self, pod: PodState, refused: PodRefused) -> tuple[str, ...]:
+        """Return nodes that may fit, but whose agents' reports are refused."""
+        if refused.gang or refused.queue or refused.quota or refused.volume:
+            return ()
+        if self._unbelieved is None:
+            nodes = self._state.nodes.values()
+            self._unbelieved = [each for each in nodes if each.refused and not each.gone]
+        shape = pod.submitted.shape
+        return tuple(
+            node.name for node in self._unbelieved if not node.present or host_holds(shape, node)
+        )
+
+    def could_count(self, pod: PodState) -> int:
+        """Return how many nodes could run the pod when empty."""
+        shape = pod.submitted.shape
+        return self.once(("could", pod.shape_key), lambda: sum(1 for _ in self.could(shape)))
+
+    def recovers(self, pod: PodState) -> bool:
+        """Return True if the pod would fit after the failed devices of one node recover."""
+        shape, nodes = pod.submitted.shape, self._state.nodes.values()
+        failed = (node for node in nodes if any(not held.healthy for held in node.devices))
+        return self.once(
+            ("recovered", pod.shape_key),
+            lambda: any(self.fits_on_offer(shape, node) for node in islice(failed, NODES_WEIGHED)),
+        )
+
+    def liftable(self, pod: PodState, code: RefusalCode) -> tuple[list[str], Lifting]:
+        """Return cordoned nodes or devices that could run the pod, and what else is needed.
+
+        If lifting a single cordon suffices for some of them, return only these."""
+        key = f"liftable {code.value}", pod.shape_key
+        return self.once(key, lambda: self._liftable(pod.submitted.shape, code))
+
+    def _liftable(self, shape: Shape, code: RefusalCode) -> tuple[list[str], Lifting]:
+        holds = (each for each in self.cordoned(code) if self.holds(shape, each[1]))
+        could = list(islice(holds, NODES_WEIGHED))
+        alone = [name for name, node in could if self.fits_uncordoned(shape, node, code, name)]
+        if alone:
+            return alone, Lifting.SUFFICES
+        well = [name for name, node in could if self.fits_on_offer(shape, node)]
+        if well:
+            return well, Lifting.WITH_OTHERS
+        return [name for name, _ in could], Lifting.THEN_WAIT
+
+    def cordoned(self, code: RefusalCode) -> Iterator[tuple[str, NodeState]]:
+        """Yield what the cordon of this refusal code is on: a node or device, and its node."""
+        state = self._state
+        if code is RefusalCode.DEVICE_CORDONED:
+            there = (device for device in state.device_cordons if device in state.node_of_device)
+            yield from ((device, state.nodes[state.node_of_device[device]]) for device in there)
+            return
+        for name, node in state.nodes.items():
+            kubernetes = code is RefusalCode.NODE_UNSCHEDULABLE and node.drained
+            if kubernetes or (code is RefusalCode.NODE_CORDONED and node.cordons):
+                yield name, node
+
+    def most(self, shape: Shape) -> int:
+        """Return an upper bound for the number of pods of this shape on the empty fleet."""
+        rules = rules_of(self._state, shape)
+        return sum(_most_pods(shape, node, rules) for node in self._state.nodes.values())
+
+    def devices_short(self, shape: Shape, miss: NearMiss) -> int:
+        """Return how many more empty devices the pod needs on this node."""
+        node = self._state.nodes.get(miss.node)
+        wanted, free = self.empty_devices(shape, node) if node is not None else (0, 0)
+        return max(wanted - free, 0)
+
+    def possible(self, pod: PodState, refused: PodRefused) -> tuple[NearMiss, ...]:
+        """Return those of the event's nearest nodes that could run the pod when empty."""
+        shape = pod.submitted.shape
+        near = {miss.node: self._state.nodes.get(miss.node) for miss in refused.nearest}
+        could = {
+            name for name, node in near.items() if node is not None and self.holds(shape, node)
+        }
+        return tuple(miss for miss in refused.nearest if miss.node in could)
+
+    def nearest_nodes(self, shape: Shape) -> tuple[NearMiss, ...] | None:
+        """Return the shortages of the nearest nodes that could run the pod, or None."""
+        could = list(islice(self.could(shape), NODES_WEIGHED))
+        misses = [found for node in could if (found := self.miss(shape, node)) is not None]
+        misses.sort(key=lambda each: (self.devices_short(shape, each[1]), each[0]))
+        return tuple(miss for _, miss in misses[:NEAREST_KEPT]) if could else None
+
+    def with_nothing_there(self, shape: Shape, refused: PodRefused) -> PodRefused:
+        """Return the refusal as it would be on an empty fleet, where no node could run the pod."""
+        alike, reasons = _unnamed(shape), Counter[RefusalCode]()
+        rules, verdicts = rules_of(self._state, shape), list[tuple[NodeState, Verdict]]()
+        for nodes in self._builds():
+            of_build = devices_feasibility(shape, empty(nodes[0]).devices, rules)
+            for node in nodes:
+                verdict = (
+                    refused_node(shape, empty(node)) or of_build
+                    if alike == shape
+                    else feasibility(shape, node, empty, rules)
+                )
+                if verdict is not None and node.present:
+                    reasons[verdict.code] += 1
+                    verdicts.append((node, verdict))
+        near = nsmallest(NEAREST_KEPT, verdicts, key=lambda each: (each[1].order, each[0].name))
+        return structs.replace(
+            refused,
+            nodes=len(verdicts),
+            reasons=dict(reasons),
+            nearest=tuple(_near(node, verdict) for node, verdict in near),
+        )
+
+    def lacks_only(self, shape: Shape, node: NodeState, pods: Iterable[PodState]) -> bool:
+        """Return True if the node lacks only what ending `pods` would free."""
+        if self.miss(shape, node) is None:
+            return False
+        return self.miss(shape, node, without(pods)) is None
+
+    def fits_on_offer(self, shape: Shape, node: NodeState) -> bool:
+        """Return True if the pod would fit now without cordons and device failures."""
+        return self.holds(shape, node) and self.miss(shape, node, on_offer) is None
+
+    def fits_uncordoned(
+        self, shape: Shape, node: NodeState, code: RefusalCode, device: str = ""
+    ) -> bool:
+        """Return True if the pod would fit now after this one cordon is lifted."""
+        return self.miss(shape, node, uncordoned(code, device)) is None
+
+    def would_do(self, shape: Shape, node: NodeState) -> set[str]:
+        """Return the devices of the node that could satisfy one of the pod's asks when empty."""
+        rules = rules_of(self._state, shape)
+        found = (usable(ask, shape.devices, node.devices, rules) for ask in shape.asks)
+        return {node.devices[place].device.id for each in found for place, _ in each}
+
+    def _builds(self) -> Iterable[list[NodeState]]:
+        if not self._by_build:
+            for node in self._state.nodes.values():
+                build = tuple(
+                    (each.family, each.model, each.mode, each.memory_mib, each.physical_memory_mib,
+                     each.cores, each.slots, each.mig_sizes)
+                    for each in (held.device for held in node.devices)
+                )  # fmt: skip
+                self._by_build.setdefault(build, []).append(node)
+        return self._by_build.values()
+
+    def could(self, shape: Shape) -> Iterator[NodeState]:
+        """Yield the nodes that could run a pod of this shape when empty."""
+        alike, rules = _unnamed(shape), rules_of(self._state, shape)
+        for nodes in self._builds():
+            if devices_feasibility(alike, empty(nodes[0]).devices, rules) is not None:
+                continue
+            for node in nodes:
+                if alike == shape:
+                    refused = refused_node(shape, empty(node))
+                else:
+                    refused = feasibility(shape, node, empty, rules)
+                if refused is None:
+                    yield node
+
+    def holds(self, shape: Shape, node: NodeState) -> bool:
+        """Return True if the node could run a pod of this shape when empty."""
+        return feasibility(shape, node, empty, rules_of(self._state, shape)) is None
+
+    def empty_devices(self, shape: Shape, node: NodeState) -> tuple[int, int]:
+        """Return how many exclusive devices the pod needs on the node, and how many are free."""
+        wanted, free, rules = 0, set[int](), rules_of(self._state, shape)
+        for ask in shape.asks:
+            would_do = list(usable(ask, shape.devices, node.devices, rules))
+            if not ask.init and any(need.alone for _, need in would_do):
+                wanted += ask.count
+                free.update(
+                    place for place, need in would_do
+                    if refused_amount(need, node.devices[place]) is None
+                )  # fmt: skip
+        return wanted, len(free)
+
+    def miss(
+        self, shape: Shape, node: NodeState, occupancy: Occupancy = now
+    ) -> tuple[tuple[int, float], NearMiss] | None:
+        """Return a node's nearness and what it lacks; None if the pod fits or never could.
+
+        Nearness is as in the events: the last filter first, then the least shortage."""
+        rules = rules_of(self._state, shape)
+        verdict = feasibility(shape, node, occupancy, rules, large_enough=True)
+        return (verdict.order, _near(node, verdict)) if verdict is not None else None
+
+
+def host_holds(shape: Shape, node: NodeState) -> bool:
+    """Return True if the empty node would be suitable and large enough."""
+    return refused_node(shape, empty(node)) is None
+
+
+def _most_pods(shape: Shape, node: NodeState, rules: Rules) -> int:
+    """Return an upper bound for the number of such pods on the empty node, ask by ask."""
+    if not host_holds(shape, node):
+        return 0
+    needs, host = shape.node, node.host
+    most = host.pods
+    if needs.cpu_milli:
+        most = min(most, host.cpu_milli // needs.cpu_milli)
+    if needs.memory_mib:
+        most = min(most, host.memory_mib // needs.memory_mib)
+    for ask in shape.asks:
+        if not ask.init:
+            shares = 0
+            for place, need in usable(ask, shape.devices, node.devices, rules):
+                device = node.devices[place].device
+                amounts = (
+                    (need.memory_mib, device.memory_mib),
+                    (need.cores_needed, device.cores),
+                    (need.template_cpu, template_cpu_of(device)),
+                )
+                slots = 1 if need.alone else device.slots
+                shares += min([slots, *(there // wanted for wanted, there in amounts if wanted)])
+            most = min(most, shares // ask.count)
+    return most
+
+
+def _unnamed(shape: Shape) -> Shape:
+    devices = structs.replace(shape.devices, use_ids=(), nouse_ids=(), indexes=())
+    return structs.replace(shape, devices=devices)
+
+
+def _near(node: NodeState, verdict: Verdict) -> NearMiss:
+    place = verdict.place
+    return NearMiss(
+        node=node.name, device="" if place == NO_PLACE else node.devices[place].device.id,
+        code=verdict.code, needed=verdict.needed, available=verdict.available,
+    )  # fmt: skip

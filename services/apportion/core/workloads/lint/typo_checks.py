@@ -15,7 +15,7 @@ import msgspec
 from apportion.core.devices.catalogue import FAMILIES
 from apportion.core.devices.simulating import models
 from apportion.core.grants.controls import HIGH, PRIORITY, ends_hold
-from apportion.core.similarity import nearest
+from apportion.core.names import nearest
 from apportion.core.workloads import kube
 from apportion.core.workloads.dialects import ManifestError, listing, nvidia, plain
 from apportion.core.workloads.dialects import reading as preferences

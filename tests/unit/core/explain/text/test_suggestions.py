@@ -1,7 +1,7 @@
 """Suggestions for an unknown name."""
 
 from apportion.core.explain.text.suggestions import did_you_mean
-from apportion.core.similarity import near
+from apportion.core.names import near
 
 
 def test_of_names_that_look_the_same_all_are_offered_the_likest_first() -> None:

@@ -4,10 +4,10 @@ disagreed."""
 import pytest
 from msgspec import structs
 
-from apportion.core.explain.explainer import Room
 from apportion.core.ledger.state import DEVICE_PLUGIN, HANDS_OUT
 from apportion.core.placement.feasibility.evaluator import (
     Occupancy,
+    Room,
     Rules,
     empty,
     feasibility,

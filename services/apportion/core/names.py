@@ -1,13 +1,27 @@
-"""Find known names that are similar to an unknown name, for suggestions."""
+"""Sort names naturally, node-2 before node-10, and find known names similar to an unknown one.
 
+Invariant: only identical names sort as equal, so a list can be split into pages at any name."""
+
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from difflib import SequenceMatcher, get_close_matches
+from functools import lru_cache
 from typing import Final
 
 OFFERED_MAX: Final = 3
 ALIKE: Final = 0.6  # 0: nothing in common; 1: equal
+NAMES_KEPT = 1 << 16
+_digits = re.compile(r"([0-9]+)").split
 _LOOK_ALIKE: Final = str.maketrans("oil", "011")
+NaturalKey = tuple[tuple[str | int, ...], str]
+
+
+@lru_cache(NAMES_KEPT)
+def natural(name: str) -> NaturalKey:
+    """Return a sort key: alternating text and numbers, then the name itself."""
+    parts = _digits(name)
+    return tuple(int(part) if place % 2 else part for place, part in enumerate(parts)), name
 
 
 def look(name: str) -> str:

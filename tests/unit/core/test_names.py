@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.core.explain.text.natural import natural
+from apportion.core.names import natural
 from apportion.gateway.api.pages import nodes
 from apportion.gateway.api.query import PageQuery
 from tests.support.fleet import rack
