@@ -29,7 +29,9 @@ ENOUGH = 34
 
 
 class Worst(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an attacker with an identity of this role can do, and what it cannot do."""
+    """What an attacker with an identity of this role can do, and what it cannot do.
+
+    `<br>` separates the items of a list."""
 
     role: str
     can: str
@@ -120,14 +122,17 @@ def page(text: str, table: Rows, roles: Iterable[Role] = ROLES) -> str:
 
 
 def _identities(table: Rows, roles: Iterable[Role]) -> Iterator[str]:
-    yield "| role | purpose | appends | if compromised, it can | it cannot |"
-    yield "|---|---|---|---|---|"
     worst = {each.role: each for each in table.worst}
     for role in roles:
         appends = ", ".join(f"`{subject}`" for subject in role.appends) or "nothing"
         most = worst.get(role.name, Worst(role.name, "", ""))
-        does = role.does.replace("|", "\\|")
-        yield f"| {role.name} | {does} | {appends} | {most.can} | {most.cannot} |"
+        yield from (f"### {role.name}", "", f"- Purpose: {role.does}", f"- Appends: {appends}", "")
+        yield from ("If compromised, it can:", "", *_items(most.can), "")
+        yield from ("It cannot:", "", *_items(most.cannot), "")
+
+
+def _items(text: str) -> Iterator[str]:
+    yield from (f"- {each}" for each in text.split("<br>"))
 
 
 def _attacks(table: Rows) -> Iterator[str]:
@@ -142,7 +147,7 @@ def _points(table: Rows) -> Iterator[str]:
     met = sum(point.state == "met" for point in table.point)
     yield f"{met} of {len(table.point)} points are met."
     yield ""
-    yield "| # | requirement | state | implementation | tests |"
+    yield "| # | requirement | state | how it is met | tests |"
     yield "|---|---|---|---|---|"
     for each in table.point:
         shown = "<br>".join(_link(test, table.label) for test in each.tests) or "-"
