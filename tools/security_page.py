@@ -9,6 +9,7 @@ Invariant: every role has its worst case, every attack has tests with its number
 and every test that a row names exists."""
 
 import argparse
+import ast
 import re
 import sys
 import textwrap
@@ -163,8 +164,10 @@ def _link(test: str, labels: dict[str, str]) -> str:
     path, _, name = test.partition("::")
     if name in labels:
         return f'[{labels[name]}](../../{path} "{name}")'
-    words = (name or path.rpartition("/")[2].removesuffix(".py")).removeprefix("test_")
-    return f"[{re.sub('_+', ' ', words)}](../../{path})"
+    if not name:
+        says = (ast.get_docstring(ast.parse((ROOT / path).read_text("utf-8"))) or path).strip()
+        return f"[{says.splitlines()[0].rstrip('.').replace('|', '/')}](../../{path})"
+    return f"[{re.sub('_+', ' ', name.removeprefix('test_'))}](../../{path})"
 
 
 def main(arguments: list[str]) -> int:

@@ -191,7 +191,7 @@ async def test_H14_a_claim_that_cannot_be_read_is_refused_by_the_name_of_its_fie
 async def test_H14_a_claim_of_a_template_comes_and_goes_with_its_pod(
     dra: KubeWorld, kubelet: RealKubelet, tmp_path: Path
 ) -> None:
-    """Kubernetes' own controller makes it and deletes it; kube-scheduler leaves our devices alone.
+    """Kubernetes creates and deletes a claim of a template; kube-scheduler ignores our devices.
 
     The binder is away while the pod goes, and finds out."""
     template = {

@@ -149,7 +149,7 @@ async def test_kube_scheduler_has_the_last_word_on_nodes(world: KubeWorld, tmp_p
 async def test_B2_a_policy_file_with_predicates_schedules_vcuda_pods(
     world: KubeWorld, tmp_path: Path
 ) -> None:
-    """gpu-manager's own way: whole node objects, `/scheduler/predicates`, its annotations."""
+    """A policy file for gpu-manager works, with `/scheduler/predicates` and its annotations."""
     url = await system(world)
     with policy_scheduler(world.plane, tmp_path, url):
         limits = {"tencent.com/vcuda-core": "50", "tencent.com/vcuda-memory": "20"}

@@ -82,7 +82,7 @@ async def telling(world: KubeWorld, kubelet: RealKubelet) -> AsyncIterator[None]
 async def test_A4_allocatable_shows_number_memory_and_cores(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """The kubelet counts by them, and rejects no pod that the ledger has room for."""
+    """The kubelet counts allocatable as the ledger does, so it rejects no placed pod."""
     await world.start("agent", *agent_options(kubelet, "1xT4"))
     for verb in ("watcher", "scheduler", "binder"):
         await world.start(verb)

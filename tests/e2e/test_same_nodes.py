@@ -157,7 +157,7 @@ def differences(ledger: Ledger, theirs: dict[str, set[str]]) -> list[str]:
 
 @pytest.mark.timeout(600)
 async def test_H10_both_find_the_same_nodes(world: KubeWorld, tmp_path: Path) -> None:
-    """For every pod whether it fits, and where; a filter that is left out shows."""
+    """Both schedulers find the same nodes for every pod; a missing filter is detected."""
     plane = world.plane
     if plane.version < SINCE:
         pytest.skip("an API server before {}.{} drops fields that are drawn".format(*SINCE))

@@ -180,7 +180,7 @@ def limits(shares: list[Share]) -> dict[str, str]:
 async def test_A1_every_process_has_exactly_its_share(
     world: KubeWorld, kubelet: RealKubelet, driver: FakeDriver
 ) -> None:
-    """Environment, region, mounts and device nodes, of each container of each sample."""
+    """Each sample's containers have their share's environment, region, mounts and device nodes."""
     node = Node(world, kubelet, driver)
     async with running_webhook(world):
         await node.start()

@@ -1,4 +1,4 @@
-"""Point 36: what we ship is listed as CycloneDX has it, and signed with where it comes from."""
+"""Point 36: what we ship is listed as CycloneDX has it, and signed with its provenance."""
 
 import base64
 import io

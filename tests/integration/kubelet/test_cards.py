@@ -276,7 +276,7 @@ class Rounds:
 async def test_A2_after_any_history_the_cards_have_what_the_ledger_says(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """Pods come and go, some work, the agent is killed in the middle of what it does."""
+    """GPUs match the ledger after pods came and went and the agent was killed at work."""
     await kubelet.offered(GPU, 14)
     rounds = Rounds(agent, kubelet, facts, driver)
     for number in range(ROUNDS):
@@ -309,7 +309,7 @@ def _has(index: int, shares: Iterable[Share]) -> bool:
 async def test_C3_a_card_under_mps_has_a_daemon_while_it_has_pods(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """Each container has its own part of it; the daemon outlives the agent, and not the pods."""
+    """Each container has its own part of a GPU under MPS; the daemon outlives the agent."""
     mps = NodeConfiguration(name=NODE, operating_mode="mps")
     await facts.write(
         ConfigurationChanged(by="test", configuration=Configuration(nodeconfig=(mps,)))
@@ -378,7 +378,7 @@ def _kill_daemon(pipes: Path) -> None:
 async def test_C3_a_card_under_mps_is_not_offered_unless_it_is_said(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """Its containers can stop one another, so the agent closes it, with the reason."""
+    """Without `--mps`, the agent does not offer a GPU in MPS mode, and gives the reason."""
     assert driver.ids
     mps = NodeConfiguration(name=NODE, operating_mode="mps")
     await facts.write(

@@ -60,7 +60,7 @@ def share(device: Device, memory_mib: int, container: str = "main", cores: int =
 async def test_B1_each_gets_its_own_share_in_either_order(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, order: tuple[str, str]
 ) -> None:
-    """Two pods that look alike to the kubelet; it is answered for each when it starts."""
+    """Two pods that look alike to the kubelet each get their own share, in either order."""
     assert agent.running
     first, second = cards(facts)
     await facts.hold("a", NODE, share(first, 700))
